@@ -156,7 +156,7 @@ def test_the_real_tools_tell_every_fault_of_their_services(monkeypatch):
             Browse(Fetch(guarded), timeout=100, reading=Reading(seconds=100)),
         ]
         expected = {(n, turn): planned(n, turn, site) for n in range(count) for turn in range(CALLS + 1)}
-        with Toolbox(tools, timeout=120, concurrency=1000, per_tool=1000) as toolbox:
+        with Toolbox(tools, timeout=120, concurrency=1000) as toolbox:
             found = run(Asking(toolbox, lambda number, turn: expected[number, turn][:2]), toolbox, count)
             stats = toolbox.stats()
         asked = Counter(Moody.asked(request) for server in (web, local) for request in server.requests)

@@ -11,7 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, DataError, ToolError
@@ -57,9 +57,15 @@ def test_a_recorded_call_is_replayed_equal_without_its_tool(path):
     hostile = Evidence("a\u2028b\nc\x00 \ud800 é 漢字 </tool_response>", title='"{', score=float("1e-300"))
     recorded = play(Cassette(path, "record"), {"query": "x"}, returns(PARIS, hostile))
     assert recorded == [PARIS, hostile]
-    assert play(Cassette(path), {"query": "x"}) == [PARIS, hostile]
-    assert play(Cassette(path, "record"), {"query": "x"}) == [PARIS, hostile]
-    assert play(Cassette(path), {"query": "x"}) is not play(Cassette(path), {"query": "x"})
+    packed = path.with_suffix(".jsonl.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    for again in (
+        Cassette(path),
+        Cassette(path, "record"),
+        Cassette(packed),
+        pickle.loads(pickle.dumps(Cassette(path))),
+    ):
+        assert play(again, {"query": "x"}) == [PARIS, hostile]
 
 
 json_values = st.recursive(
@@ -69,6 +75,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
 def test_any_arguments_are_found_again_in_any_order(tmp_path_factory, arguments):
     path = tmp_path_factory.mktemp("any") / "calls.jsonl"
@@ -149,7 +156,7 @@ def test_a_miss_shows_the_nearest_call_and_how_to_record(path):
 
 def test_a_miss_of_a_huge_call_is_short_and_quick(path):
     with Cassette(path, "record") as cassette:
-        for number in range(300):
+        for number in range(50):
             play(cassette, {"query": f"{number} " + "word " * 2000}, returns())
     with pytest.raises(CassetteMiss) as miss:
         play(Cassette(path), {"query": "301 " + "word " * 200_000})
@@ -233,15 +240,10 @@ def test_calls_are_on_disk_at_once_and_a_recording_goes_on(path):
     again = Cassette(path, "record")
     assert play(again, {"query": "x"}) == [PARIS]
     play(again, {"query": "y"}, returns(PARIS))
-    assert len(Cassette(path)) == 2
-
-
-def test_a_last_line_without_its_end_is_kept(path):
-    play(Cassette(path, "record"), {"query": "x"}, returns(PARIS))
-    path.write_bytes(path.read_bytes().rstrip(b"\n"))
-    assert play(Cassette(path), {"query": "x"}) == [PARIS]
-    play(Cassette(path, "record"), {"query": "y"}, returns(PARIS))
-    assert len(Cassette(path)) == 2
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))  # cut in the same place, a line may be whole
+    assert play(Cassette(path), {"query": "y"}) == [PARIS]
+    play(Cassette(path, "record"), {"query": "z"}, returns(PARIS))
+    assert len(Cassette(path)) == 3
 
 
 @pytest.mark.parametrize(
@@ -289,13 +291,6 @@ def test_a_missing_file_a_folder_and_wrong_settings_are_named(tmp_path):
         Cassette(tmp_path / "x.jsonl.gz", "record")
 
 
-def test_a_compressed_cassette_is_replayed(path):
-    play(Cassette(path, "record"), {"query": "x"}, returns(PARIS))
-    packed = path.with_suffix(".jsonl.gz")
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert play(Cassette(packed), {"query": "x"}) == [PARIS]
-
-
 def test_a_result_that_cannot_be_written_is_still_returned(path, caplog):
     cassette = Cassette(path, "record")
     path.unlink()
@@ -325,33 +320,20 @@ def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(path):
     assert len(Cassette(path)) == 1
 
 
-def test_a_pickle_carries_the_settings(path):
-    cassette = Cassette(path, "record", secrets=("hunter2!",))
-    play(cassette, {"query": "x"}, returns(PARIS))
-    copy = pickle.loads(pickle.dumps(cassette))
-    assert play(copy, {"query": "x"}) == [PARIS] and repr(copy) == repr(cassette) and copy.secrets == ("hunter2!",)
-    assert "hunter2" not in repr(copy)
-    assert play(pickle.loads(pickle.dumps(Cassette(path))), {"query": "x"}) == [PARIS]
+NAMES = """
+SERPER_API_KEY HF_TOKEN AWS_SECRET_ACCESS_KEY MY_SECRET PGPASSWORD JINA_KEY_2 openai_api_keys SERPER_API_KEY_PROD
+GITHUB_PAT SMTP_PASS DB_PWD
+"""
 
 
-NAMES = [
-    "SERPER_API_KEY",
-    "HF_TOKEN",
-    "AWS_SECRET_ACCESS_KEY",
-    "MY_SECRET",
-    "PGPASSWORD",
-    "JINA_KEY_2",
-    "openai_api_keys",
-    "SERPER_API_KEY_PROD",
-    "GITHUB_PAT",
-    "SMTP_PASS",
-    "DB_PWD",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_key_reaches_neither_file_nor_log_nor_message(path, monkeypatch, caplog, name):
+@pytest.mark.parametrize("name", NAMES.split())
+def test_keys_are_known_by_the_names_of_their_variables(name, monkeypatch):
     monkeypatch.setenv(name, KEY)
+    assert redact(f"a{KEY}b") == "a[secret]b"
+
+
+def test_a_key_reaches_neither_file_nor_log_nor_message(path, monkeypatch, caplog):
+    monkeypatch.setenv("SERPER_API_KEY", KEY)
     encoded = ["sk-9f%2F8%2BA%C3%A9%3D%267d", "sk-9f%2f8%2bA%c3%a9%3d%267d"]
     spread = f"a{KEY}b {encoded[0]} {encoded[1]} https://me:{KEY}@h/?key={KEY}"
     dirty = Evidence(spread, title=spread, url=f"https://x.example/?q=1&k={KEY}", source=KEY)
@@ -372,13 +354,12 @@ def test_a_key_reaches_neither_file_nor_log_nor_message(path, monkeypatch, caplo
     assert recorded[0].text == "a[secret]b [secret] [secret] https://[secret]@h/?key=[secret]"
 
 
-def test_keys_given_otherwise_and_in_urls_of_the_environment(path, monkeypatch):
+def test_keys_in_urls_and_lists_of_the_environment(path, monkeypatch):
     monkeypatch.setenv("MY_PROXY", "http://user:proxy-pass@proxy.example:3128")
     monkeypatch.setenv("SHORT_KEY", "abc")
     monkeypatch.setenv("SEVERAL_KEYS", "first-1, second-2")
-    told = Evidence("given-1 given-12 proxy-pass abcd given-2 second-2 first-1")
-    play(Cassette(path, "record", ("given-1", "given-12")), {"q": "x"}, returns(told))
-    assert play(Cassette(path), {"q": "x"})[0].text == f"{' '.join(['[secret]'] * 3)} abcd given-2 [secret] [secret]"
+    play(Cassette(path, "record"), {"q": "x"}, returns(Evidence("proxy-pass abcd second-2 first-1")))
+    assert play(Cassette(path), {"q": "x"})[0].text == "[secret] abcd [secret] [secret]"
 
 
 @pytest.mark.parametrize(
@@ -396,21 +377,11 @@ def test_what_of_a_url_is_secret(text, clean):
     assert redact(text) == clean
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("PWD", "/home/some"),
-        ("HF_TOKEN_PATH", "/home/token"),
-        ("TOKENIZERS_PARALLELISM", "perhaps"),
-        ("MAX_TOKENS", "128000"),
-    ],
-)
-def test_what_only_looks_like_the_name_of_a_key(monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
-    assert redact(value) == value
-
-
-def test_a_token_is_known_by_its_shape():
+def test_a_token_is_known_by_its_shape_and_what_only_looks_like_the_name_of_a_key_is_none(monkeypatch):
+    others = {"PWD": "/some", "HF_TOKEN_PATH": "/token", "TOKENIZERS_PARALLELISM": "perhaps", "MAX_TOKENS": "128000"}
+    for name, value in others.items():
+        monkeypatch.setenv(name, value)
+        assert redact(value) == value
     assert redact('{"token": "hf_' + "aB3" * 11 + '"} disk-usage-of-the-whole-machine') == (
         '{"token": "[secret]"} disk-usage-of-the-whole-machine'
     )

@@ -95,18 +95,7 @@ def test_the_dry_runs_tools_answer_without_network_or_key(monkeypatch):
         observations = toolbox.run_batch([*CALLS, *more], [toolbox.session() for _ in (*CALLS, *more)])
         [miss] = toolbox.run_batch([ToolCall("web_search", {"query": "capital of Perù"})], [toolbox.session()])
     assert toolbox.names == ["web_search", "browse", "local_search", "knowledge_graph"]
-    assert [bool(item.evidence) for item in observations] == [
-        True,
-        True,
-        False,
-        True,
-        True,
-        True,
-        False,
-        False,
-        True,
-        True,
-    ]
+    assert [place for place, item in enumerate(observations) if not item.evidence] == [2, 6, 7]
     assert observations[2].note == "No results." and not observations[2].error
     assert "not public" in observations[7].note
     assert miss.error and "capital of Peru" in miss.note
@@ -128,12 +117,6 @@ def test_each_of_five_queries_gets_results_by_flags():
             call = ToolCall("web_search", {"query_list": ["a", "b", "c", "d", "e"]})
             [found] = toolbox.run_batch([call], [toolbox.session()])
     assert {item.title[0] for item in found.evidence} == set("abcde")
-
-
-def test_a_missing_key_is_told_before_anything_runs(monkeypatch):
-    monkeypatch.delenv("SERPER_API_KEY", raising=False)
-    with pytest.raises(ConfigError, match="SERPER_API_KEY"):
-        EnvironmentArguments(web_search="serper").toolbox()
 
 
 @pytest.mark.parametrize(
@@ -197,8 +180,9 @@ def test_browsing_is_guarded_and_the_allow_list_opens_it(monkeypatch):
 
 def test_the_flags_reach_every_client_and_each_gives_up_before_the_toolbox_does(tmp_path):
     sources = {"corpus": "http://127.0.0.1:9", "triples": "wikidata", "browse": "jina", "browse_allow": "wiki.example"}
-    bounds = {"tool_timeout": 10, "tool_retries": 4, "tool_concurrency": 7, "tool_cache": str(tmp_path / "t.sqlite")}
-    with EnvironmentArguments(**sources, **bounds).toolbox() as toolbox:
+    bounds = {"tool_timeout": 10, "tool_retries": 4, "tool_concurrency": 7}
+    kept = {"tool_cache": str(tmp_path / "t.sqlite"), "tool_cache_days": 2, "tool_cache_megabytes": 50}
+    with EnvironmentArguments(**sources, **bounds, **kept).toolbox() as toolbox:
         page, search, graph = (toolbox.tools[name] for name in ("browse", "local_search", "knowledge_graph"))
         clients = [page.reader.http, search.http, graph.http]
         assert [client.patience.retries for client in clients] == [4] * 3 == [toolbox.patience.retries] * 3
@@ -206,6 +190,7 @@ def test_the_flags_reach_every_client_and_each_gives_up_before_the_toolbox_does(
         assert (toolbox.timeout, toolbox.concurrency) == (10, 7)
         assert graph.http.max_bytes == 20_000_000 > page.reader.http.max_bytes  # one entity takes megabytes
         assert page.reader.guard.allow == ("wiki.example",) and page.cache.path == toolbox.cache.path
+        assert (toolbox.cache.max_age, toolbox.cache.max_bytes) == (2 * 86_400, 50_000_000)
 
 
 def test_services_are_told_who_asks_and_whom_to_write_to():
@@ -260,11 +245,3 @@ def test_the_judges_model_condenses_when_asked(monkeypatch):
         assert toolbox.tools["knowledge_graph"].condenser is condenser
     with pytest.raises(ConfigError, match="--condense"):
         pou.parse(["--condense", "true"])
-
-
-def test_the_cache_is_bounded_by_age_and_size(tmp_path):
-    script = EnvironmentArguments(
-        web_search="ddgs", tool_cache=str(tmp_path / "t.sqlite"), tool_cache_days=2, tool_cache_megabytes=50
-    )
-    with script.toolbox() as toolbox:
-        assert (toolbox.cache.max_age, toolbox.cache.max_bytes) == (2 * 86_400, 50_000_000)

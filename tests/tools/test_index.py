@@ -22,14 +22,13 @@ from hypothesis import strategies as st
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, ToolError
-from faithful_search.tools import LocalSearch, Toolbox, local_search
+from faithful_search.tools import LocalSearch, local_search
 from faithful_search.tools.retrieval.bm25 import BM25Index
-from faithful_search.tools.retrieval.corpus import BrokenRow
 from faithful_search.tools.retrieval.hybrid import HybridIndex
 from faithful_search.tools.retrieval.index import Index
 from faithful_search.tools.retrieval.index_folder import Dense, build_folder, open_folder, open_index, read_manifest
 from faithful_search.tools.words import words
-from faithful_search.trajectory import Evidence, ToolCall
+from faithful_search.trajectory import Evidence
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, str]]:
@@ -150,19 +149,14 @@ def test_a_changed_corpus_or_other_settings_are_refused(index, corpus, tmp_path)
     assert len(open_folder(index)) == 5
 
 
-def test_an_unfinished_build_of_something_else_is_refused(corpus, tmp_path):
-    out = tmp_path / "out"
-    killed_build(corpus, out, paragraph_characters=20)
-    with pytest.raises(ConfigError, match=r"out\.building is made of something else \(paragraph_characters 20\)"):
-        build_folder(corpus, out)
-    build_folder(corpus, out, overwrite=True)
-    assert len(open_folder(out)) == 120 and not (tmp_path / "out.building").exists()
-
-
 def test_the_old_index_stays_until_the_new_one_is_there(index, corpus):
     before = tree(index)
     killed_build(corpus, index, limit=7, overwrite=True)
     assert tree(index) == before
+    aside = index.rename(index.with_name("aside"))
+    with pytest.raises(ConfigError, match=r"index\.building is made of something else \(limit 7\)"):
+        build_folder(corpus, index)
+    aside.rename(index)
     build_folder(corpus, index, limit=7, overwrite=True)
     assert len(open_folder(index)) == 7
     assert [path.name for path in sorted(index.parent.iterdir())] == ["corpus.jsonl", "index"]
@@ -182,6 +176,8 @@ def test_what_is_no_index_is_not_touched(corpus, tmp_path):
         with pytest.raises(ConfigError, match="is there already and is no index"):
             build_folder(corpus, target, overwrite=True)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+    with pytest.raises(DataError, match=r"cannot write .*corpus\.jsonl/out"):
+        build_folder(corpus, corpus / "out")
     (tmp_path / "empty").mkdir()
     assert build_folder(corpus, tmp_path / "empty").passages == 120
     (tmp_path / "mine").rename(tmp_path / "new.building")
@@ -191,11 +187,6 @@ def test_what_is_no_index_is_not_touched(corpus, tmp_path):
     for limit in (2, 3):
         build_folder(corpus, tmp_path / "new", limit=limit, overwrite=True)
     assert (tmp_path / "new.old" / "thesis.txt").read_text() == "precious"
-
-
-def test_a_place_that_cannot_be_written_is_named(corpus, tmp_path):
-    with pytest.raises(DataError, match=r"cannot write .*corpus\.jsonl/out"):
-        build_folder(corpus, corpus / "out")
 
 
 def test_a_full_disk_is_an_error_and_harms_nothing(index, tmp_path):
@@ -227,17 +218,7 @@ def test_a_full_disk_is_an_error_and_harms_nothing(index, tmp_path):
 # what is in it
 
 
-def test_broken_rows_are_listed_and_counted(tmp_path):
-    corpus = write(tmp_path / "c.jsonl", [{"text": "one"}, {"body": "?"}, {"text": "two"}, 5])
-    told: list[BrokenRow] = []
-    made = build_folder(corpus, tmp_path / "out", on_broken=told.append)
-    assert (made.passages, made.skipped) == (2, 2)
-    lines = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
-    assert [(line["where"], line["why"]) for line in lines] == [(row.where, row.why) for row in told]
-    assert [row.where for row in told] == [f"{corpus}, line 2", f"{corpus}, line 4"]
-
-
-def test_a_hybrid_index_by_the_command(tmp_path):
+def test_a_hybrid_index_by_the_command(tmp_path, monkeypatch):
     pytest.importorskip("faiss")
     from tiny_bert import saved
 
@@ -253,6 +234,14 @@ def test_a_hybrid_index_by_the_command(tmp_path):
     assert read_manifest(out).plan.dense == Dense(model, precision="float16")
     code, _, said = invoke("index", "world", out, "--kind", "bm25", "--limit", 30)
     assert code == 1 and "made of something else (kind hybrid, dense" in said
+    moved = (tmp_path / "model").rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"say where: open_folder\(…, model=…\)"):
+        open_folder(out)
+    # a change that the checks of sizes and sums would not see
+    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._check_files", lambda *_, **__: None)
+    (out / "dense" / "vectors").write_bytes(b"short")
+    with pytest.raises(DataError, match=r"the index .* is damaged .*build it again"):
+        open_folder(out, model=str(moved))
 
 
 def test_a_model_and_a_kind_belong_together(corpus, tmp_path):
@@ -276,13 +265,9 @@ def test_a_byte_that_changed_is_one_line(index, corpus, name, monkeypatch):
     monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._QUICK", 0)
     with pytest.raises(DataError, match=f"{name} not as written"):
         build_folder(corpus, index)
-
-
-def test_a_passage_that_changed_in_a_large_index_is_one_line(index, monkeypatch):
-    flipped(index / "passages.jsonl", 0)
-    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._QUICK", 0)
-    with pytest.raises(DataError, match=r"the index .* is damaged \(passage 0: .*\): build it again"):
-        open_folder(index).passages.get(0)
+    if name == "passages.jsonl":  # of a large index, whose sums are not compared when it is opened
+        with pytest.raises(DataError, match=r"the index .* is damaged \(passage 119: .*\): build it again"):
+            open_folder(index).passages.get(119)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "bm25/data.npy", "bm25/vocabulary.txt", "passages.offsets"])
@@ -353,20 +338,6 @@ def test_batches_of_a_build_do_not_show_in_it(tmp_path, monkeypatch):
 # the tool and the command
 
 
-def test_an_index_that_is_not_inline_is_searched_in_batches(index):
-    part = open_folder(index)
-    tool = LocalSearch(HybridIndex((part, part)), top_k=2)
-    assert not tool.index.inline
-    queries = [f"word{n} title" for n in range(20)]
-    for copy in (tool, pickle.loads(pickle.dumps(tool))):
-        with Toolbox([copy]) as toolbox:
-            calls = [ToolCall("local_search", {"query": query}) for query in queries]
-            results = toolbox.run_batch(calls, [toolbox.session() for _ in calls])
-        assert [[item.source for item in result.evidence] for result in results] == [
-            [item.source for item in row] for row in part.search_batch(queries, 2)
-        ]
-
-
 class _Refusing(Index):
     """Refuses the batches that a query without meaning is in."""
 
@@ -390,7 +361,7 @@ def test_one_refused_query_does_not_fail_those_beside_it():
         results = await asyncio.gather(*map(tool.local_search, queries), return_exceptions=True)
         return [str(result) if isinstance(result, ToolError) else result[0].text for result in results]
 
-    tool = LocalSearch(_Refusing())
+    tool = pickle.loads(pickle.dumps(LocalSearch(_Refusing())))
     assert asyncio.run(searched(["a", "(", "b"])) == ["a", "No meaning.", "b"]
     assert tool.index.batches == [3, 1, 1, 1]
     assert asyncio.run(searched(["a", "busy"])) == ["Too busy."] * 2
@@ -425,7 +396,9 @@ def test_the_command_says_what_it_made_and_left_out(tmp_path):
     assert code == 0 and said.startswith(f"2 passages of {corpus} in {tmp_path / 'out'}: bm25, 0.0 MB, ")
     assert told.count("left out: ") == 6
     assert f"{corpus}, line 2: no column 'text'" in told and "rows left out: 7; all of them are in" in told
-    assert (tmp_path / "out" / "skipped.jsonl").read_text().count("\n") == 7
+    skipped = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
+    assert [row["where"] for row in skipped] == [f"{corpus}, line {number}" for number in range(2, 9)]
+    assert (read_manifest(tmp_path / "out").passages, read_manifest(tmp_path / "out").skipped) == (2, 7)
 
 
 def test_wrong_usage_of_the_command(tmp_path):

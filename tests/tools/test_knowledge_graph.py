@@ -2,10 +2,8 @@
 
 import asyncio
 import gzip
-import os
 import pickle
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faithful_search.errors import DataError, ToolError
+from faithful_search.errors import ConfigError, DataError, ToolError
 from faithful_search.tools import KnowledgeGraph, Toolbox
 from faithful_search.tools.base import Partial
-from faithful_search.trajectory import ToolCall
+from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.cache import Cache
 
 FACTS = [
@@ -46,12 +44,6 @@ def graph() -> KnowledgeGraph:
 
 def ask(graph: KnowledgeGraph, query: str) -> list[str]:
     return [item.text for item in asyncio.run(graph.knowledge_graph(query))]
-
-
-def test_a_fact_is_a_sentence_with_its_source(graph):
-    [best, *_] = asyncio.run(graph.knowledge_graph("What is the capital of France?"))
-    assert (best.text, best.title, best.source) == ("The capital of France is Paris.", "France", "t0")
-    assert best.id == "" and best.score is None
 
 
 def test_the_relation_asked_for_comes_first_then_the_order_given(graph):
@@ -90,20 +82,18 @@ def test_entities_by_the_longest_label(graph, query, entities):
     assert graph.entities(query) == entities
 
 
-def test_labels_that_are_no_iris(graph):
-    assert ask(graph, "a/b <c> d 20") == ['The odd of a/b <c> "d" %20 is line\nbreak.']
-
-
 def test_no_entity_no_evidence(graph):
-    assert ask(graph, "capital of Atlantis") == []
+    assert ask(graph, "a/b <c> d 20") == ['The odd of a/b <c> "d" %20 is line\nbreak.']  # no IRI either
     with Toolbox([graph]) as toolbox:
         [found] = toolbox.run_batch([ToolCall("knowledge_graph", {"query": "Atlantis"})], [toolbox.session()])
     assert (found.note, found.error) == ("No results.", False)
 
 
-def test_the_same_fact_from_two_sources_keeps_both():
+def test_a_fact_is_a_sentence_with_its_source_and_the_same_from_two_sources_keeps_both():
     graph = KnowledgeGraph.from_triples([ROWS[0], {**ROWS[0], "id": "again"}])
-    assert [item.source for item in asyncio.run(graph.knowledge_graph("Paris"))] == ["t0", "again"]
+    first, second = asyncio.run(graph.knowledge_graph("What is the capital of France?"))
+    assert first == Evidence("The capital of France is Paris.", title="France", source="t0")
+    assert second.source == "again"
 
 
 @settings(deadline=None)
@@ -218,13 +208,8 @@ def test_regional_languages_nameless_subjects_and_iris_that_are_no_addresses(tmp
     assert ask(graph, "Maison") == ["House, shade: White."]
 
 
-def test_what_has_no_label_is_called_by_its_iri(turtle):
-    graph = KnowledgeGraph.from_triples(turtle)
-    assert ask(graph, "Rufus Firefly") == ["Rufus Firefly, leads: Freedonia."]
-    assert ask(graph, "ann lee") == ["Ann Lee, leads: Freedonia."]
-
-
-def test_facts_of_rdf_one_at_a_time(turtle):
+def test_what_has_no_label_is_called_by_its_iri_and_facts_of_rdf_may_come_one_at_a_time(turtle):
+    assert ask(KnowledgeGraph.from_triples(turtle), "ann lee") == ["Ann Lee, leads: Freedonia."]
     graph = KnowledgeGraph.from_triples(turtle, join=False, top_k=2)
     assert ask(graph, "Freedonia official language") == [
         "The official language of Freedonia is Freedonian.",
@@ -241,27 +226,20 @@ def test_joined_triples():
     assert told.endswith("F8, F9 and 4 more.")
 
 
-@pytest.mark.parametrize("suffix", [".nt", ".nt.gz", ".ttl.gz", ".nq"])
-def test_other_syntaxes_packed_or_not(tmp_path, suffix):
-    line = "<http://e.example/a> <http://e.example/knows> <http://e.example/b> .\n"
-    path = tmp_path / f"g{suffix}"
-    path.write_bytes(gzip.compress(line.encode()) if suffix.endswith(".gz") else line.encode())
-    assert ask(KnowledgeGraph.from_triples(path), "a") == ["a, knows: b."]
+def test_other_syntaxes_packed_or_not(tmp_path):
+    line = b"<http://e.example/a> <http://e.example/knows> <http://e.example/b> .\n"
+    for suffix in (".nt", ".nt.gz", ".ttl.gz", ".nq"):
+        path = tmp_path / f"g{suffix}"
+        path.write_bytes(gzip.compress(line) if suffix.endswith(".gz") else line)
+        assert ask(KnowledgeGraph.from_triples(path), "a") == ["a, knows: b."]
 
 
-def test_without_pyoxigraph_triples_are_read_and_rdf_says_what_is_missing(turtle):
-    code = (
-        "import sys; sys.modules['pyoxigraph'] = None\n"
-        "from faithful_search.errors import ConfigError\n"
-        "from faithful_search.tools import KnowledgeGraph\n"
-        "assert KnowledgeGraph.from_triples('world').graph.triples\n"
-        "try:\n"
-        "    KnowledgeGraph.from_triples(sys.argv[1])\n"
-        "except ConfigError as error:\n"
-        "    print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, turtle], capture_output=True, text=True, env=os.environ)
-    assert done.stdout.strip() == f"{turtle} needs pyoxigraph: pip install 'faithful-search[rdf]'", done.stderr
+def test_without_pyoxigraph_triples_are_read_and_rdf_says_what_is_missing(turtle, monkeypatch):
+    monkeypatch.delitem(sys.modules, "faithful_search.tools.graphs.rdf", raising=False)
+    monkeypatch.setitem(sys.modules, "pyoxigraph", None)
+    assert KnowledgeGraph.from_triples("world").graph.triples
+    with pytest.raises(ConfigError, match=r"needs pyoxigraph: pip install 'faithful-search\[rdf\]'"):
+        KnowledgeGraph.from_triples(turtle)
 
 
 @pytest.mark.parametrize(
@@ -321,17 +299,14 @@ def test_a_condenser_writes_one_paragraph_for_each_entity(turtle):
         ("Freedonia", "6", "Facts: 1"),
         ("Sylvania", "5", "Facts: 1"),
     ]
-
-
-def test_a_condenser_is_given_so_much_at_most_of_an_entity():
     rows = [{"subject": "Freedonia", "relation": f"part {n}", "object": str(n)} for n in range(40)]
-    assert ask(KnowledgeGraph.from_triples(rows, condenser=Writer("Facts:")), "Freedonia") == ["Facts: 30"]
+    assert ask(KnowledgeGraph.from_triples(rows, condenser=Writer("Facts:")), "Freedonia") == ["Facts: 30"]  # at most
 
 
-@pytest.mark.parametrize("says", [None, ""])
-def test_where_a_condenser_fails_or_is_silent_the_facts_are_given(turtle, says):
-    graph = KnowledgeGraph.from_triples(turtle, condenser=Writer(says))
-    assert ask(graph, "capital of Sylvania") == ["Sylvania, official language: Sylvanian."]
+def test_where_a_condenser_fails_or_is_silent_the_facts_are_given(turtle):
+    for says in (None, ""):
+        graph = KnowledgeGraph.from_triples(turtle, condenser=Writer(says))
+        assert ask(graph, "capital of Sylvania") == ["Sylvania, official language: Sylvanian."]
 
 
 class Choosy(Writer):

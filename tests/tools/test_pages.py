@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from web_site import ARTICLE, SLOW_PDF, pdf
+from web_site import SLOW_PDF, pdf
 
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools.retrieval.bm25 import rank
@@ -23,7 +23,7 @@ from faithful_search.tools.web import pages
 from faithful_search.tools.web.pages import Page, Reading, workers
 from faithful_search.tools.web.pages.base import Block
 from faithful_search.tools.web.pages.charset import decode
-from faithful_search.tools.web.pages.parsing import kind_of, pack, parse
+from faithful_search.tools.web.pages.parsing import pack, parse
 
 pytest.importorskip("trafilatura")
 pytest.importorskip("pypdf")
@@ -37,14 +37,6 @@ def texts(page: Page) -> str:
 
 def read(body: bytes, content_type: str = "text/html") -> Page:
     return pages.read(body, content_type, ROOMY)
-
-
-def test_an_html_page_gives_its_title_and_main_text():
-    page = read(ARTICLE.encode(), "text/html; charset=utf-8")
-    assert page.title == "The lighthouse of Vardal" and not page.cut
-    assert "built in 1887 by the engineer Marit Solheim" in texts(page)
-    assert "Jonas Øvregård" in texts(page)
-    assert "tracked" not in texts(page) and "color" not in texts(page) and "Home" not in texts(page)
 
 
 def test_tables_lists_and_headings_are_kept():
@@ -127,6 +119,8 @@ def test_what_is_read_of_a_long_pdf_in_time_is_kept():
         (b"name,length\nSeine,777\n", "text/csv", "name,length\nSeine,777"),
         (b"just words", "", "just words"),
         ("\ufeffRésumé".encode("utf-16"), "text/plain", "Résumé"),
+        (b"\xef\xbb\xbf<HTML><p>One.<p>Two.", "text/plain", "One.\nTwo."),
+        (b"<?xml version='1.0'?><a>one<b>two</b></a>", "text/plain", "one\ntwo"),
     ],
 )  # fmt: skip
 def test_other_texts(body, said, expected):
@@ -239,43 +233,31 @@ def test_long_paragraphs_end_with_a_sentence_and_short_ones_are_joined():
     assert all(200 <= len(p.text) <= 260 for p in joined[:-1])
 
 
-def test_a_document_that_takes_too_long_is_given_up_and_the_next_is_read():
-    start = time.monotonic()
-    with pytest.raises(ToolError, match=r"took longer than 0\.5 seconds"):
-        pages.read(SLOW_PDF, "application/pdf", Reading(seconds=0.5, workers=1, memory=900_000_000))
-    assert time.monotonic() - start < 30
-    page = pages.read(b"<p>Still here.</p><p>Yes.</p>", "", Reading(seconds=60, workers=1, memory=900_000_000))
-    assert texts(page) == "Still here.\nYes."
-
-
-def worker_of(reading: Reading) -> workers._Worker:
+def process_of(reading: Reading) -> subprocess.Popen[bytes]:
     [worker] = filter(None, workers._pool(reading).slots.queue)
-    return worker
+    return worker.process
 
 
-def test_workers_are_kept_between_pages_and_replaced_when_killed():
-    reading = Reading(seconds=60, workers=1, memory=800_000_000)
-    pages.read(b"one", "text/plain", reading)
-    first = worker_of(reading)
-    pages.read(b"two", "text/plain", reading)
-    assert worker_of(reading) is first
-    os.kill(first.process.pid, signal.SIGKILL)
-    first.process.wait()
+def test_a_worker_is_kept_between_pages_and_replaced_when_it_hangs_crashes_or_is_killed(caplog):
+    def asked(body: bytes, said: str = "text/plain", seconds: float = 60) -> str:
+        return texts(pages.read(body, said, Reading(seconds, memory=900_000_000, workers=1)))
+
+    one, start = Reading(memory=900_000_000, workers=1), time.monotonic()
+    with pytest.raises(ToolError, match=r"took longer than 0\.5 seconds"):
+        asked(SLOW_PDF, "application/pdf", 0.5)
+    assert time.monotonic() - start < 30
+    assert asked(b"<p>Still here.</p><p>Yes.</p>", "") == "Still here.\nYes."
+    process = process_of(one)
+    threading.Timer(0.3, os.kill, (process.pid, signal.SIGSEGV)).start()
     with pytest.raises(ToolError, match="crashed the program that reads pages"):
-        pages.read(b"three", "text/plain", reading)
-    assert texts(pages.read(b"four", "text/plain", reading)) == "four"
-    assert worker_of(reading) is not first
-
-
-def test_a_crash_in_the_middle_of_a_page_is_told(caplog):
-    reading = Reading(seconds=60, workers=1, memory=700_000_000)
-    pages.read(b"one", "text/plain", reading)
-    crash = threading.Timer(0.3, os.kill, (worker_of(reading).process.pid, signal.SIGSEGV))
-    crash.start()
-    with pytest.raises(ToolError, match="crashed the program that reads pages"):
-        pages.read(SLOW_PDF, "application/pdf", reading)
+        asked(SLOW_PDF, "application/pdf")
     assert "ended with -11" in caplog.text
-    assert texts(pages.read(b"two", "text/plain", reading)) == "two"
+    assert asked(b"next") == "next" and process_of(one) is not process
+    process_of(one).kill()
+    process_of(one).wait()
+    with pytest.raises(ToolError, match="crashed the program that reads pages"):
+        asked(b"idle when it was killed")
+    assert [asked(b"one"), asked(b"two")] == ["one", "two"]
 
 
 @LINUX
@@ -286,7 +268,7 @@ def test_a_pdf_that_unpacks_without_end_is_refused_in_time_and_within_memory():
     reading = Reading(workers=1, memory=400_000_000)
     with pytest.raises(ToolError):
         pages.read(head + stream + tail[tail.index(b"endobj") :], "application/pdf", reading)
-    peak = Path(f"/proc/{worker_of(reading).process.pid}/status").read_text().split("VmHWM:")[1].split()[0]
+    peak = Path(f"/proc/{process_of(reading).pid}/status").read_text().split("VmHWM:")[1].split()[0]
     assert int(peak) * 1024 < 700_000_000
     assert texts(pages.read(b"next", "text/plain", reading)) == "next"
 
@@ -330,11 +312,6 @@ time.sleep(60)
         time.sleep(0.05)
 
 
-def test_kinds():
-    assert kind_of(b"<!DOCTYPE html><p>", "") == "html" and kind_of(b"\xef\xbb\xbf<HTML>", "text/plain") == "html"
-    assert kind_of(b"<?xml version='1.0'?>", "text/plain") == "xml" and kind_of(b"a", "text/x-markdown") == "markdown"
-
-
 def test_ranking_is_that_of_bm25s_and_stable():
     import bm25s
 
@@ -361,22 +338,18 @@ def test_settings_that_make_no_sense():
 
 
 @LINUX
-def test_a_document_that_needs_too_much_memory_is_refused_and_the_next_is_read():
-    reading = Reading(seconds=60, workers=1, memory=60_000_000)
+def test_a_document_that_needs_too_much_memory_is_refused():
     with pytest.raises(ToolError, match=r"memory|damaged|crashed"):
-        pages.read(b"<p>" + b"<b>word</b> " * 1_000_000, "text/html", reading)
-    assert texts(pages.read(b"<p>Small.</p><p>Page.</p>", "text/html", reading)) == "Small.\nPage."
+        pages.read(b"<p>" + b"<b>word</b> " * 1_000_000, "text/html", Reading(60, memory=60_000_000, workers=1))
 
 
 def test_more_pages_than_workers_wait_for_each_other_and_those_too_late_are_told():
-    reading = Reading(seconds=60, workers=2, memory=1_100_000_000)
     with ThreadPoolExecutor(16) as threads:
-        found = threads.map(lambda n: pages.read(f"page {n}".encode(), "text/plain", reading), range(60))
-        assert [texts(page) for page in found] == [f"page {n}" for n in range(60)]
-    assert workers._pool(reading).slots.qsize() == 2
-    one = Reading(seconds=2, workers=1, memory=1_200_000_000)
-    pages.read(b"warm", "text/plain", one)
-    with ThreadPoolExecutor(1) as threads:
+        found = threads.map(lambda n: texts(read(f"page {n}".encode(), "text/plain")), range(60))
+        assert list(found) == [f"page {n}" for n in range(60)]
+        assert workers._pool(ROOMY).slots.qsize() == ROOMY.workers
+        one = Reading(seconds=1, workers=1, memory=900_000_000)
+        pages.read(b"warm", "text/plain", one)
         slow = threads.submit(pages.read, SLOW_PDF, "application/pdf", one)
         time.sleep(0.2)
         with pytest.raises(ToolError, match="other pages are still being read") as told:

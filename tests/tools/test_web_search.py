@@ -5,16 +5,15 @@ import logging
 import pickle
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_servers import KEY, STRANGE, Request, SearchServer, searxng, serper
+from search_servers import KEY, Request, SearchServer, searxng, serper
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools import Toolbox, error_log, schema_of
+from faithful_search.tools import Toolbox, error_log
 from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.web.providers import Provider, load, names, page
 from faithful_search.tools.web.providers.ddgs import Ddgs
@@ -27,7 +26,6 @@ from faithful_search.wire.http import Http
 from faithful_search.wire.retry import Patience
 
 QUICK = Http(timeout=2, patience=Patience(retries=1, first=0.01))
-FAULTS = ["unauthorized", "forbidden", "busy", "patient", "error", "unavailable", "cut", "garbage", "html", "closed"]
 
 
 @pytest.fixture(autouse=True)
@@ -80,18 +78,16 @@ def test_several_queries_run_at_once_each_once_and_are_interleaved_by_rank(servi
     assert urls(found) == [f"site{n}.example/{color}" for n in range(1, 6) for color in ("red", "blue", "green")][:10]
     before = len(service.requests)
     assert len(search(tool(service), "red", " red")) == 5 and len(service.requests) == before + 1
+    assert search(tool(service), "a\ud800b")[0].title == "a?b 1"  # what cannot be encoded is searched for all the same
 
 
 class Said(Provider):
     """Answers each query as told; raises what is an exception."""
 
-    name, cache_key = "said", "said"
+    cache_key = "said"
 
     def __init__(self, **answers: list[str] | Exception) -> None:
         self.answers = answers
-
-    def check(self) -> None:
-        """Nothing is missing."""
 
     async def search(self, query: str, count: int) -> list[Evidence]:
         answer = self.answers[query]
@@ -136,51 +132,6 @@ def test_a_wrong_call_says_what_to_do_and_asks_nobody(service, arguments, told):
         [found] = box.run_batch([ToolCall("web_search", arguments)], [box.session()])
     assert found.error and any(part in found.note for part in told.split("|")), found.note
     assert len(service.requests) == before
-
-
-def test_the_policy_is_told_of_both_arguments(service):
-    told = schema_of(tool(service))["function"]["parameters"]
-    assert set(told["properties"]) == {"query", "query_list"} and not told.get("required")
-    assert told["properties"]["query_list"]["items"] == {"type": "string"}
-
-
-def test_what_cannot_be_encoded_is_searched_for_all_the_same(service):
-    assert search(tool(service), "a\ud800b")[0].title == "a?b 1"
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_of_a_service_is_an_error_that_the_policy_reads(fault, service):
-    with SearchServer(service.answer, mode=fault) as server, Toolbox([tool(server)], timeout=10) as box:
-        start = time.monotonic()
-        [found] = box.run_batch([ToolCall("web_search", {"query": "red"})], [box.session()])
-    assert found.error and "search" in found.note.lower() and time.monotonic() - start < 9
-    assert KEY not in found.note and server.url.removeprefix("http://") not in found.note
-
-
-def test_a_service_that_hangs_or_sends_too_much_is_given_up(service):
-    for mode, limit in (("hang", {"timeout": 0.3}), ("drip", {"timeout": 0.3}), ("ok", {"max_bytes": 900})):
-        http = Http(patience=Patience(retries=0), **limit)
-        told = pytest.raises(ToolError, match=r"Web search failed: .* than (0\.3 seconds|900 bytes)")
-        with SearchServer(service.answer, mode) as server, told:
-            search(tool(server, http=http), "red")
-
-
-@pytest.mark.parametrize("strange", STRANGE)
-def test_json_of_another_form_is_an_error_or_nothing(strange, service):
-    with SearchServer(service.answer, mode=strange) as server:
-        try:
-            found = search(tool(server), "red")
-        except ToolError as error:
-            assert "something else than results" in str(error) or "none of the search engines" in str(error)
-        else:
-            assert found == []
-
-
-@pytest.mark.parametrize("status", [502, 429])
-def test_a_failure_that_passes_is_not_noticed(service, status):
-    mode = "busy" if status == 429 else "unavailable"
-    with SearchServer(service.answer, mode=mode, faults=1) as server:
-        assert len(search(tool(server), "red")) == 5 and len(server.requests) == 2
 
 
 def test_a_query_that_fails_among_others_says_so_and_the_others_count():
@@ -276,22 +227,17 @@ class TestSerper:
         assert [item.title for item in found.evidence[:2]] == ["red 1", "blue 1"]
         assert "refuses" not in cassette.path.read_text(encoding="utf-8") and "credits" in caplog.text
 
-    def test_the_key_is_in_no_repr_pickle_error_or_cache_key(self):
+    def test_the_key_goes_into_the_header_and_nowhere_else(self, monkeypatch):
+        monkeypatch.setenv("SERPER_API_KEY", KEY + "\n")
         with SearchServer(serper, mode="error") as server:
             asked = tool(server)
             with pytest.raises(ToolError) as caught:
-                search(asked, "red")
-        seen = [repr(asked), str(caught.value), asked.cache_key, str(pickle.dumps(asked))]
-        assert not any(KEY in text for text in seen)
-
-    def test_the_key_goes_into_the_header_and_nowhere_else(self, monkeypatch):
-        monkeypatch.setenv("SERPER_API_KEY", KEY + "\n")
-        with SearchServer(serper) as server:
-            asked = WebSearch(Serper(url=server.url + "/"))
-            search(pickle.loads(pickle.dumps(asked)), "red")
-        [request] = server.requests
+                search(pickle.loads(pickle.dumps(asked)), "red")
+        request = server.requests[0]
         assert request.headers["x-api-key"] == KEY and not request.parameters
         assert request.body == {"q": "red", "num": 10}
+        seen = repr(asked), str(caught.value), asked.cache_key, str(pickle.dumps(asked))
+        assert not any(KEY in text for text in seen)
 
 
 class TestSearXNG:
@@ -306,12 +252,6 @@ class TestSearXNG:
         assert caught.value.passing
         with SearchServer(searxng) as server:
             assert search(tool(server), "unheard of") == []
-
-    @pytest.mark.parametrize("url", ["localhost:8888", "", "file:///etc", "http://me:secret@localhost"])
-    def test_an_address_that_is_none_or_holds_a_password(self, url):
-        with pytest.raises(ConfigError) as caught:
-            SearXNG(url)
-        assert "secret" not in str(caught.value)
 
 
 class TestDdgs:

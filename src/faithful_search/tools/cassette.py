@@ -82,7 +82,6 @@ class Cassette:
     Args:
         path: a JSONL file; one that ends in `.gz` can only be replayed.
         mode: see above.
-        secrets: further strings that must not be written, such as keys that are in no environment variable.
 
     Raises:
         ConfigError: for an unknown mode, or for recording into `.gz`.
@@ -99,10 +98,10 @@ class Cassette:
         'Paris is the capital of France.'
     """
 
-    def __init__(self, path: str | os.PathLike[str], mode: Mode = "replay", secrets: tuple[str, ...] = ()) -> None:
+    def __init__(self, path: str | os.PathLike[str], mode: Mode = "replay") -> None:
         if mode not in get_args(Mode):
             raise ConfigError(f"unknown mode {mode!r} of a cassette; there are: {', '.join(get_args(Mode))}")
-        self.path, self.mode, self.secrets = Path(path).expanduser().absolute(), mode, tuple(secrets)
+        self.path, self.mode = Path(path).expanduser().absolute(), mode
         if mode == "record" and self.path.suffix == ".gz":
             raise ConfigError(f"cannot record into {self.path}: record into a .jsonl file and compress it afterwards")
         self._lock = threading.Lock()
@@ -133,9 +132,9 @@ class Cassette:
         """The recorded result of a call, or the recorded `ToolError`; when recording, `live` is asked for one that is
         not there yet, in replay that is a `CassetteMiss`. A caller that has waited `wait` seconds for an equal call
         makes its own."""
-        given = {name: value for name, value in redact(arguments, self.secrets).items() if value is not None}
+        given = {name: value for name, value in redact(arguments).items() if value is not None}
         plain = json.loads(json.dumps(given, sort_keys=True, default=str))  # as it will be read from the file
-        asked = Recorded(redact(tool, self.secrets), plain)
+        asked = Recorded(redact(tool), plain)
         if (known := self._calls.get(asked.key)) is not None:
             return known.outcome()
         if self.mode == "replay":
@@ -144,14 +143,14 @@ class Cassette:
         async def record() -> Recorded:
             try:
                 found = await live()
-                plain = redact(msgspec.to_builtins(list(found)), self.secrets)
+                plain = redact(msgspec.to_builtins(list(found)))
                 recorded = msgspec.structs.replace(asked, evidence=msgspec.convert(plain, tuple[Evidence, ...]))
                 if isinstance(found, Partial):
                     return recorded
             except ToolError as error:
                 if error.passing or isinstance(error, CassetteMiss):
                     raise
-                recorded = msgspec.structs.replace(asked, error=redact(str(error), self.secrets))
+                recorded = msgspec.structs.replace(asked, error=redact(str(error)))
             return await asyncio.to_thread(self._keep, recorded)
 
         recorded, _ = await once((self.path, asked.key), record, wait)
@@ -184,7 +183,7 @@ class Cassette:
         return f"Cassette({str(self.path)!r}, {self.mode!r})"
 
     def __reduce__(self) -> tuple[type[Cassette], tuple[Any, ...]]:
-        return type(self), (self.path, self.mode, self.secrets)
+        return type(self), (self.path, self.mode)
 
     def _keep(self, recorded: Recorded) -> Recorded:
         """What is recorded of the call from now on. A result is worth more than its line: it is returned either way."""

@@ -8,10 +8,9 @@ import math
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import MutableMapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,26 +75,22 @@ class Meter:
     """Counts one tool's calls. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[str, Any] = dict.fromkeys(_COUNTS, 0)
-        # of the latest alone: a run of days must not grow, and its first hour says nothing about now
-        self._latest: deque[float] = deque(maxlen=LATEST)
+        self._lock, self.stats = threading.Lock(), ToolStats()
 
     def count(self, *, hit: bool = False, error: bool = False, refused: bool = False) -> None:
-        with self._lock:
-            for name, more in zip(("calls", "hits", "errors", "refused"), (1, hit, error, refused), strict=True):
-                self._counts[name] += more
+        self._add(calls=1, hits=hit, errors=error, refused=refused)
 
     def took(self, seconds: float, retries: int) -> None:
         """One call reached the tool, took that long and was tried again that often."""
-        with self._lock:
-            for name, more in zip(("made", "seconds", "retries"), (1, seconds, retries), strict=True):
-                self._counts[name] += more
-            self._latest.append(seconds)
+        self._add(made=1, seconds=seconds, retries=retries, latest=(seconds,))
 
-    def stats(self) -> ToolStats:
+    def _add(self, **more: Any) -> None:
         with self._lock:
-            return ToolStats(**self._counts, latest=tuple(self._latest))
+            sums = {name: getattr(self.stats, name) + value for name, value in more.items()}
+            # of the latest alone: a run of days must not grow, and its first hour says nothing about now
+            if "latest" in sums:
+                sums["latest"] = sums["latest"][-LATEST:]
+            self.stats = replace(self.stats, **sums)
 
 
 class Refused(ToolError):
@@ -123,18 +118,16 @@ class Lane:
 
     What the tool raises comes out as an error without its words, which go to the `ErrorLog`. On the main thread a
     `KeyboardInterrupt` is the user's and is raised.
-    `own` and `shared` bound the calls at once, of this tool and of all; `advice` is what a refused caller is told to do
-    instead.
+    `slots` are those of all tools together; `advice` is what a refused caller is told to do instead.
     """
 
     def __init__(
-        self, tool: Tool, timeout: float, own: Slots, shared: Slots, patience: Patience, breaker: Breaker, advice: str
+        self, tool: Tool, timeout: float, slots: Slots, patience: Patience, breaker: Breaker, advice: str
     ) -> None:
         self.name, self.method, self.timeout = tool.name, method_of(tool), timeout
         self.cache_key: str = getattr(tool, "cache_key", "")  # tools need not be of our base class
         self.meter = Meter()
-        self._own, self._shared, self._patience = own, shared, patience
-        self._breaker, self._advice = breaker, advice
+        self._slots, self._patience, self._breaker, self._advice = slots, patience, breaker, advice
         self._last_late = -math.inf
         self._errors = ErrorLog(_log)
 
@@ -143,7 +136,7 @@ class Lane:
         lost its connection, and `Fault` when it raises anything else, or returns something else than evidence."""
         self._refuse(self._breaker.remaining)
         came = time.monotonic()
-        async with self._own.here(), self._shared.here():
+        async with self._slots.here():
             self._refuse(self._breaker.refusal())
             if self._last_late > came and time.monotonic() - came > self.timeout:
                 raise Refused(f"Error: {self.name} is busy with calls that do not end. {self._advice}", passing=True)

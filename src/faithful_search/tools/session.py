@@ -19,13 +19,12 @@ class Session:
     """Numbers the evidence of one rollout, `E1`, `E2`, … running on across its calls, and ends with it.
 
     Args:
-        given: how many ids are taken already.
         edits: texts that this rollout reads in the place of others, `None` for a passage it does not see; see
             `Task.edits`. They are applied behind the cache and the cassette, which hold what the tools returned.
     """
 
-    def __init__(self, given: int = 0, edits: Mapping[str, str | None] | None = None) -> None:
-        self.given, self.closed, self.edits = given, False, edits or {}
+    def __init__(self, edits: Mapping[str, str | None] | None = None) -> None:
+        self.given, self.closed, self.edits = 0, False, edits or {}
         self._lock = threading.Lock()
         self._tasks: set[asyncio.Future[Any]] = set()
 

@@ -41,7 +41,6 @@ class Toolbox:
         timeout: seconds one call may take, its retries included.
         concurrency: how many calls run at once on one event loop.
         top_k: most passages one call may return; `None` for what the tools return.
-        per_tool: how many calls of one tool run at once on one event loop; by default as many as of all.
         patience: how often and after which pauses a failure that passes (`ToolError.passing`) is tried again.
         failures: how many failures that pass, in a row, put a tool out of order.
         cooldown: for how many seconds; then one call tries whether it works again.
@@ -68,22 +67,20 @@ class Toolbox:
         concurrency: int = 64,
         top_k: int | None = None,
         *,
-        per_tool: int | None = None,
         patience: Patience | None = None,
         failures: int = 5,
         cooldown: float = 30.0,
         cache: Cache | None = None,
         cassette: Cassette | None = None,
     ) -> None:
-        limits = {"timeout": timeout, "concurrency": concurrency, "top_k": top_k, "per_tool": per_tool}
+        limits = {"timeout": timeout, "concurrency": concurrency, "top_k": top_k}
         if min(limit for limit in limits.values() if limit is not None) <= 0:
-            raise ConfigError(f"timeout, concurrency, top_k and per_tool must be positive; got {limits}")
+            raise ConfigError(f"timeout, concurrency and top_k must be positive; got {limits}")
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) < len(tools):
             raise ConfigError(f"two tools of one name: {', '.join(tool.name for tool in tools)}; rename one")
         self.timeout, self.concurrency, self.top_k = timeout, concurrency, top_k
-        self.per_tool, self.patience = per_tool, patience or Patience()
-        self.failures, self.cooldown = failures, cooldown
+        self.patience, self.failures, self.cooldown = patience or Patience(), failures, cooldown
         self.cache, self.cassette = cache, cassette
         self._start_fresh()
         replays = cassette is not None and cassette.mode == "replay"
@@ -95,14 +92,14 @@ class Toolbox:
     def _start_fresh(self) -> None:
         """Make what neither a copy nor a pickle carries."""
         self._background = Background()
-        shared = Slots(self.concurrency)
+        slots = Slots(self.concurrency)
         self._lanes: dict[str, Lane] = {}
         self._usage: dict[str, str] = {}
         for name, tool in self.tools.items():
             others = ", ".join(other for other in self.tools if other != name)
             advice = f"Other tools: {others}." if others else "There is no other tool."
-            own, breaker = Slots(self.per_tool or self.concurrency), Breaker(self.failures, self.cooldown)
-            self._lanes[name] = Lane(tool, self.timeout, own, shared, self.patience, breaker, advice)
+            breaker = Breaker(self.failures, self.cooldown)
+            self._lanes[name] = Lane(tool, self.timeout, slots, self.patience, breaker, advice)
             told = schema_of(tool)["function"]["parameters"]
             known, required = (", ".join(told.get(key, ())) or "none" for key in ("properties", "required"))
             self._usage[name] = f"Its arguments: {known}; required: {required}."
@@ -110,7 +107,7 @@ class Toolbox:
     @property
     def settings(self) -> dict[str, Any]:
         """All arguments but the tools: `Toolbox(other_tools, **toolbox.settings)` is set as this one."""
-        named = ("timeout", "concurrency", "top_k", "per_tool", "patience", "failures", "cooldown", "cache", "cassette")
+        named = ("timeout", "concurrency", "top_k", "patience", "failures", "cooldown", "cache", "cassette")
         return {name: getattr(self, name) for name in named}
 
     @property
@@ -124,11 +121,11 @@ class Toolbox:
 
     def session(self, edits: Mapping[str, str | None] | None = None) -> Session:
         """A new rollout's numbering, starting at `E1`; `edits` as in `Session`."""
-        return Session(edits=edits)
+        return Session(edits)
 
     def stats(self) -> dict[str, ToolStats]:
         """What was counted by tool since the toolbox was made."""
-        return {name: lane.meter.stats() for name, lane in self._lanes.items()}
+        return {name: lane.meter.stats for name, lane in self._lanes.items()}
 
     def describe_malformed(self, why: str, form: str = "") -> Observation:
         """The answer to a call that could not be read: what was wrong, the tools there are, and the form expected,

@@ -94,9 +94,6 @@ class Graph:
                     found.setdefault(place, incoming)
         return [Fact(self.triples[place], found[place]) for place in sorted(found)]
 
-    def __reduce__(self) -> tuple[type[Graph], tuple[Any, ...]]:
-        return type(self), (self.triples, self.names)
-
 
 class Labels:
     """Finds labels in a text, on word boundaries, without case where `fold`: a trie over their words, linear in the

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError
 from ...trajectory import Evidence
 from ...wire.files import replacing
 from .embedder import Described, Embedder
@@ -27,14 +27,8 @@ VECTORS, GRAPH, MANIFEST = "vectors", "hnsw.faiss", "manifest.json"
 BEGUN = "begun.json"
 """What an unfinished build is of."""
 _BLOCK = 65_536  # half-precision vectors turned to float32 at a time
+_HNSW = {"links": 32, "width": 200}  # FAISS's M, and efConstruction
 _AHEAD = 8  # batches that are sorted by length together, and written together
-
-
-class Graph(msgspec.Struct, frozen=True):
-    """An HNSW graph: `links` of each vector to others (FAISS's M), chosen among `width` candidates (efConstruction)."""
-
-    links: int = 32
-    width: int = 200
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -43,7 +37,7 @@ class Manifest(msgspec.Struct, frozen=True):
     encoder: Described
     precision: Precision
     passages: int
-    graph: Graph | None = None
+    graph: dict[str, int] | None = None
 
 
 class DenseIndex(Index):
@@ -66,9 +60,7 @@ class DenseIndex(Index):
             try:
                 self._graph = self._faiss.read_index(str(folder / GRAPH))
             except RuntimeError as error:
-                raise DataError(f"cannot read {folder / GRAPH}: build the index anew") from error
-            if (self._graph.ntotal, self._graph.d) != (manifest.passages, manifest.encoder.dimension):
-                raise DataError(f"{folder / GRAPH} does not fit the vectors beside it: build the index anew")
+                raise ValueError(f"{GRAPH} cannot be read") from error
 
     @classmethod
     def build(
@@ -101,8 +93,8 @@ class DenseIndex(Index):
         manifest = Manifest(embedder.described(), precision, len(passages))
         _write_vectors(folder, passages, embedder, manifest, batch_size * _AHEAD, progress)
         if hnsw:
-            manifest = msgspec.structs.replace(manifest, graph=Graph())
-            _write_graph(folder, manifest, Graph(), progress)
+            manifest = msgspec.structs.replace(manifest, graph=_HNSW)
+            _write_graph(folder, manifest, progress)
         write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
         return manifest
 
@@ -127,17 +119,17 @@ class DenseIndex(Index):
 
         Raises:
             ConfigError: when a package or the encoder is missing, or it is not the one of the index.
-            DataError: when the folder holds no finished dense index, or a damaged one.
+            OSError, ValueError: when the folder holds no finished dense index, a damaged one, or other passages'.
         """
-        manifest = _read_manifest(folder)
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
         if len(passages) != manifest.passages:
-            raise DataError(f"{folder} has {manifest.passages} vectors for {len(passages)} passages: build it anew")
+            raise ValueError(f"{manifest.passages} vectors for {len(passages)} passages")
         try:
             embedder = Embedder.reopen(manifest.encoder, model, **knobs)
         except ConfigError as error:
             raise ConfigError(
                 f"{error}\nThe index {folder} was built with {manifest.encoder.model!r}; if that is elsewhere now, say "
-                "where: DenseIndex.open(…, model=…)"
+                "where: open_folder(…, model=…)"
             ) from error
         return cls(folder, passages, manifest, embedder, exact=exact, beam=beam)
 
@@ -186,9 +178,6 @@ class DenseIndex(Index):
         again = partial(DenseIndex, exact=self.exact, beam=self.beam)
         return again, (self.folder, self.passages, self.manifest, self.embedder)
 
-    def __repr__(self) -> str:
-        return f"DenseIndex({str(self.folder)!r}, model={self.embedder.model!r})"
-
 
 def _write_vectors(
     folder: Path, passages: Passages, embedder: Embedder, plan: Manifest, chunk: int, progress: Progress
@@ -196,13 +185,12 @@ def _write_vectors(
     """Chunk by chunk, from where an earlier call was killed: no passage is encoded twice."""
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / BEGUN).exists():
-        begun = _read_manifest(folder, BEGUN)
-        if (begun.precision, begun.passages) != (plan.precision, plan.passages) or not embedder.same(begun.encoder):
-            raise ConfigError(
-                f"the vectors in {folder} were begun with {begun.encoder.model!r} as {begun.precision} for "
-                f"{begun.passages} passages, not with {embedder.model!r} as {plan.precision} for {plan.passages}: go "
-                "on with that, or delete the folder and begin anew"
-            )
+        begun = msgspec.json.decode((folder / BEGUN).read_bytes(), type=Manifest)
+        # the folder of the index knows its model's name and the other settings, but not what the name stands for now
+        if begun.precision != plan.precision or not embedder.same(begun.encoder):
+            made, now = f"{begun.encoder.model!r} as {begun.precision}", f"{embedder.model!r} as {plan.precision}"
+            told = f"the vectors in {folder} were begun with {made}, not with {now}"
+            raise ConfigError(f"{told}: go on with that, or delete the folder and begin anew")
     else:
         (folder / VECTORS).unlink(missing_ok=True)
         write_whole(folder / BEGUN, msgspec.json.encode(plan))
@@ -219,10 +207,10 @@ def _write_vectors(
             bar.update(len(batch))
 
 
-def _write_graph(folder: Path, plan: Manifest, graph: Graph, progress: Progress) -> None:
+def _write_graph(folder: Path, plan: Manifest, progress: Progress) -> None:
     faiss, vectors = load_faiss(), _read_vectors(folder, plan)
-    index = faiss.IndexHNSWFlat(plan.encoder.dimension, graph.links, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = graph.width
+    index = faiss.IndexHNSWFlat(plan.encoder.dimension, _HNSW["links"], faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = _HNSW["width"]
     with progress(desc="linking", unit=" passages", total=len(vectors)) as bar:
         for start in range(0, len(vectors), 4096):
             part = np.ascontiguousarray(vectors[start : start + 4096], dtype=np.float32)
@@ -232,23 +220,11 @@ def _write_graph(folder: Path, plan: Manifest, graph: Graph, progress: Progress)
         faiss.write_index(index, str(beside))
 
 
-def _read_manifest(folder: Path, name: str = MANIFEST) -> Manifest:
-    try:
-        return msgspec.json.decode((folder / name).read_bytes(), type=Manifest)
-    except FileNotFoundError as error:
-        raise DataError(f"{folder} holds no finished dense index: build it, or go on building it") from error
-    except (OSError, msgspec.DecodeError) as error:
-        raise DataError(f"cannot read {folder / name} ({error}): build the index anew") from error
-
-
 def _read_vectors(folder: Path, manifest: Manifest) -> np.ndarray:
     """The vectors, mapped; (passages, dimension)."""
-    try:
-        vectors = np.memmap(folder / VECTORS, dtype=manifest.precision, mode="r")
-        # a plain array over the same map: slicing a memmap is slow
-        return np.asarray(vectors).reshape(manifest.passages, manifest.encoder.dimension)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder / VECTORS} is not as it was written ({error}): build the index anew") from error
+    vectors = np.memmap(folder / VECTORS, dtype=manifest.precision, mode="r")
+    # a plain array over the same map: slicing a memmap is slow
+    return np.asarray(vectors).reshape(manifest.passages, manifest.encoder.dimension)
 
 
 def load_faiss() -> Any:

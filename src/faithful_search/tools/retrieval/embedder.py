@@ -103,11 +103,6 @@ class Embedder:
 
     def check(self, described: Described) -> None:
         """Raise `ConfigError` where another encoder made the `described` vectors."""
-        if self.dimension != described.dimension:
-            raise ConfigError(
-                f"{self.model!r} gives vectors of {self.dimension} numbers, the index has {described.dimension}: "
-                f"it was built with {described.model!r}; open it with that model or build it anew"
-            )
         if not self.same(described):
             raise ConfigError(
                 f"{self.model!r} gives other vectors than {described.model!r}, with which the index was built: open it "
@@ -126,6 +121,3 @@ class Embedder:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Embedder, **self.knobs), (self.model,)
-
-    def __repr__(self) -> str:
-        return f"Embedder({self.model!r})"

@@ -12,13 +12,16 @@ from ...errors import ConfigError
 from ...trajectory import Evidence
 from .index import Index
 
+_K = 60  # the greater, the less the first ranks stand out
+_DEPTH = 50  # passages asked of each part at least
+
 
 @dataclass(frozen=True)
 class HybridIndex(Index):
     """What several indexes find, fused: usually BM25, which knows names and numbers, and dense, which knows meanings.
 
     ```
-    score(p) = sum over the parts that found p of 1 / (k + rank of p there), ranks from 1
+    score(p) = sum over the parts that found p of 1 / (60 + rank of p there), ranks from 1
     ```
 
     (Cormack, Clarke and Büttcher, 2009.) Of equal scores the one that the first part found first comes first. Passages
@@ -26,8 +29,6 @@ class HybridIndex(Index):
 
     Args:
         parts: the indexes, of the same corpus.
-        k: the greater, the less the first ranks stand out.
-        depth: passages asked of each part at least.
 
     Example:
         >>> class Fixed(Index):
@@ -40,20 +41,16 @@ class HybridIndex(Index):
     """
 
     parts: tuple[Index, ...]
-    k: float = 60
-    depth: int = 50
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(self.parts))
         if not self.parts:
             raise ConfigError("a hybrid index needs parts, such as (bm25, dense)")
-        if self.k < 0 or self.depth < 1:
-            raise ConfigError(f"k must be 0 or more and depth 1 or more, got k={self.k}, depth={self.depth}")
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
         """The best passages for each query with fused scores. Raises `ToolError` when one of the parts fails."""
         # deeper than what is shown: what both parts find late may beat what one finds early
-        found = [part.search_batch(queries, max(top_k, self.depth)) for part in self.parts]
+        found = [part.search_batch(queries, max(top_k, _DEPTH)) for part in self.parts]
         fused = []
         for rankings in zip(*found, strict=True):
             passages: dict[tuple[str, str], Evidence] = {}
@@ -61,7 +58,7 @@ class HybridIndex(Index):
             for ranking in rankings:
                 # what a part names twice counts where it named it first
                 for rank, key in enumerate(dict.fromkeys((each.source, each.text) for each in ranking), start=1):
-                    shares.setdefault(key, []).append(1 / (self.k + rank))
+                    shares.setdefault(key, []).append(1 / (_K + rank))
                 for passage in ranking:
                     passages.setdefault((passage.source, passage.text), passage)
             scores = {key: round(math.fsum(parts), 12) for key, parts in shares.items()}  # so that equal sums tie

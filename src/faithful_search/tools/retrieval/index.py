@@ -48,7 +48,6 @@ class EngineIndex(Index):
         self,
         passages: Iterable[Evidence],
         *,
-        batch: int | None = None,
         made_of: Mapping[str, Any] | None = None,
         progress: Progress = silent,
     ) -> int:
@@ -59,15 +58,13 @@ class EngineIndex(Index):
 
         Args:
             passages: all of them, in corpus order.
-            batch: how many at a time; must be the same when an upload goes on.
             made_of: what they are made of, kept beside them.
         """
-        size = batch or self.batch
         # in the last batch some may be missing, whatever the count says
-        done = self._prepare(made_of) // size * size
+        done = self._prepare(made_of) // self.batch * self.batch
         rest = islice(passages, done, None)
         with progress(desc="uploading", unit=" passages", initial=done) as bar:
-            while part := list(islice(rest, size)):
+            while part := list(islice(rest, self.batch)):
                 try:
                     self._write(part, done, made_of)
                 except ToolError as error:

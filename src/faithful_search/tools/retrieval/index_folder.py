@@ -178,7 +178,7 @@ def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
             parts.append(BM25Index(folder / "bm25", found))
         if manifest.plan.kind != "bm25":
             parts.append(DenseIndex.open(folder / "dense", found, **knobs))
-    except (DataError, ConfigError):
+    except ConfigError:
         raise
     except (OSError, ValueError, IndexError) as error:
         raise damaged(folder, error) from error

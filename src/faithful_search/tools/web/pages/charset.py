@@ -72,9 +72,7 @@ def _guess(body: bytes) -> str:
     foreign = sum(byte > 0x7F for byte in body[:_SAMPLE])
     if foreign < _FEW and 5 * foreign < len(body):
         return "cp1252"
-    try:
-        from charset_normalizer import from_bytes
-    except ImportError:
-        return "cp1252"
+    from charset_normalizer import from_bytes  # comes with trafilatura
+
     best = from_bytes(body[:_SAMPLE]).best()
     return best.encoding if best else "cp1252"

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from .... import registry
 from ....errors import ToolError
@@ -22,17 +22,13 @@ _TITLE, _TEXT, _DATE = 300, 2_000, 40  # characters kept
 class Provider(ABC):
     """A web search service; implementations are frozen dataclasses, whose fields never hold a key."""
 
-    name: ClassVar[str]
-    """The file's name."""
-
     @property
     @abstractmethod
     def cache_key(self) -> str:
         """What its results depend on besides query and count, without secrets."""
 
-    @abstractmethod
-    def check(self) -> None:
-        """Raise `ConfigError` when a key, package or address is missing, saying how to give it."""
+    def check(self) -> None:  # noqa: B027 (most need nothing)
+        """Raise `ConfigError` when a key or a package is missing, saying how to give it."""
 
     @abstractmethod
     async def search(self, query: str, count: int) -> list[Evidence]:

@@ -6,7 +6,7 @@ import asyncio
 import importlib.util
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 from ....errors import ConfigError, ToolError
 from ....trajectory import Evidence
@@ -17,8 +17,6 @@ from . import Provider, page
 @dataclass(frozen=True)
 class Ddgs(Provider):
     """What `ddgs` gathers from several engines' result pages; engines limit and change at will: for trials."""
-
-    name: ClassVar[str] = "ddgs"
 
     @property
     def cache_key(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 from urllib.parse import urlsplit
 
 from ....errors import ToolError
@@ -29,7 +28,6 @@ class SearXNG(Provider):
 
     url: str
     http: Http = field(default_factory=Http, repr=False)
-    name: ClassVar[str] = "searxng"
 
     def __post_init__(self) -> None:
         check_address(self.url, "http://localhost:8888")
@@ -37,9 +35,6 @@ class SearXNG(Provider):
     @property
     def cache_key(self) -> str:
         return f"searxng {self.url}"
-
-    def check(self) -> None:
-        """Nothing is missing: the address was checked when this was made."""
 
     async def search(self, query: str, count: int) -> list[Evidence]:
         disabled = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from ....errors import ConfigError
 from ....trajectory import Evidence
@@ -28,7 +27,6 @@ class Serper(Provider):
 
     url: str = "https://google.serper.dev"
     http: Http = field(default_factory=Http, repr=False)
-    name: ClassVar[str] = "serper"
 
     def __post_init__(self) -> None:
         check_address(self.url, "https://google.serper.dev", _KEY)
