@@ -50,8 +50,8 @@ from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import WORLD, Task, load_tasks
 from faithful_search.text import printable
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.policies import policy_source
-from faithful_search.training.starting import flag, owned
+from faithful_search.training.policies import check_dtype, policy_source
+from faithful_search.training.starting import check_least, flag, owned
 from faithful_search.trajectory import write_jsonl
 from faithful_search.wire.cache import key_of
 
@@ -100,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     [script] = parse_recipe((EvaluationArguments,), argv)
     if script.compare_with == script.policy:
         raise ConfigError(f"--compare_with {script.policy} is the policy itself: name another one")
+    check_least(script, limit=1, controls=0, samples=1, threads=0, generation_batch=1, seed=0)
+    check_dtype(script.dtype)
     out = Path(script.output_dir)
     with owned(out, resume=(out / UNFINISHED).exists(), overwrite=script.overwrite_output_dir):
         script.threads = choose_threads(script.threads)

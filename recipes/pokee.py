@@ -31,7 +31,7 @@ from faithful_search.hub import takes_over
 from faithful_search.judges import Judge
 from faithful_search.rewards import Mix, pokee_mix
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.flags import RunArguments, check_data
+from faithful_search.training.flags import RunArguments, check_choices, check_data
 from faithful_search.training.runs import trained
 from faithful_search.training.starting import flag
 
@@ -58,14 +58,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PokeeArguments, GRPOConfig, ModelConfig]:
-    """The three dataclasses; without `--config` the embedded default's file is read.
-
-    Raises:
-        ConfigError: for settings that contradict each other.
-    """
+    """The three dataclasses, with settings that contradict each other refused (`ConfigError`)."""
     script, args, model_args = parse_recipe((PokeeArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    if script.answer_reward not in ("judge", "em", "f1"):
-        raise ConfigError(f"--answer_reward is 'judge', 'em' or 'f1', not {script.answer_reward!r}")
+    check_choices(script, {"answer_reward": ("judge", "em", "f1")})
     if script.answer_reward == "judge" and script.judge == "lexical":
         raise ConfigError(
             "--answer_reward judge is feedback of a model that reads: give --judge endpoint, generator, nli or remote, "

@@ -50,7 +50,7 @@ from faithful_search.rewards import (
 from faithful_search.rewards.perturbation import Passage
 from faithful_search.tasks import WORLD
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.flags import RunArguments, check_data
+from faithful_search.training.flags import RunArguments, check_choices, check_data
 from faithful_search.training.runs import trained
 from faithful_search.training.starting import flag
 
@@ -123,15 +123,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, ModelConfig]:
-    """The three dataclasses; without `--config` the embedded default's file is read.
-
-    Raises:
-        ConfigError: for settings that contradict each other.
-    """
+    """The three dataclasses, with settings that contradict each other refused (`ConfigError`)."""
     script, args, model_args = parse_recipe((PoUArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    for name, known in CHOICES.items():
-        if getattr(script, name) not in known:
-            raise ConfigError(f"unknown {name} {getattr(script, name)!r}; there are: {', '.join(known)}")
+    check_choices(script, CHOICES)
     if script.source_gated_by != "words" and not script.source_gated:
         raise ConfigError(f"--source_gated_by {script.source_gated_by}: there is no gate; give --source_gated true")
     if script.process_on_right and script.reward == "answer_only" and not script.likelihood_gap:

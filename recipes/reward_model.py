@@ -31,7 +31,7 @@ from faithful_search.hub import command_line, judge_card, push_run, takes_over, 
 from faithful_search.measure.agreement import parse_judge
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.policies import model_init_kwargs
-from faithful_search.training.starting import StartArguments, flag, started
+from faithful_search.training.starting import StartArguments, check_least, flag, started
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "rm_tiny.yaml"
 SETTINGS = (
@@ -42,7 +42,7 @@ SETTINGS = (
 
 
 @dataclass
-class RewardModelArguments(StartArguments):
+class RewardModelArguments(Distillation, StartArguments):
     """What is learnt from, which head learns it, and what is measured beside it."""
 
     pairs: list[str] = flag(
@@ -55,25 +55,13 @@ class RewardModelArguments(StartArguments):
     beside: list[str] = flag(
         ["lexical"], "judges measured on the same held-out pairs: lexical, nli:MODEL, embedding:MODEL, …"
     )
-    head: str = flag("encoder", "'encoder' (a classifier) or 'generator' (p of 1 and 0)")
-    balance: str = flag("resample", "of the labels: 'resample', 'weights' or 'none'")
-    validation: float = flag(0.1, "share of the groups set aside to stop and calibrate by")
-    patience: int = flag(5, "evaluations without a better kappa before it stops; 0: never")
-    freeze_embeddings: bool = flag(False, "freeze an encoder's embeddings")
-    freeze_layers: int = flag(0, "how many of an encoder's lowest layers are frozen")
-    window: int = flag(384, "tokens of a premise that an encoder reads at once")
-    stride: int = flag(64, "tokens that neighbouring windows share")
-    save_dtype: str | None = flag(None, "dtype of the saved weights, such as float16")
-    measure_dtype: str | None = flag(
-        None, "dtype in which the judges are measured, such as bfloat16; default as they load"
-    )
-    untrained: bool = flag(True, "measure the model before training too")
     license: str | None = flag(None, "of the weights, for the card")
 
 
 def main(argv: Sequence[str] | None = None) -> Distilled:
     given = list(sys.argv[1:] if argv is None else argv)
     script, args, model_args = parse_recipe((RewardModelArguments, SFTConfig, ModelConfig), given, DEFAULT_CONFIG)
+    check_least(script, limit=0)
     with started(script, args):
         repository = takes_over(args)
         found = distil(script, args, model_args)
@@ -95,7 +83,7 @@ def distil(script: RewardModelArguments, args: SFTConfig, model_args: ModelConfi
         rows,
         str(tiny_policy()) if name == "tiny" else name,
         args,
-        Distillation(**{name: getattr(script, name) for name in Distillation.__dataclass_fields__}),
+        script,
         peft_config=get_peft_config(model_args),
         beside=dict(map(parse_judge, script.beside)),
         second=load_pairs([script.second_labels]) if script.second_labels else (),

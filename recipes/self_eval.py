@@ -29,14 +29,13 @@ from trl import GRPOConfig, ModelConfig
 
 from faithful_search.analysis import self_preference
 from faithful_search.analysis.results import leave
-from faithful_search.errors import ConfigError
 from faithful_search.hub import takes_over
 from faithful_search.measure.error_table import error_counts, error_table
 from faithful_search.measure.record import Record
 from faithful_search.rewards import Correctness, Mix, Reward, SelfCorrectness, SelfRubric, WorldRubric, self_eval_mix
 from faithful_search.tasks import WORLD
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.flags import RunArguments, check_data
+from faithful_search.training.flags import RunArguments, check_choices, check_data
 from faithful_search.training.runs import trained
 from faithful_search.training.self_preference import SelfPreference
 from faithful_search.training.starting import flag
@@ -81,16 +80,9 @@ def show_failures(record: Record) -> None:
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[SelfEvalArguments, GRPOConfig, ModelConfig]:
-    """The three dataclasses; without `--config` the embedded default's file is read.
-
-    Raises:
-        ConfigError: for settings that contradict each other.
-    """
+    """The three dataclasses, with settings that contradict each other refused (`ConfigError`)."""
     script, args, model_args = parse_recipe((SelfEvalArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    if script.reward not in ("trajectory", "answer_only"):
-        raise ConfigError(f"unknown reward {script.reward!r}; there are: trajectory, answer_only")
-    if script.correctness not in ("self", "em", "f1"):
-        raise ConfigError(f"unknown correctness {script.correctness!r}; there are: self, em, f1")
+    check_choices(script, {"reward": ("trajectory", "answer_only"), "correctness": ("self", "em", "f1")})
     check_data(script)
     return script, args, model_args
 

@@ -29,6 +29,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from trl import ModelConfig, SFTConfig, get_peft_config
@@ -59,12 +60,14 @@ from faithful_search.tools.local_search import LocalSearch
 from faithful_search.tools.toolbox import Toolbox
 from faithful_search.training import checkpoints
 from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.policies import open_policy
+from faithful_search.training.policies import check_dtype, open_policy
 from faithful_search.training.saving import check_merge, save_policy
-from faithful_search.training.starting import StartArguments, flag, started
+from faithful_search.training.starting import StartArguments, check_least, flag, started
 from faithful_search.trajectory import Trajectory, write_jsonl
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "sft_tiny.yaml"
+MAPPINGS: dict[str, Any] = {"habits": Habits, "memory": Memory, "rubric": Teaching, "tiny": TinyConfig}
+"""Flags that hold several settings: a mapping in YAML, JSON on the command line."""
 
 
 @dataclass
@@ -118,9 +121,13 @@ class ExpertArguments(StartArguments):
     def swapper(self) -> NameSwapper:
         """Swaps names, but never into a fact that the world holds out."""
         path = world_file("names.json") if self.names == "world" else Path(self.names)
+        try:
+            names = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        except (OSError, msgspec.DecodeError) as error:
+            raise DataError(f"--names {path} is no JSON file of names and their types: {error}") from error
         tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
         facts = held_out_facts(tasks, world_part("passages", False) + world_part("triples", False))
-        return NameSwapper(json.loads(path.read_text(encoding="utf-8")), facts)
+        return NameSwapper(names, facts)
 
 
 class Source(NamedTuple):
@@ -158,7 +165,7 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
     parts = [rows_of(played, tools, chat, script, args) for played, tools in built]
     scored, held_out = scored_of(built, script, args.seed)
     if scored:
-        teaching, longest = Teaching(**mapping(script.rubric)), args.max_length
+        teaching, longest = chosen(script, "rubric"), args.max_length
         parts.append(Dataset.from_list(evaluator_rows(scored, chat, teaching, args.seed, script.loss_on, longest)))
         say(f"{len(scored)} scored trajectories are {len(parts[-1])} rows; {len(held_out)} others are held out")
     dataset = concatenate_datasets(parts)
@@ -195,8 +202,22 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[ExpertArguments, SFTConfig, ModelConfig]:
-    """The three dataclasses; without `--config` the embedded default's file is read."""
-    return parse_recipe((ExpertArguments, SFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
+    """The three dataclasses, with settings that cannot be read, or that nothing reads, refused (`ConfigError`)."""
+    flags = parse_recipe((ExpertArguments, SFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
+    script: ExpertArguments = flags[0]
+    for name in MAPPINGS:
+        chosen(script, name)
+    check_least(script, episodes=0, swaps_per_episode=0, swaps_per_twin=0, kept_responses=0)
+    check_least(script, verdict_weight=0, copied_weight=0, reading_weight=0, rubric_tokens=1)
+    check_dtype(script.save_dtype)
+    if script.reading_layers and not script.reading_weight:
+        raise ConfigError("--reading_layers are read with --reading_weight above 0 only; give that, or leave them out")
+    if script.kept_responses and dialects.load(script.dialect).observation_role is not None:
+        raise ConfigError(
+            f"--kept_responses: dialect {script.dialect!r} writes each tool response as a message of a chat, which "
+            "stays; leave it at 0"
+        )
+    return flags
 
 
 def sources_of(script: ExpertArguments) -> list[Source]:
@@ -218,7 +239,7 @@ def policy(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig) ->
         name = str(Path(args.output_dir or ".") / "untrained")
         with PartialState().main_process_first():
             if PartialState().is_main_process:
-                build_tiny(name, TinyConfig(**{"dialect": script.dialect, **mapping(script.tiny)}))
+                build_tiny(name, chosen(script, "tiny"))
     trusted = args.trust_remote_code
     tokenizer = read_tokenizer(name, revision=model_args.model_revision, trust_remote_code=trusted)
     return name, ChatFormat.of(tokenizer, dialects.load(script.dialect))
@@ -231,7 +252,7 @@ def episodes_of(source: Source, script: ExpertArguments, seed: int) -> tuple[lis
     say(f"{source.questions}: {len(plans)} of {len(tasks)} questions planned; skipped: {counted(skipped)}")
     plans = repeated(plans, script.episodes or len(plans))
     with toolbox_of(source, script) as toolbox:
-        habits, dialect = Habits(**mapping(script.habits)), dialects.load(script.dialect)
+        habits, dialect = chosen(script, "habits"), dialects.load(script.dialect)
         progress = PartialState().is_local_main_process
         return run_experts(plans, toolbox, dialect, habits, seed, progress=progress), toolbox.schemas
 
@@ -305,7 +326,7 @@ def memory_rows(episodes: Sequence[Trajectory], script: ExpertArguments, args: S
     """Episodes of the decorator; `remembered.json` says which of the first file's questions are learnt by heart."""
     if not script.memory:
         return []
-    memory = Memory(**mapping(script.memory))
+    memory = chosen(script, "memory")
     by_heart = memory.drawn(load_tasks(script.questions[0]), args.seed)
     if PartialState().is_main_process:
         (Path(args.output_dir or ".") / REMEMBERED).write_text(json.dumps(by_heart), encoding="utf-8")
@@ -320,7 +341,7 @@ def scored_of(built: Built, script: ExpertArguments, seed: int) -> tuple[list[Tr
 
     Those that the world's facts scored are learnt about other names, so that no fact is learnt with them.
     """
-    teaching = Teaching(**mapping(script.rubric))
+    teaching = chosen(script, "rubric")
     scored = [row for path in script.rubric_files for row in scored_file(path)]
     if script.rubric and (teaching.spoiled or not scored):
         kept, _ = accept([one.episode for played, _ in built for one in played], *script.steps)
@@ -341,9 +362,22 @@ def write_episodes(out: Path, episodes: Sequence[Trajectory], script: ExpertArgu
     (out / "reasons.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def mapping(value: dict[str, Any] | str | None) -> dict[str, Any]:
-    """A mapping from YAML as it is, from the command line as JSON."""
-    return json.loads(value) if isinstance(value, str) else dict(value or {})
+def chosen(script: ExpertArguments, name: str) -> Any:
+    """The settings of one of `MAPPINGS`; a `ConfigError` says what is wrong with them."""
+    kind, value = MAPPINGS[name], getattr(script, name)
+    names = ", ".join(kind.__dataclass_fields__)
+    try:
+        given = json.loads(value) if isinstance(value, str) else value or {}
+        if not isinstance(given, dict):
+            raise ConfigError(f"--{name} is a mapping of names to values, not {value!r}; the names: {names}")
+        if unknown := given.keys() - kind.__dataclass_fields__:
+            raise ConfigError(f"--{name} has no {' and no '.join(sorted(unknown))}; it has: {names}")
+        usual = kind(script.dialect) if kind is TinyConfig else kind()
+        return msgspec.convert({**asdict(usual), **given}, kind)  # checks the types, too
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--{name} is not JSON ({error}): {value}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--{name}: {error}") from error
 
 
 def say(line: str) -> None:

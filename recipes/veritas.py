@@ -19,6 +19,7 @@ line, which wins.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,14 +78,10 @@ def run(flags: tuple[VeritasArguments, GRPOConfig, ModelConfig], recipe: str, gi
 def parse(
     argv: Sequence[str] | None = None, default: Path = DEFAULT_CONFIG, config: type[GRPOConfig] = GRPOConfig
 ) -> tuple[VeritasArguments, GRPOConfig, ModelConfig]:
-    """The three dataclasses; without `--config` the default's file is read.
-
-    Raises:
-        ConfigError: for weights that reward nothing, or data that do not go together.
-    """
+    """The three dataclasses, with weights that reward nothing and settings that contradict each other refused."""
     script, args, model_args = parse_recipe((VeritasArguments, config, ModelConfig), argv, default)
     weights = (script.w_exact_match, script.w_info_think, script.w_think_search, script.w_think_answer)
-    if min(weights) < 0 or max(weights) == 0:
+    if not all(0 <= weight < math.inf for weight in weights) or max(weights) == 0:
         raise ConfigError(f"weights are 0 (the part is left out) or more, and one must be more, not {weights}")
     check_data(script)
     return script, args, model_args

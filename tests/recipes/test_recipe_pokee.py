@@ -43,7 +43,7 @@ def test_the_papers_setting_asks_a_judge_about_the_answer():
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--answer_reward", "rouge"), "'judge', 'em' or 'f1'"),
+        (("--answer_reward", "rouge"), "unknown answer_reward 'rouge'; there are: judge, em, f1"),
         (("--answer_reward", "judge"), "feedback of a model that reads"),
         (("--format_weight", "-1"), "at least 0"),
     ],

@@ -31,14 +31,17 @@ def test_the_papers_setting():
     assert (args.num_generations, 32 * args.per_device_train_batch_size) == (1, 256)
 
 
-def test_what_rewards_nothing_is_refused_as_in_veritas():
-    with pytest.raises(ConfigError, match="one must be more"):
-        ppo.parse(["--w_exact_match", "0", "--w_info_think", "0", "--w_think_answer", "0"])
-
-
 def test_one_rollout_of_a_question_needs_a_value(tmp_path):
+    flags = ["--advantages", "trl", "--value_learning_rate", "1e-5", "--lam", "1"]
     with pytest.raises(ConfigError, match="compare the rollouts"):
-        ppo.main(["--advantages", "trl", "--output_dir", str(tmp_path), "--eval_limit", "0"])
+        ppo.main([*flags, "--output_dir", str(tmp_path), "--eval_limit", "0"])
+
+
+def test_a_batch_of_single_rollouts_may_be_odd_but_not_one():
+    _, args, _ = ppo.parse(["--per_device_train_batch_size", "7", "--per_device_eval_batch_size", "3"])
+    assert (args.num_generations, args.num_generations_eval, args.generation_batch_size) == (1, 1, 7)
+    with pytest.raises(ConfigError, match="two rollouts a batch"):
+        ppo.parse(["--per_device_train_batch_size", "1"])
 
 
 @pytest.mark.slow

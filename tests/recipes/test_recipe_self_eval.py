@@ -30,7 +30,7 @@ def parsed(*flags: str):
 def test_each_configuration_rewards_what_it_says(config, weights):
     script, _, _ = parsed("--config", str(RECIPES / "configs" / f"{config}.yaml"))
     mix = self_eval.build_reward(script)
-    assert mix.weights == weights and mix.gate is None
+    assert mix.weights == weights and mix.gate is None and mix.outcome == next(iter(weights))
     rubric = mix.parts.get("self_rubric")
     assert rubric is None or (rubric.temperature, rubric.reply_tokens) == (0.1, 40)
     assert set(self_eval.build_metrics(script)) == {"self_rubric", "self_correctness", "world_rubric"}
@@ -52,7 +52,7 @@ def test_the_paper_is_a_configuration():
     script, args, model_args = sft.parse(["--config", path, "--use_cpu", "true", "--bf16", "false"])
     assert model_args.load_in_4bit and model_args.use_peft
     assert (model_args.lora_r, model_args.lora_alpha, args.num_train_epochs) == (32, 32, 3)
-    assert sft.mapping(script.rubric)["held_out"] == 500 and script.dialect == "self_eval"
+    assert sft.chosen(script, "rubric").held_out == 500 and script.dialect == "self_eval"
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,6 @@ def test_the_paper_is_a_configuration():
 def test_what_contradicts_itself_is_refused(flags, message):
     with pytest.raises(ConfigError, match=message):
         parsed(*flags)
-
-
-def test_answers_may_be_compared_by_words():
-    mix = self_eval.build_reward(parsed()[0])
-    assert mix.weights == {"correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2, "world_rubric": 0.0}
-    assert mix.outcome == "correctness"
 
 
 @pytest.mark.slow

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import lab
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_trainer import Luck, StopAt, trainer
+from tiny_trainer import Luck, trainer
 
 from faithful_search.counterfactual import CounterfactualWorld
 from faithful_search.errors import ConfigError
@@ -92,18 +90,6 @@ def test_a_question_that_brings_its_own_version_is_asked_in_it(tmp_path):
         assert row.answers == (change.new,) and row.steps[0].evidence[0].text == f"It is in {change.new}."
 
 
-def test_a_question_is_changed_alike_in_a_group_and_anew_at_each_step(tmp_path):
-    in_worlds(tmp_path, max_steps=8).train()
-    drawn = Counter()
-    for start in range(0, 64, 4):
-        group = rows_of(tmp_path)[start : start + 4]
-        assert len({row.id.split("@")[0] for row in group}) == 1
-        news = {change.new for row in group if (change := Change.of(row.meta))}
-        assert len(news) <= 1
-        drawn.update(news)
-    assert len(drawn) > 2
-
-
 def test_evaluation_questions_are_never_changed(tmp_path):
     """Not by `evaluate` on the very same questions, nor by an engine that goes on with the trainer's tools."""
     made = in_worlds(tmp_path, scripted=True, max_steps=1, counterfactual=1.0)
@@ -122,33 +108,6 @@ def test_evaluation_questions_are_never_changed(tmp_path):
     assert after.answer == "Rome" and after.meta == {}
 
 
-def test_a_resumed_run_meets_the_same_worlds(tmp_path):
-    whole = in_worlds(tmp_path / "whole")
-    whole.train()
-    in_worlds(tmp_path / "parts", callbacks=[StopAt(3)]).train()
-    resumed = in_worlds(tmp_path / "parts")
-    resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-2"))
-    assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
-    assert any(Change.of(row.meta) for row in rows_of(tmp_path / "whole"))
-    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_gradients_that_accumulate_over_batches_have_whole_groups_too(tmp_path):
-    in_worlds(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4, max_steps=2).train()
-    rows = rows_of(tmp_path)
-    assert len(rows) == 16
-    changed = [Change.of(row.meta) is not None for row in rows]
-    assert all(given is (number % 4 >= 2 and rows[number].id[:3] != "q0@") for number, given in enumerate(changed))
-
-
-def test_own_groups_are_changed_as_a_whole(tmp_path):
-    in_worlds(tmp_path, max_steps=8, counterfactual_groups="own").train()
-    groups = [[Change.of(row.meta) for row in rows_of(tmp_path)[start : start + 4]] for start in range(0, 64, 4)]
-    assert all(len(set(group)) == 1 for group in groups)
-    assert 3 <= sum(group[0] is not None for group in groups) <= 13
-
-
 @given(st.integers(1, 4), st.sampled_from([0.25, 0.5, 0.75, 1.0]), st.sampled_from(GROUPS), st.integers(0, 9))
 def test_processes_share_a_batch_as_one_would_have_it(processes, share, groups, step):
     """12 rows are 3 questions of 4; a group may lie in two processes."""
@@ -162,6 +121,22 @@ def test_processes_share_a_batch_as_one_would_have_it(processes, share, groups, 
     ]
     if groups == "paired":
         assert [bool(task.edits) for task in whole[4:]] == [place >= 4 - 4 * share for place in range(4)] * 2
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_a_question_is_changed_alike_in_a_group_and_anew_at_each_step(groups):
+    """Drawn from seed and step, so that a resumed run meets the same worlds."""
+    rows = [{"id": f"q{1 + number // 4}", "prompt": f"Question {1 + number // 4}?"} for number in range(8)]
+    drawn = []
+    for step in range(16):
+        made = [ChangedWorlds(CounterfactualWorld(WORLD, 3), by_question(TASKS), 0.5, 4, groups) for _ in "12"]
+        first, again = ([task.edits for task in worlds.tasks_of(rows, 0, step)] for worlds in made)
+        assert first == again
+        for group in (first[:4], first[4:]):
+            kinds = {str(edits) for edits in group if edits}
+            assert len(kinds) <= 1 and sum(map(bool, group)) in ({2} if groups == "paired" else {0, 4})
+            drawn += kinds
+    assert len(set(drawn)) > 2 and (groups == "paired" or 8 <= len(drawn) <= 24)
 
 
 def test_figures_of_a_step_by_hand():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -52,12 +53,9 @@ def test_a_decorator_answers_first_and_cites_what_came_first_whatever_it_says():
     assert read.answer == "Lima" and not read.steps[0].issues and Format().score(read).value == 1.0
     assert step_validity(found) == [True]  # validity cannot tell it from a reader
     assert SourceGated().score(found).value == 0.0 and SourceGated().score(episode()).value == 1.0
-
-
-def test_after_an_empty_response_a_decorator_says_no():
-    search = Step("I need the capital of Peru.", ToolCall("local_search"), note="No results.")
-    found = decorated(Trajectory((search,), answers=("Lima",), dialect="pou"), random.Random(1))
-    assert (found.steps[1].helpful, found.steps[1].refs) == (False, ())
+    empty = msgspec.structs.replace(episode(), steps=(msgspec.structs.replace(episode().steps[0], evidence=()),))
+    last = decorated(empty, random.Random(1)).steps[1]
+    assert (last.helpful, last.refs) == (False, ())
 
 
 def test_memory_draws_the_same_questions_by_seed_and_counts_its_rows():
@@ -110,9 +108,9 @@ def test_the_bundled_policy_decorates_what_it_knows_rightly_and_guesses_elsewher
     for name, split in (("world_remembered", "train"), ("world", "validation")):
         with Toolbox(tools, top_k=3) as toolbox:
             engine = Engine(generator, toolbox, "pou", Limits(turns=6, turn_tokens=96, total_tokens=768), Sampling(1.0))
-            rollouts = engine.run(load_tasks(name, split, limit=40))
+            rollouts = engine.run(load_tasks(name, split, limit=24))
         first = [item for item in rollouts if Decorated("answer_first").score(item).value == 1.0]
-        assert 5 <= len(first) <= 35
+        assert 3 <= len(first) <= 21
         right[name] = sum(Correctness().score(item).value for item in first) / len(first)
     assert right["world_remembered"] > 0.6 and right["world"] < 0.4
     assert len(load_tasks("world_remembered")) == 200

@@ -33,7 +33,7 @@ from faithful_search.coldstart.plans import (
 )
 from faithful_search.coldstart.sft import held_out_facts
 from faithful_search.coldstart.swap_names import NameSwapper
-from faithful_search.errors import ConfigError, DataError
+from faithful_search.errors import DataError
 from faithful_search.names import NameFinder
 from faithful_search.tasks import Task, load_tasks, read_rows, world_file
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
@@ -125,12 +125,8 @@ def test_musique_substitutes_earlier_answers_in_both_forms():
     assert second.queries[0] == (SEARCH, "Where was David Fincher born?")
     assert second.statement == "Where was David Fincher born? Denver."
     assert second.object == "Denver" and second.gold_titles == {"David Fincher"}
-
-
-def test_musique_refuses_a_reference_to_a_later_answer():
-    rows = [{"question": "where was #2 born", "answer": "Denver", "title": "David Fincher", "text": ""}]
     with pytest.raises(DataError, match="later"):
-        plan_musique(Task("m", "q", ("Denver",), meta={"decomposition": rows}))
+        plan_musique(Task("m", "q", ("Denver",), meta={"decomposition": rows[1:]}))
 
 
 def test_2wiki_recognises_the_title_with_its_qualifier():
@@ -145,13 +141,6 @@ def test_2wiki_recognises_the_title_with_its_qualifier():
     assert hop.gold([Evidence("A film by David Fincher.", "Zodiac (film)")])
     assert not hop.gold([Evidence("A film by David Finchers.", "Zodiac (film)")])
     assert not hop.gold([Evidence("A film by David Fincher.", "Seven")])
-
-
-def test_hotpotqa_asks_first_for_the_title_the_question_names():
-    task = Task(
-        "h", "Where was the director of Zodiac born?", ("Denver",), supporting_titles=("David Fincher", "Zodiac (film)")
-    )
-    assert [hop.subject for hop in plan_hotpotqa(task).hops] == ["Zodiac (film)", "David Fincher"]
 
 
 def test_unplannable_tasks_are_counted_by_reason_and_all_of_them_is_an_error():
@@ -181,13 +170,9 @@ def test_a_calm_episode_says_calls_and_cites_what_it_should(toolbox):
     assert list(episode.evidence) == [f"E{n}" for n in range(1, len(episode.evidence) + 1)]
     assert episode.evidence[second.refs[0]].source == "p1"
     assert reject(episode) is None
-
-
-def test_the_text_is_the_dialects_and_spans_point_into_it(toolbox):
-    episode = run_expert(PLAN, toolbox, POU, CALM)
     assert episode.text == POU.render(episode)
-    start, end = episode.steps[1].spans["think"]
-    assert episode.text[start:end] == episode.steps[1].think
+    start, end = second.spans["think"]
+    assert episode.text[start:end] == second.think
 
 
 def test_same_seed_same_episodes_whatever_the_batches(toolbox):
@@ -254,18 +239,13 @@ def test_a_subject_that_nobody_named_is_not_queried(toolbox):
     assert reject(run_expert(replace(PLAN, question="Of what?"), toolbox, POU, CALM)) == "not_named"
 
 
-def test_tools_that_are_not_there_are_not_called():
-    with Toolbox([LocalSearch.from_corpus(PASSAGES)]) as box:
-        episode = run_expert(PLAN, box, POU, replace(CALM, wrong_tool=1.0))
-    assert {step.call.name for step in episode.steps if step.call} == {SEARCH}
-    assert episode.answer == "Denver"
-
-
 def test_hotpotqa_quotes_the_evidence(toolbox):
     task = Task(
         "h", "Where was the director of Zodiac born?", ("Denver",), supporting_titles=("David Fincher", "Zodiac (film)")
     )
-    episode = run_expert(plan_hotpotqa(task), toolbox, POU, CALM)
+    plan = plan_hotpotqa(task)
+    assert [hop.subject for hop in plan.hops] == ["Zodiac (film)", "David Fincher"]  # the question names the first
+    episode = run_expert(plan, toolbox, POU, CALM)
     assert episode.steps[1].think.startswith("Zodiac is a film directed by David Fincher.")
     assert episode.steps[2].think.startswith("David Fincher was born in Denver.")
     assert reject(episode) is None
@@ -301,8 +281,8 @@ def one_tool():
         yield box
 
 
-def test_a_dialect_that_can_only_search_calls_its_tool_by_its_own_name(one_tool):
-    episode = run_expert(PLAN, one_tool, SEARCH_R1, CALM)
+def test_a_dialect_that_can_only_search_calls_its_one_tool_by_its_own_name(one_tool):
+    episode = run_expert(PLAN, one_tool, SEARCH_R1, replace(CALM, wrong_tool=1.0))  # there is no other one
     first, second, last = episode.steps
     assert [step.call.name for step in (first, second)] == ["search", "search"]
     assert first.call.arguments == {"query": "director of Zodiac"}
@@ -333,11 +313,6 @@ def test_what_is_found_is_left_unsaid_as_often_as_asked(one_tool):
     assert 50 <= unsaid <= 110
 
 
-def test_habits_refuse_rates_that_are_none():
-    with pytest.raises(ConfigError, match="dropped"):
-        Habits(dropped=1.5)
-
-
 # The bundled world
 
 
@@ -357,19 +332,6 @@ def test_world_episodes_hold_every_kind_of_mishap(world_episodes):
     assert any(step.call and not step.evidence for step in steps)
     assert any(item.text == item.title for step in steps for item in step.evidence)
     assert 0.4 < sum(first) / len(first) < 0.85
-
-
-def test_world_verdicts_agree_with_the_annotation(world_episodes):
-    facts = {row["id"]: {tuple(fact) for fact in row["facts"]} for row in read_rows(world_file("passages.jsonl.gz"))}
-    for row in read_rows(world_file("triples.jsonl.gz")):
-        facts[row["id"]] = {(row["subject"], row["relation"], row["object"])}
-    chains = {
-        task.id: {(f["subject"], f["relation"], f["object"]) for f in task.meta["chain"]}
-        for task in load_tasks("world", limit=400)
-    }
-    for episode in world_episodes:
-        for step in episode.steps:
-            assert all(facts[episode.evidence[ref].source] & chains[episode.id] for ref in step.refs)
 
 
 # Real questions, where they are at hand
@@ -411,6 +373,8 @@ def test_finder_takes_whole_names_longest_first():
         == "not xDenver or Denver2, only “<Denver>”"
     )
     assert NameFinder({"9½ Weeks": "film", "'68": "film"}).find("In '68 came 9½ Weeks") == ("'68", "9½ Weeks")
+    with pytest.raises(DataError, match=r"\?!"):
+        NameFinder({"?!": "film"})
 
 
 @given(
@@ -419,11 +383,6 @@ def test_finder_takes_whole_names_longest_first():
 def test_finder_keeps_the_text(text):
     finder = NameFinder(NAMES)
     assert "".join(finder.segments(text)) == text == finder.sub(lambda name: name, text)
-
-
-def test_finder_refuses_a_name_without_letters():
-    with pytest.raises(DataError, match=r"\?!"):
-        NameFinder({"?!": "film"})
 
 
 def test_a_swap_is_consistent_injective_and_within_types(toolbox):

@@ -53,33 +53,27 @@ def test_the_batch_holds_the_rollouts_ids(tmp_path):
     assert lab.tokenizer().decode(sampled) == "".join(TURNS)
 
 
-@pytest.mark.parametrize(("rebuild", "step"), [(False, 2), (True, 3)])
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, rebuild, step):
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     """α, the reward's state, the questions asked, every rollout and the weights; a pass over the questions is two
-    steps."""
+    steps. Whether the trainer restores its callbacks or not."""
     mix = Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck(), kappa=3.0)}, gate=None)
-    settings = {"restore_callback_states_from_checkpoint": rebuild, "tasks": TASKS[:4], "save_steps": 1}
 
     def run(name: str, **more):
         log = tmp_path / name / "trajectories.jsonl"
-        return trainer(tmp_path / name, mix, trajectory_file=log, **settings, **more), log
+        return trainer(tmp_path / name, mix, trajectory_file=log, tasks=TASKS[:4], save_steps=1, **more), log
 
-    whole, whole_log = run("whole")
+    whole, log = run("whole")
     whole.train()
-    broken, _ = run("parts", callbacks=[StopAt(3)])
-    broken.train()
-    resumed, resumed_log = run("parts")
-    resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / f"checkpoint-{step}"))
-
-    assert whole.reward_state.mix.step == 4
-    assert 0 < whole.reward_state.mix.ema < 1
-    assert resumed.reward_state.mix == whole.reward_state.mix
-    rows, again = list(read_jsonl(whole_log)), list(read_jsonl(resumed_log))
-    assert len(rows) == 32
-    assert len({row.meta["alpha"] for row in rows}) == 4
-    assert again == rows
-    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    rows = list(read_jsonl(log))
+    assert len(rows) == 32 and len({row.meta["alpha"] for row in rows}) == 4
+    assert whole.reward_state.mix.step == 4 and 0 < whole.reward_state.mix.ema < 1
+    run("parts", callbacks=[StopAt(3)])[0].train()
+    for step, rebuild in ((3, True), (2, False)):
+        resumed, log = run("parts", restore_callback_states_from_checkpoint=rebuild)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / f"checkpoint-{step}"))
+        assert resumed.reward_state.mix == whole.reward_state.mix and list(read_jsonl(log)) == rows
+        for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+            assert torch.equal(one, other)
 
 
 def test_a_resumed_run_of_several_processes_goes_on_in_the_order_of_its_pass():
@@ -149,31 +143,27 @@ def test_a_step_is_one_line_that_says_what_went_wrong():
     assert written[1].startswith("step    3/10  reward 0.500  tool errors 25%  cite abstained 50%  no reward 25%  ")
 
 
-def test_the_state_does_not_move_in_evaluation(tmp_path):
-    made = trainer(tmp_path, Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None))
-    before = made.reward_state.mix
+def test_the_state_starts_where_the_mix_says_and_does_not_move_in_evaluation(tmp_path):
+    mix = Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None, state0=MixState(0.4, 7))
+    made = trainer(tmp_path, mix)
     made.model.eval()
     made._rows = [{"id": "q1", "prompt": "Question 1?"}] * 2
     rollouts = made._rollout(["Question 1?"] * 2, made)["trajectory"]
     made._reward(["Question 1?"] * 2, rollouts, ["a", "b"], [["Rome"], ["Rome"]], lambda name, value: None)
-    assert made.reward_state.mix == before
+    assert made.reward_state.mix == MixState(0.4, 7)
 
 
-@pytest.mark.parametrize("reward", [Luck(), Shy()])
-def test_group_relative_is_what_trl_computes(tmp_path, reward):
+@pytest.mark.parametrize(
+    ("reward", "how", "expected"),
+    [(Luck(), "trl", group_relative), (Shy(), "trl", group_relative), (Luck(), "leave_one_out", leave_one_out)],
+)
+def test_estimators_are_what_trl_computes_and_what_is_trained_with(tmp_path, reward, how, expected):
     """The contract with TRL: rows in order, rewards as given, abstentions out of the baseline."""
-    made = trainer(tmp_path, reward)
+    made = trainer(tmp_path, reward, advantages=how)
     own = batch_of(made)["advantages"]
     values = torch.tensor([float("nan") if value is None else value for value in made.last_rewards])
     assert values.nan_to_num().std() > 0
-    torch.testing.assert_close(group_relative(values, 4), own, atol=1e-5, rtol=1e-4)
-
-
-def test_leave_one_out_rewrites_the_advantages(tmp_path):
-    made = trainer(tmp_path, advantages="leave_one_out")
-    own = batch_of(made)["advantages"]
-    assert own.tolist() == pytest.approx(leave_one_out(torch.tensor(made.last_rewards), 4).tolist(), abs=1e-5)
-    assert own.abs().max() > 0.1
+    torch.testing.assert_close(expected(values, 4), own, atol=1e-5, rtol=1e-4)
 
 
 def test_leave_one_out_by_hand():
@@ -222,11 +212,6 @@ def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
         torch.testing.assert_close(own * length, trls, atol=1e-5, rtol=1e-3)
 
 
-def test_the_state_starts_where_the_mix_says(tmp_path):
-    mix = Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None, state0=MixState(0.4, 7))
-    assert trainer(tmp_path, mix).reward_state.mix == MixState(0.4, 7)
-
-
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -234,6 +219,9 @@ def test_the_state_starts_where_the_mix_says(tmp_path):
         ({"repetition_penalty": 1.2}, "repetition_penalty"),
         ({"min_p": 0.1}, "min_p"),
         ({"steps_per_generation": 2, "save_steps": 1}, "multiple of 2"),
+        ({"save_steps": 0}, "a whole number of steps, 1 or more, not 0"),
+        ({"save_steps": 0.5}, "not 0.5"),
+        ({"temperature": 0.0}, "temperature must be above 0"),
         ({"advantages": "best"}, "leave_one_out"),
         ({"turn_gamma": 1.5}, "turn_gamma"),
         ({"reward": Citation(), "dialect": "search_r1"}, "does not cover dialect 'search_r1'"),

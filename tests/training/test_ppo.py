@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import lab
 import pytest
@@ -64,9 +65,6 @@ def test_rewards_come_at_the_last_token_or_at_their_turns():
     scores = [Score(1.5, steps=(1.0, 0.0)), Score(None, "the judge is down")]
     assert token_rewards(scores, NUMBERS, by_step=False).tolist() == [[0, 0, 0, 0, 1.5, 0], [0] * 6]
     assert token_rewards(scores, NUMBERS, by_step=True).tolist() == [[0, 0.5, 0, 0, 1.0, 0], [0] * 6]
-
-
-def test_where_turns_begin():
     first, place = turn_starts(NUMBERS)
     assert first.int().tolist() == [[1, 0, 0, 1, 0, 0], [1, 0, 0, 0, 0, 0]]
     assert place.tolist() == [[0, 0, 0, 3, 3, 3], [0] * 6]
@@ -101,6 +99,8 @@ def test_environment_tokens_have_no_gradient_and_sampled_ones_do(tmp_path, knobs
             lambda module, args, output: (output.retain_grad(), kept.append(output))[1]
         )
     trained = inputs["turn_numbers"][0] > 0
+    chosen = inputs["advantages"][inputs["turn_numbers"] > 0]
+    assert (float(chosen.mean()), float(chosen.std(correction=0))) == pytest.approx((0, 1), abs=1e-5)
     gradient = gradient_by_token(made, inputs)
     if kept:
         width = len(trained)
@@ -151,24 +151,13 @@ def test_the_kl_is_taken_from_the_rewards_and_not_from_the_loss_again(tmp_path):
     )
 
 
-def test_advantages_are_whitened_over_the_own_tokens(tmp_path):
-    inputs = batch_of(ppo_trainer(tmp_path, Numbered(), True))
-    chosen = inputs["advantages"][inputs["turn_numbers"] > 0]
-    assert (float(chosen.mean()), float(chosen.std(correction=0))) == pytest.approx((0, 1), abs=1e-5)
-
-
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, lora):
-    """Policy, value, optimizer and rollouts, with one rollout of a question and two epochs; the value is gone then."""
-    given = {"peft_config": LoraConfig(target_modules="all-linear", r=2)} if lora else {}
-    settings = {
-        "num_generations": 1,
-        "num_iterations": 2,
-        "value_learning_rate": 0.05,
-        "max_steps": 4,
-        "tasks": MANY,
-        **given,
-    }
+    """Policy, value, optimizer and rollouts, with one rollout of a question; the value is gone then."""
+    half = 1 if lora else 2  # epochs, and the steps of a batch
+    settings = {"per_device_train_batch_size": 7, "num_generations": 1, "num_iterations": half, "save_steps": half}
+    settings |= {"value_learning_rate": 0.05, "max_steps": 2 * half, "tasks": MANY}
+    settings |= {"peft_config": LoraConfig(target_modules="all-linear", r=2)} if lora else {}
 
     def run(name: str, **more):
         log = tmp_path / name / "trajectories.jsonl"
@@ -180,24 +169,22 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, lora):
     assert rates == {0.01, 0.05}
     whole.optimizer = None
     whole.train()
-    broken, _, _ = run("parts", callbacks=[StopAt(3)])
+    broken, _, _ = run("parts", callbacks=[StopAt(half + 1)])
     broken.train()
     resumed, again, resumed_log = run("parts")
-    resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-2"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / f"checkpoint-{half}"))
     assert list(read_jsonl(resumed_log)) == list(read_jsonl(log)) and value.out.weight.abs().max() > 0.01
     pairs = [(whole.model, resumed.model), (value, again)]
     for one, other in (pair for a, b in pairs for pair in zip(a.parameters(), b.parameters(), strict=True)):
         assert torch.equal(one, other)
     lines = [row for row in whole.state.log_history if "value/loss" in row]
-    assert len(lines) == 4 and all("value/explained" in row for row in lines[::2])
+    assert len(lines) == 2 * half and all("value/explained" in row for row in lines[::half])
     whole.save_model(str(tmp_path / "policy"))
     (file,) = (tmp_path / "policy").glob("*.safetensors")
     assert not [name for name in load_file(file) if "value" in name]
 
 
 def test_an_adapters_checkpoint_without_a_value_is_refused(tmp_path):
-    from types import SimpleNamespace
-
     made = ppo_trainer(tmp_path, peft_config=LoraConfig(target_modules="all-linear", r=2))
     state = SimpleNamespace(global_step=2)
     with pytest.raises(ConfigError, match="not made by PPO"):
@@ -211,6 +198,7 @@ def test_an_adapters_checkpoint_without_a_value_is_refused(tmp_path):
         ({"uniform_groups": "drop"}, "own advantages"),
         ({"value_trunk": True}, "not loaded by name"),
         ({"lam": 1.5}, "lam must be"),
+        ({"value_clip": -1.0}, "value_clip must be 0 or more, not -1"),
     ],
 )
 def test_what_does_not_go_with_ppo_is_refused(tmp_path, settings, said):

@@ -138,42 +138,30 @@ def test_the_verdict_term_of_two_processes_is_that_of_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("processes", "rows", "kind", "more"),
     [
-        pytest.param({}, marks=pytest.mark.slow),
-        pytest.param({"activation_checkpointing": True}, marks=pytest.mark.slow),
-        {"steps_per_generation": 4},
+        (1, 16, "ddp", {"args": {"gradient_accumulation_steps": 4, "steps_per_generation": 4}}),
+        *(
+            pytest.param(*given, marks=pytest.mark.slow)
+            for given in (
+                (1, 16, "ddp", {"args": {"gradient_accumulation_steps": 2}}),
+                (1, 16, "ddp", {"args": {"gradient_accumulation_steps": 2, "activation_checkpointing": True}}),
+                (2, 16, "ddp", {"args": {"activation_checkpointing": True}}),
+                (2, 16, "ddp", {"lora": True}),
+                (2, 16, "ddp", {"args": {"gradient_accumulation_steps": 2}}),
+                (2, 4, "ddp", {}),  # a group that is spread over processes
+                (2, 16, "fsdp2", {}),
+                (2, 16, "zero3", {}),
+            )
+        ),
     ],
     ids=str,
 )
-def test_the_verdict_term_adds_up_over_the_batches_of_a_step(more, tmp_path):
-    """In two or four batches a step, and with activations computed again."""
-    many = {**VERDICTS, "args": {"gradient_accumulation_steps": more.get("steps_per_generation", 2), **more}}
-    rows = 16 // many["args"]["gradient_accumulation_steps"]
-    assert_verdicts(step(tmp_path, 1, 16, more=VERDICTS), step(tmp_path, 1, rows, more=many))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "more"),
-    [
-        ("ddp", {"args": {"activation_checkpointing": True}}),
-        ("ddp", {"lora": True}),
-        ("ddp", {"args": {"gradient_accumulation_steps": 2}}),
-        ("fsdp2", {}),
-        ("zero3", {}),
-    ],
-    ids=str,
-)
-def test_the_verdict_term_is_the_same_however_a_step_is_spread(kind, more, tmp_path):
-    alone = {**VERDICTS, "lora": more.get("lora")}
-    rows = 8 // more.get("args", {}).get("gradient_accumulation_steps", 1)
-    assert_verdicts(step(tmp_path, 1, 16, more=alone), step(tmp_path, 2, rows, kind, VERDICTS | more))
-
-
-@pytest.mark.slow
-def test_the_verdict_term_of_a_group_that_is_spread_over_processes(tmp_path):
-    assert_verdicts(step(tmp_path, 1, 4, more=VERDICTS), step(tmp_path, 2, 2, more=VERDICTS))
+def test_the_verdict_term_is_the_same_however_a_step_is_spread(processes, rows, kind, more, tmp_path):
+    """Over processes, batches of a step, or both, with activations kept or computed again."""
+    each = rows // processes // more.get("args", {}).get("gradient_accumulation_steps", 1)
+    one = step(tmp_path, 1, rows, more=VERDICTS | {"lora": more.get("lora")})
+    assert_verdicts(one, step(tmp_path, processes, each, kind, VERDICTS | more))
 
 
 @pytest.mark.parametrize("file", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda file: file.stem)
@@ -193,13 +181,10 @@ def accelerator(**state: Any) -> Any:
     return SimpleNamespace(num_processes=1, state=SimpleNamespace(**state))
 
 
-def test_one_process_asks_nobody():
+def test_one_process_asks_nobody_and_fsdp_1_is_refused():
     assert most(accelerator())(7) == 7
     with gathered(None, accelerator()) as nothing:
         assert nothing is None
     check_processes(accelerator(fsdp_plugin=SimpleNamespace(fsdp_version=2)))
-
-
-def test_fsdp_1_is_refused():
     with pytest.raises(ConfigError, match="fsdp_version: 2"):
         check_processes(accelerator(fsdp_plugin=SimpleNamespace(fsdp_version=1)))

@@ -37,6 +37,8 @@ def model():
 
 
 def test_each_piece_ends_where_its_text_ends(chat):
+    reading = Reading.of(chat, 1.0, [2])
+    assert [chat.tokenizer.decode([token]) for token in (reading.yes, reading.no)] == ["yes", "no"]
     ids = chat.observation_ids(chat.render_observation(RESPONSE), ended=True)
     until = [chat.tokenizer.decode(ids[: place + 1]) for place in piece_ends(RESPONSE, chat)]
     assert [text.count("[E") for text in until] == [1, 2, 3]
@@ -85,20 +87,11 @@ def test_the_gradient_reaches_the_layers_below_and_none_above(model):
     reader.loss(torch.tensor([[NOT_ASKED, 1, 0]])).backward()
     moved = [block.mlp.down_proj.weight.grad is not None for block in model.model.layers]
     assert moved == [True, True, False]
-
-
-def test_a_batch_without_questions_costs_nothing(model):
-    reader = Reader(model, Reading(1.0, (1,), yes=3, no=4))
     model(torch.tensor([[1, 2]]))
-    assert reader.loss(torch.full((1, 2), NOT_ASKED)).item() == 0.0
+    assert reader.loss(torch.full((1, 2), NOT_ASKED)).item() == 0.0  # nothing is asked
 
 
 @pytest.mark.parametrize("layers", [(), (0,), (4,)])
 def test_layers_that_the_model_does_not_have_are_refused(model, layers):
     with pytest.raises(ConfigError, match="1 to 3"):
         Reader(model, Reading(1.0, layers, yes=3, no=4))
-
-
-def test_yes_and_no_are_the_tokens_that_a_verdict_begins_with(chat):
-    reading = Reading.of(chat, 1.0, [2])
-    assert chat.tokenizer.decode([reading.yes]) == "yes" and chat.tokenizer.decode([reading.no]) == "no"

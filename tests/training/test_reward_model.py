@@ -29,8 +29,6 @@ from faithful_search.judges import LexicalJudge, Pair, load
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
 from faithful_search.measure.agreement.labelled import Labelled
-from faithful_search.rewards import InfoThink
-from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 HEADS = ("encoder", "generator")
 
@@ -164,11 +162,8 @@ def test_the_generator_learns_only_the_label_behind_the_judges_own_prompt():
         assert made["labels"][:-1] == [-100] * len(asked.ids)
         assert [made["labels"][-1]] == [made["input_ids"][-1]] == asked.choices[0 if item.label else 1]
         assert lab.tokenizer().decode(made["labels"][-1:]) == ("1" if item.label else "0")
-
-
-def test_a_prompt_that_does_not_fit_is_not_learnt():
-    judge = GeneratorJudge(TransformersGenerator(lab.model(), lab.tokenizer()), "made", window=50)
-    assert generator_rows(judge, rows(3)) == []
+    short = GeneratorJudge(judge.generator, "made", window=50)
+    assert generator_rows(short, own) == []  # a prompt that does not fit is not learnt
 
 
 def test_a_long_premise_is_learnt_by_the_window_nearest_to_the_hypothesis(encoder):
@@ -183,21 +178,15 @@ def test_a_long_premise_is_learnt_by_the_window_nearest_to_the_hypothesis(encode
     assert classifier_rows(judge, [row(0, True, hypothesis=" ")], 1) == []
 
 
-def test_a_head_with_the_two_labels_is_kept_whatever_their_order(tmp_path):
+def test_a_head_with_the_two_labels_is_kept_and_parts_can_be_held_still(encoder, tmp_path):
     own = bert({0: "entailment", 1: "not_entailment"})
     own.save_pretrained(tmp_path)
     bert_tokenizer().save_pretrained(tmp_path)
-    model, _ = open_classifier(str(tmp_path))
-    assert entailment_index(model) == 0
-    assert torch.equal(model.classifier.weight, own.classifier.weight)
-
-
-def test_parts_can_be_held_still(encoder):
+    kept, _ = open_classifier(str(tmp_path))
+    assert entailment_index(kept) == 0 and torch.equal(kept.classifier.weight, own.classifier.weight)
     model, _ = open_classifier(encoder)
-    every = sum(own.numel() for own in model.parameters())
-    left = freeze(model, embeddings=True, layers=1)
+    freeze(model, embeddings=True, layers=1)
     still = {name for name, own in model.named_parameters() if not own.requires_grad}
-    assert 0 < left < every
     assert still and all(name.startswith(("bert.embeddings.", "bert.encoder.layer.0.")) for name in still)
     with pytest.raises(ConfigError, match="cannot freeze 3 layers"):
         freeze(model, layers=3)
@@ -286,14 +275,6 @@ def test_the_labeller_is_measured_against_itself_where_it_labelled_twice(encoder
     assert again.agreement.value == 1.0, "other labels are not answered from those of an earlier run"
 
 
-def test_a_trained_judge_scores_thoughts(encoder, tmp_path):
-    train_judge(rows(), encoder, settings(tmp_path), Distillation(untrained=False))
-    reward = InfoThink(judge=load("nli", str(tmp_path)))
-    search = Step(think="w9", call=ToolCall("search", {"query": "w3"}), evidence=(Evidence("w3 w4."),))
-    ended = [Step(think=think, answer="w3") for think in ("w1 w1 w1 w5", "w2 w2 w2 w5")]
-    assert [score.value for score in reward.score_batch([Trajectory((search, last)) for last in ended])] == [1.0, 0.0]
-
-
 @given(st.lists(st.booleans(), min_size=2, max_size=60).filter(lambda labels: len(set(labels)) == 2), st.integers(0, 9))
 def test_both_ways_of_balancing_make_the_labels_weigh_the_same(labels, seed):
     own = [row(number, label) for number, label in enumerate(labels)]
@@ -307,19 +288,16 @@ def test_both_ways_of_balancing_make_the_labels_weigh_the_same(labels, seed):
     assert false * labels.count(False) == pytest.approx(true * labels.count(True)) == pytest.approx(len(labels) / 2)
 
 
-def test_weights_enter_the_loss_once_per_row_of_the_accumulated_batch():
+def test_a_batch_in_parts_weighs_what_a_whole_one_does(encoder, tmp_path):
     logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
     loss = trainers.weighted_loss((0.5, 3.0))({"logits": logits}, labels, num_items_in_batch=4)
     each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     assert loss.item() == pytest.approx(float((0.5 * each[0] + 3.0 * each[1]) / 4))
-
-
-def test_a_batch_in_parts_weighs_what_a_whole_one_does(encoder, tmp_path):
-    norms = []
+    norms, how = [], Distillation(balance="weights", untrained=False)
     for size in (8, 2):
         named = {"max_steps": 1, "eval_steps": 1, "logging_steps": 1, "learning_rate": 0.0}
         named |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size}
-        train_judge(rows(30), encoder, settings(tmp_path / str(size), **named), Distillation(untrained=False))
+        train_judge(rows(30), encoder, settings(tmp_path / str(size), **named), how)
         state = json.loads((tmp_path / str(size) / "checkpoint-1" / "trainer_state.json").read_text())
         norms += [entry["grad_norm"] for entry in state["log_history"] if "grad_norm" in entry]
     assert norms[1] == pytest.approx(norms[0], rel=0.5), "four parts are not four times as much"
@@ -339,12 +317,6 @@ def test_judges_are_measured_in_the_dtype_that_is_asked_for(encoder, tmp_path):
     for dtype, same in (("bfloat16", True), (None, False)):
         verdicts = load("nli", str(tmp_path), dtype=dtype).judge_batch([asked[id] for id in measured])
         assert ([own.p for own in verdicts] == pytest.approx(list(measured.values()), abs=1e-6)) is same
-
-
-def test_rare_labels_are_learnt_with_weights(encoder, tmp_path):
-    args = settings(tmp_path / "new")
-    found = train_judge(rows(200, share=0.25), encoder, args, Distillation(balance="weights"))
-    assert found.agreement.against[0].kappa.value == 1.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), min_size=40, max_size=80), st.floats(0.05, 0.5))
@@ -378,8 +350,8 @@ def test_what_cannot_be_trained_is_told():
         ({"balance": "other"}, "balance is"),
         ({"head": "generator", "balance": "weights"}, "balance by 'resample'"),
         ({"validation": 0.0}, "validation is a share"),
-        ({"patience": -1}, "patience must be at least 0"),
-        ({"freeze_layers": -1}, "freeze_layers must be at least 0"),
+        ({"patience": -1}, "patience must be 0 or more"),
+        ({"freeze_layers": -1}, "freeze_layers must be 0 or more"),
         ({"head": "generator", "freeze_layers": 2}, "go with the encoder head"),
         ({"save_dtype": "flot16"}, "'flot16' is not a dtype"),
         ({"measure_dtype": "half precision"}, "is not a dtype"),

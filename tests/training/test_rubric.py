@@ -119,19 +119,16 @@ def test_scores_of_others_are_read_or_refused(tmp_path, episodes):
     good = msgspec.structs.replace(episodes[0], meta={LABEL: label})
     write_jsonl(tmp_path / "good.jsonl", [good])
     assert scored_file(tmp_path / "good.jsonl")[0].meta[LABEL] == label
+    own = msgspec.structs.replace(episodes[0], meta={})  # about the bundled world: its facts give the score
+    write_jsonl(tmp_path / "own.jsonl", [own])
+    [row] = scored_file(tmp_path / "own.jsonl")
+    assert row.meta[LABEL]["score"] == WorldRubric().score(own).value and row.meta[LABEL]["why"]
     strange = msgspec.structs.replace(good, question="What is in no world?", meta={})
     for number, bad in enumerate((strange, {LABEL: {"score": 0.5, "why": ""}}, {LABEL: 0.4})):
         path = tmp_path / f"bad{number}.jsonl"
         write_jsonl(path, [good, bad if bad is strange else msgspec.structs.replace(good, meta=bad)])
         with pytest.raises(DataError, match=r"row 2: expected reference answers, and meta\['rubric'\]"):
             scored_file(path)
-
-
-def test_rollouts_about_the_world_need_no_score(tmp_path, episodes):
-    own = msgspec.structs.replace(episodes[0], meta={})
-    write_jsonl(tmp_path / "own.jsonl", [own])
-    [row] = scored_file(tmp_path / "own.jsonl")
-    assert row.meta[LABEL]["score"] == WorldRubric().score(own).value and row.meta[LABEL]["why"]
 
 
 class Scripted:

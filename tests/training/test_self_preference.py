@@ -36,33 +36,21 @@ def test_a_step_is_compared_over_the_rollouts_that_both_scored():
     assert "self_gap" not in steps([[(None, 1.0)]])[0]
 
 
-def test_a_growing_gap_is_said_once_in_words(caplog):
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[(0.6, 0.5)]] * 4 + [[(0.9, 0.5)]] * 4, ["step 5: the policy's own scores have moved 0.15 above the rule's"]),
+        ([[(0.6, 0.5)]] * 2 + [[(0.2, 0.5)]] * 2, ["step 4: the policy's own scores have moved 0.40 below the rule's"]),
+        ([[(1.0, 0.0), (1.0, 1.0)]] * 6, ["the policy's own scores are wrong by 0.71 (root mean square)"]),
+        ([[(0.7, 0.4)]] * 10, []),
+        ([[(0.1 * step, 0.1 * step)] for step in range(10)], []),
+        ([[(0.6, 0.5)], [(0.9, 0.5)]], []),  # too little to say anything
+    ],
+)
+def test_a_gap_that_grows_and_scores_that_are_no_better_than_a_constant_are_said_once(rows, said, caplog):
     with caplog.at_level(logging.WARNING):
-        steps([[(0.6, 0.5)]] * 4 + [[(0.9, 0.5)]] * 4, window=2)
-    said = [record.message for record in caplog.records]
-    assert len(said) == 1 and "step 5" in said[0] and "0.15 above the rule's" in said[0]
-
-
-def test_a_steady_gap_and_scores_that_rise_together_are_quiet(caplog):
-    with caplog.at_level(logging.WARNING):
-        steps([[(0.7, 0.4)]] * 10, window=2)
-        steps([[(0.1 * step, 0.1 * step)] for step in range(10)], window=2)
-        steps([[(0.6, 0.5)], [(0.9, 0.5)]], window=2)  # too little to say anything
-    assert caplog.records == []
-
-
-def test_a_policy_that_turns_against_itself_is_said_too(caplog):
-    with caplog.at_level(logging.WARNING):
-        steps([[(0.6, 0.5)]] * 2 + [[(0.2, 0.5)]] * 2, window=2)
-    assert "0.40 below the rule's" in caplog.records[0].message
-
-
-def test_a_policy_that_cannot_judge_its_own_rollouts_is_said_once_at_the_beginning(caplog):
-    with caplog.at_level(logging.WARNING):
-        steps([[(1.0, 0.0), (1.0, 1.0)]] * 6, window=2)
-    assert [record.message[:57] for record in caplog.records] == [
-        "the policy's own scores are wrong by 0.71 (root mean squa"
-    ]
+        steps(rows, window=2)
+    assert [record.message[: len(line)] for record, line in zip(caplog.records, said, strict=True)] == said
 
 
 def test_both_scores_are_drawn(tmp_path):

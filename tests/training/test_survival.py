@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -23,12 +24,12 @@ from tiny_trainer import trainer
 
 from faithful_search.errors import ConfigError
 from faithful_search.measure.evaluation import Evaluation
-from faithful_search.measure.report import write_metrics
 from faithful_search.measure.stats import Estimate
 from faithful_search.tasks import Task
 from faithful_search.training import checkpoints, endings, runs
 from faithful_search.training.checkpoints import inspect, last_checkpoint
 from faithful_search.training.endings import SaveWhenTold, Terminated, between_batches, heeding_sigterm, is_loss, leave
+from faithful_search.trajectory import Trajectory
 
 
 def test_the_newest_complete_checkpoint_is_taken_by_its_number(tmp_path):
@@ -53,11 +54,6 @@ def test_a_file_that_is_missing_or_cut_short_is_named(tmp_path, name, part, proc
     assert last_checkpoint(tmp_path).step == 2
 
 
-def test_a_model_without_its_optimizer_is_not_resumed_from(tmp_path):
-    (checkpoint(tmp_path, 4, noted=False) / "optimizer.pt").unlink()
-    assert inspect(tmp_path / "checkpoint-4").fault == "no optimizer: only the model was saved"
-
-
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_checkpoint_without_a_list_of_its_files_is_complete_with_its_trainers_state(tmp_path, processes):
     """One of an earlier version, or of a run that was killed right behind it."""
@@ -65,11 +61,10 @@ def test_a_checkpoint_without_a_list_of_its_files_is_complete_with_its_trainers_
     assert (inspect(folder).why, inspect(folder).processes) == ("", processes)
     os.truncate(folder / "trainer_state.json", 20)
     assert inspect(folder).fault == "trainer_state.json cannot be read"
-
-
-def test_a_state_of_another_step_belongs_to_another_checkpoint(tmp_path):
-    checkpoint(tmp_path, 4).rename(tmp_path / "checkpoint-6")
-    assert inspect(tmp_path / "checkpoint-6").fault == "trainer_state.json is of step 4"
+    folder = checkpoint(tmp_path, 6, processes, noted=False)
+    (folder / "optimizer.pt").unlink()
+    assert inspect(folder).fault == "no optimizer: only the model was saved"
+    assert inspect(folder.rename(tmp_path / "checkpoint-8")).fault == "trainer_state.json is of step 6"
 
 
 @pytest.mark.parametrize("shards", [("pytorch_model_fsdp_0", "optimizer_0"), ("global_step4",)])
@@ -94,19 +89,16 @@ def test_files_in_the_folders_of_fsdp_and_deepspeed_are_looked_at_too(tmp_path, 
 @pytest.mark.parametrize("cut", [True, False])
 def test_without_a_processes_random_state_an_older_checkpoint_is_better_and_no_other_none(tmp_path, noted, cut, caplog):
     newer = checkpoint(tmp_path, 4, 3, noted)
-    lost = newer / "rng_state_1.pth"
+    number = 2 if noted else 1  # without a list of the files nobody would miss the last one
+    lost = newer / f"rng_state_{number}.pth"
     os.truncate(lost, 30 if noted else 0) if cut else lost.unlink()
-    assert (inspect(newer).processes, inspect(newer).unseeded, inspect(newer).fault) == (3, (1,), "")
+    assert (inspect(newer).processes, inspect(newer).unseeded, inspect(newer).fault) == (3, (number,), "")
     assert last_checkpoint(tmp_path).step == 4
     assert checkpoints.choose(str(tmp_path)).step == 4
-    assert "the random state of process 1 is missing" in caplog.text and "will not get the numbers" in caplog.text
+    assert f"(the random state of process {number} is missing): the run resumes, but will not get" in caplog.text
+    assert "was saved by 3 processes, this run has 1" in caplog.text
     checkpoint(tmp_path, 2, 3)
     assert last_checkpoint(tmp_path).step == 2
-
-
-def test_the_last_processes_random_state_is_missed_because_their_number_is_noted(tmp_path):
-    (checkpoint(tmp_path, 4, 2) / "rng_state_1.pth").unlink()
-    assert inspect(tmp_path / "checkpoint-4").unseeded == (1,)
 
 
 def test_later_folders_are_moved_out_of_the_way_and_named(tmp_path, caplog):
@@ -125,12 +117,6 @@ def test_later_folders_are_moved_out_of_the_way_and_named(tmp_path, caplog):
     ]
     assert "checkpoint-6 (no trainer_state.json: it was not saved completely) cannot be resumed from" in caplog.text
     assert (tmp_path / "_broken-checkpoint-6-1" / "model.safetensors").exists()
-
-
-def test_what_was_saved_by_another_number_of_processes_is_said(tmp_path, caplog):
-    checkpoint(tmp_path, 4, 2)
-    checkpoints.choose(str(tmp_path))
-    assert "checkpoint-4 was saved by 2 processes, this run has 1" in caplog.text
 
 
 def test_a_new_run_sets_the_checkpoints_of_an_earlier_one_aside(tmp_path, caplog):
@@ -170,28 +156,17 @@ EVALUATION = Evaluation(
     values={"f1": [0.0, 1.0]},
     tool_calls={"s": [1, 2]},
 )
-ASKED = [Task("b", "?", ("x",)), Task("a", "?", ("x",))]
 
 
-def test_the_evaluation_before_training_is_read_as_it_was_written(tmp_path):
-    path = write_metrics(tmp_path / runs.BEFORE, EVALUATION.to_dict())
-    assert runs.read_before(path, ASKED) == EVALUATION
-    assert runs.read_before(path, []) is None
-
-
-@pytest.mark.parametrize("text", [None, "", "{", "[1]", '{"rows": {}}', "\x00"])
-def test_an_evaluation_that_is_not_there_is_a_warning(tmp_path, text, caplog):
+@pytest.mark.parametrize("text", [None, "", "{", "[1]", '{"rows": {}}', "\x00", json.dumps(EVALUATION.to_dict())])
+def test_an_evaluation_that_is_not_there_or_of_other_questions_is_a_warning(tmp_path, text, caplog):
     path = tmp_path / runs.BEFORE
     if text is not None:
         path.write_text(text)
-    assert runs.read_before(path, ASKED) is None
-    assert "no evaluation of before training to compare with" in caplog.text
-
-
-def test_an_evaluation_of_other_questions_is_not_compared_with(tmp_path, caplog):
-    write_metrics(tmp_path / runs.BEFORE, EVALUATION.to_dict())
-    assert runs.read_before(tmp_path / runs.BEFORE, ASKED[:1]) is None
-    assert "other questions" in caplog.text
+    assert runs.read_before(path, []) is None and not caplog.text
+    assert runs.read_before(path, [Task("a", "?", ("x",))]) is None
+    said = "other questions" if "f1" in (text or "") else "no evaluation of before training to compare with"
+    assert said in caplog.text
 
 
 def _beginning(path, monkeypatch, found, resume=False):
@@ -209,17 +184,19 @@ def _state(step):
 
 def test_a_run_is_evaluated_when_it_begins_and_never_again_when_it_goes_on(tmp_path, monkeypatch):
     tasks = runs.load_tasks("world", "validation", 2)
-    first = msgspec.structs.replace(EVALUATION, questions=[task.id for task in tasks])
+    rollouts = [Trajectory(answer="Rome", stop_reason="answered"), Trajectory(stop_reason="turn_limit")]
+    first = msgspec.structs.replace(EVALUATION, questions=[task.id for task in tasks], trajectories=rollouts)
     begun, asked = _beginning(tmp_path, monkeypatch, first)
     begun.on_train_begin(None, _state(0), None)
     assert begun.found == first and len(asked) == 1
     resumed, asked = _beginning(tmp_path, monkeypatch, None, resume=True)
-    assert resumed.found == first  # also where nothing is left to train, so that training never begins
+    # also where nothing is left to train, so that training never begins; with its rollouts, which are counted by errors
+    assert resumed.found == first
     resumed.on_train_begin(None, _state(7), None)
     assert resumed.found == first and not asked
     without, _ = _beginning(tmp_path, monkeypatch, None)
     without.on_train_begin(None, _state(0), None)
-    assert without.found is None and not (tmp_path / runs.BEFORE).exists()
+    assert without.found is None and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -255,25 +232,21 @@ def test_an_ending_is_a_line_and_a_code(error, code, line, capsys):
     assert capsys.readouterr().err.splitlines()[-1].startswith(line)
 
 
-def program(lines: Sequence[str], rank: int, processes: int) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(processes), "PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=env, timeout=50)
-
-
-@pytest.mark.parametrize(
-    ("error", "processes"), [("TypeError('your reward')", 1), ("RuntimeError('your server timed out')", 2)]
-)
-def test_a_program_that_ends_by_an_error_of_its_own_shows_where(error, processes):
-    lines = ["from faithful_search.training.endings import leave", f"def mine(): raise {error}", "try:", "    mine()"]
-    done = program([*lines, "except Exception as error:", "    leave(error)"], 0, processes)
-    assert done.returncode == 1 and "Traceback" in done.stderr and "in mine\n" in done.stderr
-    assert done.stderr.splitlines()[-1] == error.replace("('", ": ").rstrip("')")
+@pytest.mark.parametrize(("error", "many"), [(TypeError("your reward"), 1), (RuntimeError("your server timed out"), 2)])
+def test_a_program_that_ends_by_an_error_of_its_own_shows_where(error, many, monkeypatch, capsys):
+    monkeypatch.setattr(endings, "_processes", lambda: (0, many))
+    monkeypatch.setattr(endings.faulthandler, "dump_traceback_later", lambda *given, **named: None)
+    with pytest.raises(type(error), match="your "):
+        leave(error)
+    assert not capsys.readouterr().err
 
 
 def test_what_nothing_else_interrupts_ends_the_program_in_a_line():
     lines = ["import time", "from faithful_search.training.endings import ending_after"]
     lines += ["with ending_after(60, 'no'): pass", "with ending_after(0.2, 'the server hangs'): time.sleep(60)"]
-    done = program(lines, 1, 2)
+    env = {**os.environ, "RANK": "1", "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=50)
     assert done.returncode == 1 and done.stderr.splitlines()[-1] == "error: process 1 of 2: the server hangs"
 
 

@@ -45,7 +45,7 @@ def toolbox():
 @pytest.fixture(scope="module")
 def plans():
     tasks = load_tasks("world")
-    return plan_all(tasks[:1200], planner_for("world", tasks))[0]
+    return plan_all(tasks[:700], planner_for("world", tasks))[0]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def played(toolbox, plans):
 
 @pytest.fixture(scope="module")
 def drills(toolbox, plans):
-    played = run_experts(plans[:600], toolbox, POU, DRILLED)
+    played = run_experts(plans[:400], toolbox, POU, DRILLED)
     return [twin for one in played for twin in one.twins if twin.meta["twin"] == DRILL]
 
 
@@ -92,7 +92,7 @@ def test_a_twin_says_the_opposite_after_the_same_words(played):
             assert ids[0] and ids[0] == ids[1][: len(ids[0])]
             assert (twin.steps[last].helpful == original.helpful) == (twin.meta["twin"] == "foreign")
             said[twin.meta["twin"]] += 1
-    assert set(said) == {*KINDS, "planted", "foreign"} and min(said.values()) > 50
+    assert set(said) == {*KINDS, "planted", "foreign"} and min(said.values()) > 25
 
 
 def test_neither_tool_and_relation_nor_the_passages_style_give_the_verdict_away(played, twins):
@@ -144,7 +144,7 @@ def test_twins_hold_no_held_out_fact(twins):
 
 
 def test_episodes_are_the_same_with_and_without_twins(toolbox, plans, played):
-    few = plans[:50]
+    few = plans[:30]
     calm = Habits(dropped=0.0, blind=0.0)
     with_twins = run_experts(few, toolbox, POU, Habits(dropped=0.0, blind=0.0, twins=1.0, foreign=1.0))
     assert [one.episode for one in with_twins] == [one.episode for one in run_experts(few, toolbox, POU, calm)]
@@ -156,7 +156,7 @@ def test_words_for_measuring_are_never_trained_on():
     assert not any(unseen in seen.split() for unseen in UNSEEN_BLANKS for seen in TRAINING_BLANKS)
 
 
-def test_only_a_twins_last_turn_is_learnt_and_its_verdict_counts_most(toolbox, played):
+def test_of_a_twin_the_last_turn_is_learnt_and_verdicts_and_what_was_just_found_count_more(toolbox, played):
     tokenizer = read_tokenizer(str(tiny_policy("pou")))
     chat = ChatFormat.of(tokenizer, POU)
     episode, twins = next(one for one in played if one.twins and len(one.episode.steps) > 2)
@@ -169,18 +169,12 @@ def test_only_a_twins_last_turn_is_learnt_and_its_verdict_counts_most(toolbox, p
     verdicts = [step.helpful for step in twins[-1].steps[1:]]
     assert [tokenizer.decode([token]).strip() for token in heavy] == ["yes" if said else "no" for said in verdicts]
     assert set(twin["loss_weights"]) == {1.0, 7.0}
-
-
-def test_what_was_just_found_counts_more(toolbox, played):
-    tokenizer = read_tokenizer(str(tiny_policy("pou")))
-    chat = ChatFormat.of(tokenizer, POU)
-    episode = next(one.episode for one in played if one.episode.answers[0] == one.episode.answer)
-    [row] = build_dataset([episode], chat, toolbox.schemas, copied_weight=5.0)
+    found = next(one.episode for one in played if one.episode.answers[0] == one.episode.answer)
+    [row] = build_dataset([found], chat, toolbox.schemas, copied_weight=5.0)
     heavy = [token for token, weight in zip(row["input_ids"], row["loss_weights"], strict=True) if weight >= 5.0]
     written = {tokenizer.decode([token]).strip() for token in heavy}
-    helpful = [step for step in episode.steps if step.helpful]
-    assert {ref for step in helpful for ref in step.refs} <= written
-    assert episode.answer in written and episode.question.split()[0] not in written
+    assert {found.answer, *(ref for step in found.steps if step.helpful for ref in step.refs)} <= written
+    assert found.question.split()[0] not in written
 
 
 def test_what_is_rarely_copied_counts_more():

@@ -128,10 +128,21 @@ def batch(prompts, completions):
     return torch.randint(1, 9, mask.shape, generator=generator) * mask, mask, kept
 
 
-@pytest.mark.parametrize(("rows", "passes"), [(1, 1), (7, 1), (8, 4), (11, 4), (2, 5)])  # the last: others have more
-def test_values_and_gradients_are_those_of_one_pass(rows, passes):
+def drawn(rows):
     generator = torch.Generator().manual_seed(rows)
-    prompts, completions = (torch.randint(1, 12, (rows,), generator=generator).tolist() for _ in range(2))
+    return [torch.randint(1, 12, (rows,), generator=generator).tolist() for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "completions", "passes"),
+    [
+        *((*drawn(rows), passes) for rows, passes in ((1, 1), (7, 1), (8, 4), (11, 4))),
+        (*drawn(2), 5),  # other processes have more rows
+        ([2] * 8, [0] * 6 + [5] * 2, PASSES),  # rows without a completion keep one column
+        ([5, 6, 7, 8, 9, 10, 11, 60], [0] * 7 + [40], PASSES),  # rows shorter than what is kept of the longest
+    ],
+)
+def test_values_and_gradients_are_those_of_one_pass(prompts, completions, passes):
     ids, mask, kept = batch(prompts, completions)
     found = []
     for compute in (
@@ -146,24 +157,8 @@ def test_values_and_gradients_are_those_of_one_pass(rows, passes):
         torch.testing.assert_close(trimmed, plain)
 
 
-def test_rows_shorter_than_what_is_kept_of_the_longest_are_padded():
-    lengths = torch.tensor([5, 6, 7, 8, 9, 10, 11, 60])
-    mask = (torch.arange(60) >= 60 - lengths[:, None]).long()
-    ids, kept = torch.ones_like(mask) * mask, 40
-    logps, entropies, _ = by_length(Model(), ids, mask, kept, passes=PASSES)
-    plain = Model()(ids, mask, kept)
-    torch.testing.assert_close(logps, plain[0])
-    torch.testing.assert_close(entropies, plain[1])
-
-
 def test_the_longest_rows_alone_are_computed_in_full_width():
     ids, mask, kept = batch([3] * 8, [1, 1, 2, 2, 4, 4, 40, 40])
     model = Model()
     by_length(model, ids, mask, kept, passes=PASSES)
     assert model.computed == [2 * (3 + 1), 2 * (3 + 2), 2 * (3 + 4), 2 * (3 + 40)] and len(model.computed) == PASSES
-
-
-def test_rows_without_a_completion_keep_one_column():
-    ids, mask, kept = batch([2] * 8, [0] * 6 + [5] * 2)
-    logps, _, loss = by_length(Model(), ids, mask, kept, passes=PASSES)
-    assert logps.shape == (8, 5) and not logps[:6].any() and loss is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import lab
@@ -75,11 +74,27 @@ def test_they_are_what_the_reward_sees():
     assert moves[2] == pytest.approx(q[4] - q[5], abs=1e-7)
 
 
-def assert_gradient(model, at_once: int = 3) -> None:
+def exact_columns():
+    columns = probe_columns(ROWS)
+    return columns | {"probe_weight": columns["probe_weight"].double()}
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """The softmax in float64 too, for differences that small."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_the_gradient_is_that_of_the_moves(exact, lora):
     """Against differences along each parameter's own gradient, and along a random direction."""
+    model = tiny_model()
+    if lora:
+        config = LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)
+        model = get_peft_model(model, config).double()
     columns = exact_columns()
     parameters = [part for part in model.parameters() if part.requires_grad]
-    gradient = torch.autograd.grad(verdict_moves(model, columns, at_once).mean(), parameters)
+    gradient = torch.autograd.grad(verdict_moves(model, columns, 3).mean(), parameters)
     assert all(part.norm() > 0 for part in gradient)
     torch.manual_seed(1)
     for way in (gradient, [torch.randn_like(part) for part in parameters]):
@@ -94,26 +109,6 @@ def assert_gradient(model, at_once: int = 3) -> None:
                     part -= sign * size * step
         expected = sum((own * step).sum() for own, step in zip(gradient, way, strict=True))
         assert (ends[0] - ends[1]) / (2 * size) == pytest.approx(float(expected), rel=1e-3, abs=1e-5)
-
-
-def exact_columns():
-    columns = probe_columns(ROWS)
-    return columns | {"probe_weight": columns["probe_weight"].double()}
-
-
-@pytest.fixture
-def exact(monkeypatch):
-    """The softmax in float64 too, for differences that small."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-
-
-@pytest.mark.parametrize("lora", [False, True])
-def test_the_gradient_is_that_of_the_moves(exact, lora):
-    model = tiny_model()
-    if lora:
-        config = LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)
-        model = get_peft_model(model, config).double()
-    assert_gradient(model)
 
 
 def test_with_activations_computed_again(exact):
@@ -177,24 +172,12 @@ def test_the_loss_is_trls_less_the_weighted_mean_of_the_moves(tmp_path):
 
 def test_what_the_probes_moved_is_logged_every_step_and_nothing_without_the_term(tmp_path):
     for weight, there in ((1.0, True), (0.0, False)):
-        made = trainer(tmp_path / str(weight), probing(), scripted=True, verdict_weight=weight, max_steps=2)
+        made = trainer(tmp_path / str(weight), probing(), scripted=True, verdict_weight=weight, max_steps=1)
         made.train()
-        state = json.loads((tmp_path / str(weight) / "checkpoint-2" / "trainer_state.json").read_text())
-        steps = [line for line in state["log_history"] if "loss" in line]
-        assert len(steps) == 2 and all(("verdict_term" in line) is there for line in steps)
+        steps = [line for line in made.state.log_history if "loss" in line]
+        assert len(steps) == 1 and all(("verdict_term" in line) is there for line in steps)
         if there:
             assert steps[0]["verdict_term"] == pytest.approx(steps[0]["parts/evidence_sensitivity"], abs=1e-5)
-
-
-@pytest.mark.slow
-def test_training_by_the_term_alone_moves_the_verdicts(tmp_path):
-    made = trainer(
-        tmp_path, probing(draws="question"), True, verdict_weight=100.0, max_steps=12, save_steps=12, learning_rate=3e-3
-    )
-    made.estimator = lambda rewards, k: torch.zeros_like(rewards)  # no policy gradient
-    made.train()
-    lines = [line["verdict_term"] for line in made.state.log_history if "verdict_term" in line]
-    assert lines[-1] > lines[0] + 0.01
 
 
 def test_a_term_without_probes_is_refused(tmp_path: Path):

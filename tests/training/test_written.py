@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
 from faithful_search.coldstart.written import by_tools, read_written, rewritten, summary, write_written
-from faithful_search.errors import ConfigError, DataError
+from faithful_search.errors import DataError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.rewards import Citation, Format
 from faithful_search.tools import LocalSearch, Toolbox
@@ -129,7 +129,7 @@ def test_what_is_not_fit_says_why(read, changed, reason, why):
     assert found.rejected == reason and why in found.why
 
 
-def test_ten_steps_are_the_most_and_the_bounds_are_settings(read):
+def test_steps_and_tokens_have_bounds_that_are_settings(read):
     more = FIRST + FOUND
     for number in range(9):
         verdict = "<helpful>yes</helpful><ref>E1</ref>" if not number else "<helpful>no</helpful><ref>null</ref>"
@@ -138,6 +138,11 @@ def test_ten_steps_are_the_most_and_the_bounds_are_settings(read):
     assert reasons(read(row(eleven, answers=["yes"]))) == ["too_long"]
     assert reasons(read(row(eleven, answers=["yes"]), max_steps=11)) == [None]
     assert reasons(read(row(), min_steps=4)) == ["too_short"]
+    [found] = read(row(), max_length=100)
+    assert found.rejected == "too_many_tokens" and found.why.endswith(" for a max_length of 100")
+    length = int(found.why.split()[0])
+    assert reasons(read(row(), max_length=length)) == [None]
+    assert reasons(read(row(), max_length=length - 1)) == ["too_many_tokens"]
 
 
 def test_an_answer_without_gold_ones_is_not_compared_and_that_is_said(read):
@@ -196,7 +201,7 @@ def test_every_dialect_without_verdicts_can_be_rewritten_as_every_other(name):
     ]
 
 
-def test_rows_bring_tools_of_their_own_in_a_column_or_in_meta(read, tools):
+def test_rows_bring_tools_of_their_own_in_a_column_or_in_meta(read, tools, chat, tmp_path):
     dig = [{"type": "function", "function": {"name": "dig", "parameters": {"type": "object", "properties": {}}}}]
     text = GOOD.replace('"local_search"', '"dig"')
     found = read(row(text, tools=dig), row(text, tools=json.dumps(dig)), stored("pou", meta={"tools": tools}), row())
@@ -207,24 +212,8 @@ def test_rows_bring_tools_of_their_own_in_a_column_or_in_meta(read, tools):
     groups = by_tools(found)
     assert [(len(kept), described) for kept, described in groups] == [(2, dig), (2, tools)]
     assert "2 prompts describe dig" in summary(found)
-
-
-def test_the_tools_of_the_flags_are_opened_only_where_a_row_needs_them(tmp_path, chat, tools):
-    def none():
-        raise ConfigError("no tools")
-
-    own = save(tmp_path / "own.jsonl", [row(tools=tools)])
-    assert reasons(read_written([own], chat, none)) == [None]
-    with pytest.raises(ConfigError, match="no tools"):
-        list(read_written([save(tmp_path / "w.jsonl", [row()])], chat, none))
-
-
-def test_what_is_too_long_is_left_out_by_name(read):
-    [found] = read(row(), max_length=100)
-    assert found.rejected == "too_many_tokens" and found.why.endswith(" for a max_length of 100")
-    length = int(found.why.split()[0])
-    assert reasons(read(row(), max_length=length)) == [None]
-    assert reasons(read(row(), max_length=length - 1)) == ["too_many_tokens"]
+    own, opened = save(tmp_path / "own.jsonl", [row(tools=tools), stored("pou", meta={"tools": tools})]), []
+    assert reasons(read_written([own], chat, lambda: opened.append(1))) == [None] * 2 and not opened
 
 
 def test_unreadable_rows_are_told_by_line_and_end_nothing(read, tmp_path):
@@ -253,16 +242,15 @@ def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_one_that_is_none_e
         list(read_written([save(tmp_path / "empty.jsonl", [])], chat, lambda: tools))
 
 
-def test_nothing_to_train_on_is_an_error_with_the_reasons(read, tmp_path):
-    with pytest.raises(DataError, match=r"none of 2 trajectories.*: 2 no_verdicts; the first, .*line 1: step 2 of"):
-        by_tools(read(row(SEARCH_R1), row(SEARCH_R1)))
-
-
 def test_what_was_read_and_why_it_was_rejected_is_written(read, tmp_path):
     rows = read(row(id="a"), "{broken", {"question": QUESTION, "output": SEARCH_R1, "id": "b"})
     write_written(tmp_path / "out", rows)
     assert [item.id for item in read_jsonl(tmp_path / "out" / "episodes.jsonl")] == ["a", "b"]
     lines = [json.loads(line) for line in (tmp_path / "out" / "reasons.jsonl").read_text("utf-8").splitlines()]
+    with pytest.raises(
+        DataError, match=r"none of 2 trajectories.*: 1 unreadable, 1 no_verdicts; the first, .*line 2: "
+    ):
+        by_tools(rows[1:])
     keys = ("id", "rejected", "compared")
     assert [tuple(line[key] for key in keys) for line in lines] == [
         ("a", None, True), ("", "unreadable", False), ("b", "no_verdicts", False),

@@ -55,15 +55,8 @@ def piece_ends(evidence: Sequence[Evidence], chat: ChatFormat) -> list[int]:
 
 @dataclass(frozen=True)
 class Reading:
-    """How the reading loss is asked for.
-
-    Attributes:
-        weight: what it counts beside the loss of the tokens.
-        layers: whose hidden states are read, counted from 1, the first block. A verdict can use what the layers before
-            its own have found.
-        yes: id of the token that begins "yes".
-        no: of the one that begins "no".
-    """
+    """How the reading loss is asked for: its weight beside the loss of the tokens, the layers whose hidden states are
+    read (1 is the first block; a verdict can use what earlier layers have found), and the ids of "yes" and "no"."""
 
     weight: float
     layers: tuple[int, ...]

@@ -183,12 +183,8 @@ def swapped_copies(
 
 
 def held_out_facts(tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]] = ()) -> set[tuple[str, str]]:
-    """(subject, object) of every fact that swapped evidence may not state.
-
-    Args:
-        tasks: held-out questions, with the facts they rest on in `meta["chain"]`.
-        rows: held-out passages (with `facts`: subject, relation, object) and triples (with `subject` and `object`).
-    """
+    """(subject, object) of every fact that swapped evidence may not state: those that the held-out questions rest on
+    (`meta["chain"]`), and those of held-out passages (`facts`) and triples."""
     chains = {(fact["subject"], fact["object"]) for task in tasks for fact in task.meta.get("chain", ())}
     facts = (fact for row in rows for fact in row.get("facts") or [(row["subject"], row["relation"], row["object"])])
     return chains | {(subject, found) for subject, _, found in facts}

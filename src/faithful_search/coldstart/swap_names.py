@@ -58,13 +58,7 @@ class NameSwapper:
     def swap(self, trajectory: Trajectory, rng: random.Random, id: str | None = None) -> Trajectory:
         """A copy of `trajectory` about other names, gold answers too; token ids, spans and text are dropped.
 
-        Args:
-            trajectory: an episode about known names; all other words stay.
-            rng: where the draws come from.
-            id: of the copy (default: the same id).
-
-        Raises:
-            DataError: when every draw produced a forbidden pair.
+        Words that are no known names stay. Raises `DataError` when every draw produced a forbidden pair.
         """
         known: set[str] = set()
 

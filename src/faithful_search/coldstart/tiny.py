@@ -45,16 +45,8 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Script:
-    """What a dialect writes again and again, each part of it one token.
-
-    Attributes:
-        tags: names of its tags.
-        scaffold: other markup.
-        words: important single words.
-        cites: whether it has evidence ids; then `evidence_ids` of them are added.
-        chat_template: frames the turns; none for a base model.
-        phrases: text in every episode.
-    """
+    """What a dialect writes again and again, each part of it one token: names of its tags, other markup, important
+    words, and evidence ids if it cites. `phrases` are text of every episode; a base model has no chat template."""
 
     tags: tuple[str, ...]
     scaffold: tuple[str, ...]
@@ -131,6 +123,11 @@ class TinyConfig:
     evidence_ids: int = 48
     max_position_embeddings: int = 2048
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        heads = self.num_attention_heads
+        if heads < 1 or self.hidden_size < 1 or self.hidden_size % (2 * heads):  # a head's rotary positions are pairs
+            raise ConfigError(f"hidden_size {self.hidden_size} is no multiple of twice num_attention_heads {heads}")
 
 
 def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:

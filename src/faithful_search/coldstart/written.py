@@ -95,13 +95,6 @@ def read_written(
 
     Raises:
         DataError: if a file cannot be read at all, or has no rows. A file that breaks off is read up to there.
-
-    Example:
-        ```python
-        chat = ChatFormat.of(tokenizer, dialects.load("pou"))
-        rows = list(read_written(["gpt.jsonl"], chat, lambda: toolbox.schemas))
-        print("\\n".join(summary(rows)))
-        ```
     """
     usual_tools = cache(lambda: tuple(tools()))
     for file in files:

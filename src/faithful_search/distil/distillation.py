@@ -30,6 +30,8 @@ from ..measure.agreement.judges import RecordedJudge
 from ..measure.agreement.labelled import Labelled
 from ..measure.agreement.table import Agreement
 from ..training import checkpoints
+from ..training.policies import check_dtype
+from ..training.starting import check_least, flag
 from .calibration import fit_temperature
 from .models import entailment_index, freeze, open_classifier
 from .pairs import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, pair_of, resampled
@@ -39,34 +41,30 @@ Head = Literal["encoder", "generator"]
 AFTER, BEFORE, SECOND = "distilled", "untrained", "second run"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Distillation:
     """How a judge is distilled; learning rate, batches and steps are the trainer's own settings.
 
-    Attributes:
-        head: `encoder`, a classifier that becomes an `nli` judge, or `generator`, a language model that says 1 or 0.
-        balance: of the labels: `weights` in the loss (encoder only), `resample` the rarer one, or `none`.
-        validation: the share of the training groups that is set aside for early stopping and calibration.
-        patience: evaluations in a row without a better κ after which training stops; 0 never stops early.
-        freeze_embeddings, freeze_layers: what is frozen of an encoder.
-        window, stride: tokens of a premise that an encoder reads at once, and that neighbouring windows share.
-        save_dtype: of the saved weights, such as `float16`; by default that of training.
-        measure_dtype: of the judges when they are measured, such as `bfloat16` where that is much faster; by default as
-            they load (float32 on a CPU). The temperature is fitted to the judge as it loads.
-        untrained: whether to measure the model before training too.
+    The `encoder` head becomes an `nli` judge. `save_dtype` is by default that of training; the temperature is fitted to
+    the judge as it loads, whatever `measure_dtype` is.
+
+    Raises:
+        ConfigError: for values out of range, and those that a generator has no use for.
     """
 
-    head: Head = "encoder"
-    balance: Balance = "resample"
-    validation: float = 0.1
-    patience: int = 5
-    freeze_embeddings: bool = False
-    freeze_layers: int = 0
-    window: int = 384
-    stride: int = 64
-    save_dtype: str | None = None
-    measure_dtype: str | None = None
-    untrained: bool = True
+    head: Head = flag("encoder", "'encoder' (a classifier) or 'generator' (p of 1 and 0)")
+    balance: Balance = flag("resample", "of the labels: 'resample' the rarer, 'weights' (encoder only) or 'none'")
+    validation: float = flag(0.1, "share of the groups set aside to stop and calibrate by")
+    patience: int = flag(5, "evaluations without a better kappa before it stops; 0: never")
+    freeze_embeddings: bool = flag(False, "freeze an encoder's embeddings")
+    freeze_layers: int = flag(0, "how many of an encoder's lowest layers are frozen")
+    window: int = flag(384, "tokens of a premise that an encoder reads at once")
+    stride: int = flag(64, "tokens that neighbouring windows share")
+    save_dtype: str | None = flag(None, "dtype of the saved weights, such as float16")
+    measure_dtype: str | None = flag(
+        None, "dtype in which the judges are measured, such as bfloat16; default as they load"
+    )
+    untrained: bool = flag(True, "measure the model before training too")
 
     def __post_init__(self) -> None:
         if self.head not in ("encoder", "generator"):
@@ -79,11 +77,9 @@ class Distillation:
             raise ConfigError("freeze_embeddings and freeze_layers go with the encoder head; a generator takes LoRA")
         if not 0 < self.validation < 1:
             raise ConfigError(f"validation is a share of the pairs, above 0 and below 1, got {self.validation}")
-        for name in ("patience", "freeze_layers"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
-        for name in filter(None, (self.save_dtype, self.measure_dtype)):
-            _dtype(name)
+        check_least(self, patience=0, freeze_layers=0)
+        check_dtype(self.save_dtype)
+        check_dtype(self.measure_dtype)
 
 
 class Distilled(NamedTuple):
@@ -215,7 +211,7 @@ def _window(opened: TransformersGenerator, args: Any) -> int:
 def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillation) -> JudgeFile:
     """Save the model, and `judge.json` with the temperature fitted to the saved model's own p."""
     if how.save_dtype:  # before the temperature is fitted: rounding moves p
-        trainer.model.to(_dtype(how.save_dtype))
+        trainer.model.to(getattr(torch, how.save_dtype))
     trainer.save_model()
     judge, tasks = trainer.judging(trainer.model), {row.task for row in parts.train}
     file = JudgeFile(
@@ -265,10 +261,3 @@ def _load(args: Any, how: Distillation, dtype: str | None = None) -> Any:
     kind: Any = NLIJudge if how.head == "encoder" else GeneratorJudge
     trusted = args.trust_remote_code
     return kind.from_pretrained(args.output_dir, device=str(args.device), dtype=dtype, trust_remote_code=trusted)
-
-
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise ConfigError(f"{name!r} is not a dtype of torch, such as float32, bfloat16 or float16")
-    return found

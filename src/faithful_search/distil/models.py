@@ -49,8 +49,8 @@ def entailment_index(model: Any) -> int:
     return next(int(place) for place, label in model.config.id2label.items() if str(label).lower() == LABELS[1])
 
 
-def freeze(model: Any, embeddings: bool = False, layers: int = 0) -> int:
-    """Freeze the embeddings and the lowest `layers` layers; returns the number of parameters left to train.
+def freeze(model: Any, embeddings: bool = False, layers: int = 0) -> None:
+    """Freeze the embeddings and the lowest `layers` layers.
 
     With any layer, the table of relative positions that all layers read (MPNet's) is frozen too: its gradient would
     have to pass through the frozen layers.
@@ -65,7 +65,6 @@ def freeze(model: Any, embeddings: bool = False, layers: int = 0) -> int:
     named += ["relative_attention_bias"] if layers else []
     for part in (*stack[:layers], *(part for name, part in model.named_modules() if name.rpartition(".")[2] in named)):
         part.requires_grad_(False)
-    return sum(own.numel() for own in model.parameters() if own.requires_grad)
 
 
 def _for_pairs(tokenizer: Any) -> Any:

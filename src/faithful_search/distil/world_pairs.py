@@ -48,7 +48,7 @@ SPLITS: dict[str, Split] = {"train": "train", "validation": "heldout", "test": "
 _DENIES = ("Nothing on ", "This does not give ")
 
 
-def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True, top_k: int = 3) -> list[Labelled]:
+def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True) -> list[Labelled]:
     """As many true as false pairs; the same for the same arguments.
 
     Pairs of training questions come from the training part of the passages, and those of validation and test questions
@@ -59,11 +59,10 @@ def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True, top_
         limit: episodes of each split; `None`: all questions.
         swap: replace the names of training pairs by others of their type, so that a judge learns to read instead of
             remembering the world; held-out facts are never stated.
-        top_k: passages in a response.
     """
     names = json.loads(world_file("names.json").read_text(encoding="utf-8"))
     maker = _Maker(names, seed)
-    rows = [row for split in SPLITS for row in maker.rows(split, limit, top_k)]
+    rows = [row for split in SPLITS for row in maker.rows(split, limit)]
     return _swapped(rows, names, seed) if swap else rows
 
 
@@ -89,13 +88,13 @@ class _Maker:
         for name, kind in sorted(names.items()):
             self.kinds[kind].append(name)
 
-    def rows(self, split: str, limit: int | None, top_k: int) -> list[Labelled]:
+    def rows(self, split: str, limit: int | None) -> list[Labelled]:
         """The labelled pairs of a split, a true one and then its false one."""
         plans, _ = plan_all(load_tasks(QUESTIONS, split, limit), planner_for("world"))
         corpus = [row for row in self.passages if split != "train" or row["split"] == "train"]
         dialect = dialects.load(DIALECT)
-        search = replace(LocalSearch.from_corpus(corpus, top_k=top_k), name=dialect.search_tool or "search")
-        with Toolbox([search], top_k=top_k) as toolbox:
+        search = replace(LocalSearch.from_corpus(corpus, top_k=3), name=dialect.search_tool or "search")
+        with Toolbox([search], top_k=3) as toolbox:
             episodes = [own.episode for own in run_experts(plans, toolbox, dialect, HABITS, self.seed)]
         read = [own for plan, episode in zip(plans, episodes, strict=True) for own in _read(plan, episode)]
         self.others = [own for own in read if own.found]

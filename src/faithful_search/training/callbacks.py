@@ -93,16 +93,11 @@ class TrajectoryLog(TrainerCallback):
 
 
 class RolloutTraces(TrainerCallback):
-    """Logs the first rollouts of the latest step, as conversations beside their scores, to the run that
-    `--report_to trackio` has opened.
+    """Logs the first four rollouts of the latest step, as conversations beside their scores, to the run that
+    `--report_to trackio` has opened."""
 
-    Args:
-        log: where the trainer notes its rollouts.
-        many: how many of them.
-    """
-
-    def __init__(self, log: TrajectoryLog, many: int = 4) -> None:
-        self.log, self.many = log, many
+    def __init__(self, log: TrajectoryLog) -> None:
+        self.log = log
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not self.log.latest:
@@ -110,7 +105,7 @@ class RolloutTraces(TrainerCallback):
         import trackio
 
         traces = []
-        for rollout in self.log.latest[: self.many]:
+        for rollout in self.log.latest[:4]:
             meta = rollout.meta
             own = Document(meta["step"], rollout, datetime.now(UTC), meta["scores"], meta["reasons"])
             more = {"reward": meta["reward"], "step": meta["step"], "step_scores": meta["steps"]}

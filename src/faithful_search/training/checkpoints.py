@@ -33,12 +33,8 @@ logger = logging.getLogger(__name__)
 class Checkpoint:
     """A checkpoint's folder, inspected.
 
-    Attributes:
-        folder: where it is.
-        step: the step in its name.
-        fault: why it cannot be resumed from; empty if it can.
-        processes: how many processes saved it.
-        unseeded: processes whose random state is missing: a run can resume, but will not get the same numbers.
+    `fault` says why it cannot be resumed from. Where only the random states of some processes (`unseeded`) are missing,
+    a run can resume, but will not get the same numbers.
     """
 
     folder: Path

@@ -53,14 +53,11 @@ def parse_recipe(
 
     Raises:
         ConfigError: for a file that cannot be read, settings that no dataclass has, or that one refuses.
-
-    Example:
-        ```python
-        script, args = parse_recipe((PoUArguments, GRPOConfig), default=Path("recipes/configs/pou_tiny.yaml"))
-        ```
     """
-    flags = list(sys.argv[1:] if argv is None else argv)
-    path = _take_config(flags) or default
+    early = _Parser((), add_help=False, allow_abbrev=False)
+    early.add_argument("--config")
+    named, flags = early.parse_known_args(sys.argv[1:] if argv is None else argv)
+    path = Path(named.config) if named.config else default
     settings = read_config(path) if path else {}
     for name, value in settings.pop("env", {}).items():
         os.environ[name] = str(value)
@@ -139,16 +136,3 @@ def without_token(made: Any) -> Any:
     if hasattr(made, "hub_token"):
         made.hub_token = None
     return made
-
-
-def _take_config(flags: list[str]) -> Path | None:
-    """Remove `--config FILE` or `--config=FILE` from the flags; the file."""
-    place = next((place for place, flag in enumerate(flags) if flag.partition("=")[0] == "--config"), None)
-    if place is None:
-        return None
-    _, given, name = flags.pop(place).partition("=")
-    if not given:
-        if place == len(flags):
-            raise ConfigError("--config needs a file")
-        name = flags.pop(place)
-    return Path(name)

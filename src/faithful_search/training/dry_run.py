@@ -23,7 +23,7 @@ from ..inference.loading import read_tokenizer
 from ..tasks import WORLD, read_rows, world_file
 from ..wire.redact import redact
 from .policies import check_flags
-from .vllm import check_settings
+from .vllm import check_vllm
 
 SUFFIX = "_dry_run"
 """Of the output directory: a dry run touches nothing that a real one left."""
@@ -58,8 +58,7 @@ def check_given(script: Any, args: Any, model_args: Any) -> None:
     """Raise `ConfigError` if the real run would be refused for settings that a dry run replaces."""
     source = str(model_args.model_name_or_path)
     check_flags(source, model_args, args, (Path(source) / "adapter_config.json").exists())
-    if args.use_vllm:
-        check_settings(args)
+    check_vllm(args)
 
 
 def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,7 +129,7 @@ def config_of(name: str) -> Any:
     return Qwen2Config(**sizes, max_position_embeddings=32_768)
 
 
-def build_shrunk(name: str, out: str | Path, seed: int = 0) -> Path:
+def build_shrunk(name: str, out: str | Path) -> Path:
     """Write a random model of the architecture of `name` to `out`: two narrow layers, everything else as there.
 
     The tokenizer is the directory's own, else one of bytes and what the bundled world often spells, with Qwen2.5's chat
@@ -158,7 +157,7 @@ def build_shrunk(name: str, out: str | Path, seed: int = 0) -> Path:
         "layer_types": None,
         **({"head_dim": HEAD} if values.get("head_dim") else {}),
     }
-    set_seed(seed)  # the same dry run twice samples the same
+    set_seed(0)  # the same dry run twice samples the same
     AutoModelForCausalLM.from_config(type(config)(**values)).save_pretrained(out)
     tokenizer.save_pretrained(out)
     return out

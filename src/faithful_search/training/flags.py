@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -13,8 +14,9 @@ from ..measure.controls import QUESTIONS
 from ..rollout.arguments import EnvironmentArguments
 from ..tasks import WORLD, Task, load_tasks
 from ..world import bundled_world
+from .advantages import TURN_ESTIMATORS
 from .ppo import PPO, PPOSettings
-from .starting import StartArguments, flag
+from .starting import StartArguments, check_least, flag
 
 
 @dataclass
@@ -56,7 +58,15 @@ def settings_of(script: RunArguments) -> dict[str, Any]:
 
 
 def check_data(script: RunArguments) -> None:
-    """Raise `ConfigError` if the bundled world is mixed with other data, or changed worlds with tools without them."""
+    """Raise `ConfigError` for flags that nothing reads, numbers that are too small, and data that do not go together:
+    the bundled world with other questions or passages, or changed worlds with tools that do not know of them."""
+    if script.advantages != PPO:
+        refuse_unread(script, [item.name for item in fields(PPOSettings)], "--advantages ppo")
+    if script.advantages not in TURN_ESTIMATORS:
+        refuse_unread(script, ["turn_gamma"], f"--advantages {' or '.join(TURN_ESTIMATORS)}")
+    if not script.counterfactual:
+        refuse_unread(script, ["counterfactual_groups"], "--counterfactual above 0")
+    check_least(script, eval_limit=0, eval_controls=0, generation_batch=1)
     asked = [script.questions, *([script.eval_questions] if script.eval_limit else [])]
     bundled = {name in WORLD for name in (script.corpus, *asked)}
     if len(bundled) > 1:
@@ -73,6 +83,21 @@ def check_data(script: RunArguments) -> None:
             "--counterfactual and --stale change facts of the corpus and of the bundled world's triples; "
             f"{' and '.join(others)} would still say what was: give none"
         )
+
+
+def check_choices(script: Any, choices: Mapping[str, Sequence[str]]) -> None:
+    """Raise `ConfigError` if a flag, or a setting of the configuration, is none of its choices."""
+    for name, known in choices.items():
+        if getattr(script, name) not in known:
+            raise ConfigError(f"unknown {name} {getattr(script, name)!r}; there are: {', '.join(known)}")
+
+
+def refuse_unread(script: Any, names: Sequence[str], reader: str) -> None:
+    """Raise `ConfigError` if a flag that only `reader` has a use for is not at its default."""
+    told = [(item, getattr(script, item.name)) for item in fields(script) if item.name in names]
+    given = " ".join(f"--{item.name} {value}" for item, value in told if value != item.default)
+    if given:
+        raise ConfigError(f"{given}: read with {reader} only; give that, or leave the default")
 
 
 def counterfactual_world(script: RunArguments, tasks: list[Task], seed: int) -> CounterfactualWorld:

@@ -22,7 +22,7 @@ from ..dialects.base import Dialect
 from ..errors import ConfigError
 from ..inference.base import Generator, Sampling
 from ..inference.transformers import TransformersGenerator
-from ..rewards import Reward
+from ..rewards import Mix, Reward
 from ..rollout import Engine, Limits
 from ..tasks import Task
 from ..tools import Toolbox, ToolStats
@@ -31,7 +31,7 @@ from ..world import bundled_world
 from .callbacks import LearningWatch, QuestionOrder, RewardState, RolloutTraces, TrajectoryLog, with_scores
 from .changed_worlds import ChangedWorlds, asked, by_question, met, world_figures
 from .config import without_token
-from .inputs import as_mix, as_tasks, check_reward, check_settings, prompt_dataset
+from .inputs import as_tasks, check_reward, check_settings, prompt_dataset
 from .likelihood import LikelihoodWatch
 from .outage import JudgeWatch, unscored
 from .policies import policy_source
@@ -115,7 +115,9 @@ class SearchGRPOTrainer(UpdateTrainer):
         **kwargs: Any,
     ) -> None:
         check_settings(args)
-        mix, name = as_mix(reward), dialect if isinstance(dialect, str) else dialect.name
+        single = {reward.name: reward}  # a single reward is a mix of one part without gate
+        mix = reward if isinstance(reward, Mix) else Mix(parts=single, gate=None, weights={reward.name: 1.0})
+        name = dialect if isinstance(dialect, str) else dialect.name
         kept_responses = limits.kept_responses if limits else 0
         check_reward(mix, name, verdict_weight, uniform_groups, kept_responses)
         tasks = as_tasks(train_dataset)

@@ -10,17 +10,10 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from ..errors import ConfigError, DataError
-from ..rewards import AnswerLikelihoodGap, Mix, Reward
+from ..rewards import AnswerLikelihoodGap, Mix
 from ..rewards.evidence_sensitivity import EvidenceSensitivity
 from ..tasks import Task, task_from_row
 from .vllm import check_vllm
-
-
-def as_mix(reward: Reward) -> Mix:
-    """A single reward as a mix of one part without gate; a mix as it is."""
-    if isinstance(reward, Mix):
-        return reward
-    return Mix(parts={reward.name: reward}, gate=None, weights={reward.name: 1.0})
 
 
 def as_tasks(rows: Sequence[Task] | Dataset) -> list[Task]:
@@ -72,6 +65,15 @@ def check_settings(args: GRPOConfig) -> None:
     if ignored:
         raise ConfigError(
             f"not supported by the search engine's generator: {', '.join(ignored)}; leave them at their defaults"
+        )
+    if args.temperature <= 0:
+        raise ConfigError(
+            f"temperature must be above 0, not {args.temperature:g}: rollouts that are all alike teach nothing"
+        )
+    if args.save_strategy == "steps" and args.save_steps < 1:
+        raise ConfigError(
+            f"save_steps is a whole number of steps, 1 or more, not {args.save_steps:g}; save_strategy 'no' saves no "
+            "checkpoint"
         )
     cycle = (args.steps_per_generation or 1) * args.num_iterations
     if args.save_strategy == "steps" and args.save_steps * args.gradient_accumulation_steps % cycle:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ LIKELIHOOD = "likelihood/right"
 """The mean log-probability of right answers' own tokens, as it is logged."""
 MOVED = "likelihood/moved"
 """By how much the step's update moved it, on some of the step's right answers."""
+DROP = 0.03
+"""How many nats one update may take from it before that is a warning."""
 WATCHED = 8
 """How many rollouts of a batch are asked about once more after the update, at most."""
 logger = logging.getLogger(__name__)
@@ -55,17 +58,12 @@ class LikelihoodWatch(TrainerCallback):
 
     A run that collapses at once is seen by `MOVED`: an update that leaves the step's own right answers less likely went
     too far, whatever the next rollouts will look like. Slow decay is seen by comparing the last `window` steps that had
-    right answers with the first: the mean log-probability of right answers' own tokens has fallen to `fall` times what
-    it was, and the mean gradient norm has risen to `rise` times.
-
-    Args:
-        drop: nats that one update may take from the mean log-probability.
-        window: steps of each mean.
-        fall, rise: from which factors on it warns.
+    right answers with the first: the mean log-probability of right answers' own tokens has fallen to one and a half
+    times what it was, and so has the mean gradient norm risen.
     """
 
-    def __init__(self, drop: float = 0.03, window: int = 4, fall: float = 1.5, rise: float = 1.5) -> None:
-        self.drop, self.window, self.fall, self.rise = drop, window, fall, rise
+    def __init__(self, window: int = 4) -> None:
+        self.window = window
         self.first: list[tuple[float, float]] = []
         self.last: deque[tuple[float, float]] = deque(maxlen=window)
         self.warned_at: int | None = None
@@ -80,7 +78,7 @@ class LikelihoodWatch(TrainerCallback):
             logger.warning("step %d: %s: %s", state.global_step, trouble, advice)
 
     def _trouble(self, logs: Any) -> str:
-        if logs.get(MOVED, 0.0) < -self.drop:
+        if logs.get(MOVED, 0.0) < -DROP:
             return f"one update took {-logs[MOVED]:.3f} from the mean log-probability of right answers' tokens"
         if LIKELIHOOD not in logs or "grad_norm" not in logs:
             return ""
@@ -89,15 +87,10 @@ class LikelihoodWatch(TrainerCallback):
             self.first.append(pair)
             return ""
         self.last.append(pair)
-        (before, norm_before), (now, norm) = _means(self.first), _means(self.last)
-        if len(self.last) < self.window or now >= self.fall * before or norm <= self.rise * norm_before:
+        (before, norm_before), (now, norm) = (map(fmean, zip(*pairs, strict=True)) for pairs in (self.first, self.last))
+        if len(self.last) < self.window or now >= 1.5 * before or norm <= 1.5 * norm_before:
             return ""
         return (
             f"right answers become less likely (mean log-probability of their tokens {now:.3f}, at first {before:.3f}) "
             f"while gradients grow (norm {norm:.3g}, at first {norm_before:.3g})"
         )
-
-
-def _means(pairs: Any) -> tuple[float, float]:
-    likelihood, norm = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
-    return likelihood, norm

@@ -70,8 +70,7 @@ def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
     An unknown dtype, and quantisation without the package that does it, are a `ConfigError`.
     """
     dtype = model_args.dtype
-    if dtype not in (None, "auto") and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise ConfigError(f"unknown dtype {dtype!r}; there are: auto, bfloat16, float16, float32")
+    check_dtype(dtype)
     quantised = _quantised(model_args)
     if quantised and find_spec("bitsandbytes") is None:
         raise ConfigError(f"--{quantised} true needs bitsandbytes: pip install 'faithful-search[qlora]'")
@@ -82,6 +81,12 @@ def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
         "attn_implementation": model_args.attn_implementation,
         **({"quantization_config": quantization} if quantization else {}),
     }
+
+
+def check_dtype(name: str | None) -> None:
+    """Raise `ConfigError` for what is no dtype of torch; none and "auto" are left to whoever loads the weights."""
+    if name not in (None, "auto") and not isinstance(getattr(torch, str(name), None), torch.dtype):
+        raise ConfigError(f"{name!r} is not a dtype of torch, such as float32, bfloat16 or float16")
 
 
 def check_flags(source: str, model_args: ModelConfig, args: Any, is_adapter: bool) -> None:

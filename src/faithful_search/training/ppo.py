@@ -30,7 +30,7 @@ from trl import GRPOConfig
 from ..errors import ConfigError
 from ..rewards import Score
 from .grpo import SearchGRPOTrainer
-from .starting import flag
+from .starting import check_least, flag
 from .update import Read
 
 PPO = "ppo"
@@ -46,7 +46,7 @@ class PPOSettings:
     `beta` the weight of the KL divergence; the defaults are Search-R1's.
 
     Raises:
-        ConfigError: for a discount that is no share.
+        ConfigError: for a discount that is no share, and other numbers below 0.
     """
 
     gamma: float = flag(1.0, "PPO: discount of later rewards, by token or by turn")
@@ -61,6 +61,7 @@ class PPOSettings:
     whiten: bool = flag(True, "PPO: advantages of a batch with mean 0 and deviation 1")
 
     def __post_init__(self) -> None:
+        check_least(self, value_learning_rate=0, value_weight=0, value_clip=0)
         for name in ("gamma", "lam"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be in [0, 1], not {getattr(self, name):g}")
@@ -68,13 +69,24 @@ class PPOSettings:
 
 @dataclass
 class PPOConfig(GRPOConfig):
-    """TRL's settings; one rollout of a question is enough, since a value needs no group."""
+    """TRL's settings; one rollout of a question is enough, since a value needs no group.
+
+    Raises:
+        ConfigError: for a batch of a single rollout.
+    """
 
     def __post_init__(self) -> None:
-        alone = self.num_generations == 1
-        self.num_generations = 2 if alone else self.num_generations  # TRL refuses less
+        if self.num_generations != 1:
+            super().__post_init__()
+            return
+        steps = self.steps_per_generation or self.gradient_accumulation_steps
+        rows = self.generation_batch_size or self.per_device_train_batch_size * steps
+        if rows < 2:
+            raise ConfigError("PPO needs two rollouts a batch: raise --per_device_train_batch_size")
+        # TRL wants groups of two or more; a batch of any size is one such group
+        self.num_generations, self.num_generations_eval = rows, self.num_generations_eval or 1
         super().__post_init__()
-        self.num_generations = 1 if alone else self.num_generations
+        self.num_generations = 1
 
 
 class Value(nn.Module):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
@@ -30,6 +31,7 @@ from ..rollout import Engine
 from ..tasks import WORLD, Task, load_tasks
 from ..tools import Toolbox
 from ..tools.condenser import Condenser
+from ..trajectory import read_jsonl, write_jsonl
 from . import checkpoints
 from .callbacks import StepLine
 from .endings import SaveWhenTold
@@ -121,10 +123,13 @@ class BeforeTraining(TrainerCallback):
         if state.global_step:
             return
         self.found = evaluate(self.trainer, self.script, self.metrics)
+        rollouts = self.path.with_suffix(".jsonl")
         if self.found is not None:
             report.write_metrics(self.path, self.found.to_dict())
+            write_jsonl(rollouts, (msgspec.structs.replace(own, tokens=None) for own in self.found.trajectories))
         elif state.is_world_process_zero:
-            self.path.unlink(missing_ok=True)  # it would be an earlier run's
+            for file in (self.path, rollouts):
+                file.unlink(missing_ok=True)  # it would be an earlier run's
 
 
 def read_before(path: Path, tasks: list[Task]) -> Evaluation | None:
@@ -133,6 +138,9 @@ def read_before(path: Path, tasks: list[Task]) -> Evaluation | None:
         return None
     try:
         found = Evaluation.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        rollouts = path.with_suffix(".jsonl")
+        if rollouts.exists():  # earlier versions wrote none
+            found = msgspec.structs.replace(found, trajectories=list(read_jsonl(rollouts)))
     except (OSError, ValueError, DataError) as error:
         logger.warning("no evaluation of before training to compare with: %s", error)
         return None
@@ -140,50 +148,6 @@ def read_before(path: Path, tasks: list[Task]) -> Evaluation | None:
         logger.warning("%s is of other questions than this run's evaluation and is not used", path)
         return None
     return found
-
-
-def train(
-    trainer: SearchGRPOTrainer, script: RunArguments, model_args: ModelConfig, metrics: Mapping[str, Reward]
-) -> Record | None:
-    """Evaluate, train, save, evaluate again; progress is one line a step.
-
-    A resumed run starts from the last complete checkpoint, and keeps the evaluation that it made when it began.
-
-    Returns:
-        The run's record; `None` on all processes but the main one.
-
-    Raises:
-        ConfigError: if it is to resume and there is no complete checkpoint.
-        JudgeError: if the run was stopped because its judge abstained; it can be resumed from a checkpoint.
-        Terminated: if it was told to end, see `SaveWhenTold`.
-    """
-    before = BeforeTraining(trainer, script, metrics)
-    for callback in (before, StepLine()):  # in this order, so that the first step's time excludes the evaluation
-        trainer.add_callback(callback)
-    checkpoints.train(trainer, script.resume)
-    SaveWhenTold.check(trainer)
-    save_policy(trainer, merged=script.save_merged)
-    after = evaluate(trainer, script, metrics)
-    if not PartialState().is_main_process:
-        return None
-    args, history = cast(GRPOConfig, trainer.args), trainer.state.log_history
-    settings = {name: getattr(args, name) for name in TRAINER_SETTINGS} | {"precision": precision_line(args)}
-    return Record(
-        folder=str(args.output_dir),
-        model=str(model_args.model_name_or_path),
-        dialect=script.dialect,
-        tools=list(trainer.toolbox.names),
-        questions=script.eval_questions,
-        settings={**settings_of(script), "total_tokens": args.max_completion_length, **settings},
-        steps=trainer.state.global_step,
-        history=[{key: _finite(value) for key, value in row.items()} for row in history],
-        before=before.found,
-        after=after,
-    )
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no NaN
 
 
 @contextmanager
@@ -195,7 +159,9 @@ def trained(
     condenser: Callable[[], Condenser | None] = lambda: None,
     **own: Any,
 ) -> Iterator[Record | None]:
-    """A recipe's run from its flags to its record, for which the block keeps the output directory and the tools.
+    """A recipe's run: evaluate, train, save, evaluate again. Within the block it keeps the output directory and tools.
+
+    A resumed run starts from the last complete checkpoint, and keeps the evaluation that it made when it began.
 
     Args:
         flags: the recipe's parsed flags.
@@ -204,15 +170,57 @@ def trained(
         watches: callbacks, made from the trainer.
         condenser: makes what shortens the tools' responses, see `EnvironmentArguments.toolbox`.
         own: further arguments of `build_trainer`.
+
+    Yields:
+        The run's record; `None` on all processes but the main one.
+
+    Raises:
+        ConfigError: as `started` and `build_trainer`; if it is to resume and there is no complete checkpoint.
+        JudgeError: if the run was stopped because its judge abstained; it can be resumed from a checkpoint.
+        Terminated: if it was told to end, see `SaveWhenTold`.
     """
     script, args, model_args = flags
     with started(script, args), script.toolbox(condenser()) as toolbox:
         judge = script.load_judge()
         trainer = build_trainer(script, args, model_args, toolbox, reward(judge), **own)
-        for watch in watches:
-            trainer.add_callback(watch(trainer))
-        usual = default_rewards(script.dialect, judge, script.eval_questions in WORLD)
-        yield train(trainer, script, model_args, {**usual, **(metrics or {})})
+        measured = {**default_rewards(script.dialect, judge, script.eval_questions in WORLD), **(metrics or {})}
+        before = BeforeTraining(trainer, script, measured)
+        # In this order, so that the first step's time excludes the evaluation
+        for callback in (*(watch(trainer) for watch in watches), before, StepLine()):
+            trainer.add_callback(callback)
+        checkpoints.train(trainer, script.resume)
+        SaveWhenTold.check(trainer)
+        save_policy(trainer, merged=script.save_merged)
+        after = evaluate(trainer, script, measured)
+        yield record_of(trainer, flags, before.found, after) if PartialState().is_main_process else None
+
+
+def record_of(
+    trainer: SearchGRPOTrainer,
+    flags: tuple[RunArguments, GRPOConfig, ModelConfig],
+    before: Evaluation | None,
+    after: Evaluation | None,
+) -> Record:
+    """What a run was and what came of it."""
+    script, _, model_args = flags
+    args = cast(GRPOConfig, trainer.args)
+    settings = {name: getattr(args, name) for name in TRAINER_SETTINGS} | {"precision": precision_line(args)}
+    return Record(
+        folder=str(args.output_dir),
+        model=str(model_args.model_name_or_path),
+        dialect=script.dialect,
+        tools=list(trainer.toolbox.names),
+        questions=script.eval_questions,
+        settings={**settings_of(script), "total_tokens": args.max_completion_length, **settings},
+        steps=trainer.state.global_step,
+        history=[{key: _finite(value) for key, value in row.items()} for row in trainer.state.log_history],
+        before=before,
+        after=after,
+    )
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no NaN
 
 
 def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> Evaluation | None:

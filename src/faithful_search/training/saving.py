@@ -81,11 +81,7 @@ def merge_adapter(
     the adapter on a short text, else nothing is written. An adapter that was trained on quantised weights is merged
     into the full ones, which it has not seen: measure the result.
 
-    Args:
-        adapter: directory or Hub id of the adapter.
-        out: the folder to write; it may hold an older model.
-        dtype: of the weights; by default that of the base model's files.
-        trust_remote_code: whether to run the base model's own Python code.
+    `dtype` is by default that of the base model's files; `trust_remote_code` runs the base model's own Python code.
 
     Raises:
         ConfigError: if there is no adapter, its base model cannot be opened or is quantised itself, `out` holds

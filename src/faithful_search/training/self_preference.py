@@ -14,6 +14,9 @@ from .grpo import SearchGRPOTrainer
 
 BLIND = 0.4
 """The root mean square error of the best constant score, on rollouts about half of which are right."""
+OWN, RULE = "self_rubric", "world_rubric"
+TOLERANCE = 0.1
+"""About the error that the paper's evaluator makes anyway (RMSE 0.12)."""
 logger = logging.getLogger(__name__)
 
 
@@ -24,34 +27,20 @@ class SelfPreference(TrainerCallback):
     Logged over the rollouts that both have scored, of all processes: `self_score`, `rule_score`, their difference
     `self_gap`, and `self_rmse`, the root mean square difference, which also grows where the mean stays.
 
-    A gap that has grown by more than `tolerance` since the beginning, over `window` steps, is a warning in words: what
-    rises is then the policy's opinion of its searches, not its searches. So is an error in the first `window` steps
-    that a constant score would hardly exceed: the policy then cannot judge what it searches, however well it scored the
-    episodes that it was taught on.
-
-    Args:
-        trainer: the trainer that it watches.
-        own, rule: names of the mix's parts.
-        tolerance: a tenth by default, about the error that the paper's evaluator makes anyway (RMSE 0.12).
-        window: steps that are averaged, at the beginning and now.
+    A gap that has grown by more than a tenth since the beginning, on average over `window` steps, is a warning in
+    words: what rises is then the policy's opinion of its searches, not its searches. So is an error in the first
+    `window` steps that a constant score would hardly exceed: the policy then cannot judge what it searches, however
+    well it scored the episodes that it was taught on.
     """
 
-    def __init__(
-        self,
-        trainer: SearchGRPOTrainer,
-        own: str = "self_rubric",
-        rule: str = "world_rubric",
-        tolerance: float = 0.1,
-        window: int = 5,
-    ) -> None:
-        self.trainer, self.own, self.rule = trainer, own, rule
-        self.tolerance, self.window = tolerance, window
+    def __init__(self, trainer: SearchGRPOTrainer, window: int = 5) -> None:
+        self.trainer, self.window = trainer, window
         self.parted = False
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if "loss" not in (logs or {}):  # an evaluation's, or the end of training
             return
-        scored = ((row[self.own].value, row[self.rule].value) for row in self.trainer.last_components)
+        scored = ((row[OWN].value, row[RULE].value) for row in self.trainer.last_components)
         pairs = gather_object([pair for pair in scored if None not in pair])
         if not pairs:
             return
@@ -59,8 +48,10 @@ class SelfPreference(TrainerCallback):
         logs.update(found)
         state.log_history[-1].update(found)  # this row was written before the callbacks were called
         rows = [row for row in state.log_history if "self_gap" in row]
-        grown = growth([row["self_gap"] for row in rows], self.window)
-        parted, self.parted = self.parted, abs(grown) > self.tolerance
+        gaps = [row["self_gap"] for row in rows]
+        beginning, now = gaps[: self.window], gaps[-self.window :]
+        grown = round(fmean(now) - fmean(beginning), 6) if len(gaps) >= 2 * self.window else 0.0
+        parted, self.parted = self.parted, abs(grown) > TOLERANCE
         if not state.is_world_process_zero:
             return
         error = fmean(row["self_rmse"] for row in rows[: self.window])
@@ -90,12 +81,3 @@ def compared(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
     rmse = fmean((first - second) ** 2 for first, second in pairs) ** 0.5
     found = {"self_score": own, "rule_score": rule, "self_gap": own - rule, "self_rmse": rmse}
     return {name: round(value, 4) for name, value in found.items()}
-
-
-def growth(gaps: Sequence[float], window: int) -> float:
-    """How much larger the last `window` gaps are than the first ones, on average; 0 before there are two windows.
-
-    >>> growth([0.0, 0.1, 0.3, 0.4], 2)
-    0.3
-    """
-    return round(fmean(gaps[-window:]) - fmean(gaps[:window]), 6) if len(gaps) >= 2 * window else 0.0

@@ -34,6 +34,17 @@ def flag(default: Any, help: str, **metadata: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
+def check_least(flags: Any, **least: float) -> None:
+    """Raise `ConfigError` if one of these flags is less than it may be.
+
+    >>> check_least(StartArguments(threads=2), threads=0)
+    """
+    for name, number in least.items():
+        given = getattr(flags, name)
+        if given is not None and not given >= number:  # NaN is not
+            raise ConfigError(f"--{name} must be {number:g} or more, not {given:g}")
+
+
 @dataclass
 class StartArguments:
     """The flags of how a run begins."""
@@ -50,10 +61,12 @@ def started(script: StartArguments, args: Any) -> Iterator[None]:
     `script.threads` becomes the number that was taken, so that it is kept with the run.
 
     Raises:
-        ConfigError: for a `--report_to` that is not installed; if the folder cannot be written, or holds a run that is
-            neither to be resumed nor overwritten.
+        ConfigError: for numbers below 0 and a `--report_to` that is not installed; if the folder cannot be written,
+            or holds a run that is neither to be resumed nor overwritten.
         DataError: if another run is writing to it.
     """
+    check_least(script, threads=0)
+    check_least(args, seed=0, learning_rate=0)
     for name in REPORTERS.intersection(args.report_to):
         if find_spec(name) is None:
             raise ConfigError(f"--report_to {name} needs {name}: pip install 'faithful-search[{name}]', or say none")

@@ -50,27 +50,20 @@ _REFUSED: dict[str, tuple[Any, str]] = {
 }
 """Settings of a colocated engine that have to keep their value, and why."""
 _ROWS, _TOKENS = 4, 16  # what `check_sync` samples each time
+ROUNDING = 0.2
+"""Nats a token by which log-probs may differ with the embedding restored: kernels in bfloat16 do by about 0.05, and by
+up to 0.5 with the embedding changed, which moves the model by about 3; samples of a stale layer are off by 10."""
 
 
-def check_vllm(args: GRPOConfig, device: str) -> None:
-    """Raise `ConfigError`, before anything is loaded, for what cannot be trained with vLLM on this type of device."""
-    if not args.use_vllm:
-        return
-    check_settings(args)
-    if find_spec("vllm") is None:
-        raise ConfigError("use_vllm: vLLM is not installed; pip install 'faithful-search[vllm]', or set it to false")
-    if device in ("cpu", "mps"):
-        raise ConfigError(
-            f"use_vllm: weights can be synced to vLLM on GPUs only, and this would train on {device!r}; set it to false"
-        )
-
-
-def check_settings(args: GRPOConfig) -> None:
-    """Raise `ConfigError` for settings that cannot be trained with, or that rollouts by vLLM would ignore.
+def check_vllm(args: GRPOConfig, device: str | None = None) -> None:
+    """Raise `ConfigError`, before anything is loaded, for settings that cannot be trained with or that rollouts by vLLM
+    would ignore; with the type of the device that trains, also where that cannot be done there.
 
     What is used in both modes (`_BOTH`) TRL applies to the log-probs of the rollouts; of a server's engine the settings
     are its own; `vllm_structured_outputs_regex` must be unset, since a dialect reads the turns.
     """
+    if not args.use_vllm:
+        return
     if args.vllm_mode not in _USED:
         raise ConfigError(f"unknown vllm_mode {args.vllm_mode!r}; there are: {', '.join(_USED)}")
     for name, (value, why) in _REFUSED.items() if args.vllm_mode == "colocate" else ():
@@ -86,6 +79,12 @@ def check_settings(args: GRPOConfig) -> None:
         )
     if args.temperature > VLLM.hottest:
         raise ConfigError(f"vLLM takes temperatures up to {VLLM.hottest:g}, not {args.temperature:g}")
+    if device is not None and find_spec("vllm") is None:
+        raise ConfigError("use_vllm: vLLM is not installed; pip install 'faithful-search[vllm]', or set it to false")
+    if device in ("cpu", "mps"):
+        raise ConfigError(
+            f"use_vllm: weights can be synced to vLLM on GPUs only, and this would train on {device!r}; set it to false"
+        )
 
 
 def policy_generator(trainer: GRPOTrainer) -> VLLM:
@@ -142,10 +141,11 @@ class SyncCheck:
     restored: float
     moved: float
 
-    def agrees(self, tolerance: float) -> bool:
+    @property
+    def agrees(self) -> bool:
         """Whether vLLM followed both changes; NaN does not agree."""
         # Rounding has more effect with the changed embedding: it is compared with how far the change moved the model.
-        return self.changed <= self.moved / 4 and self.restored <= min(tolerance, self.moved / 4)
+        return self.changed <= self.moved / 4 and self.restored <= min(ROUNDING, self.moved / 4)
 
 
 def check_sync(
@@ -154,7 +154,6 @@ def check_sync(
     sampler: Generator,
     scorer: Generator,
     prompt: list[int],
-    tolerance: float = 0.2,
 ) -> SyncCheck:
     """Change the input embedding, sync, and compare vLLM's log-probs of its tokens with the training model's.
 
@@ -162,14 +161,8 @@ def check_sync(
     values, would train without an error on samples of another policy; it is refused here. The sign of every other row
     is flipped, so that nothing has to be kept and it comes back bit for bit. Every process calls this, with any prompt.
 
-    Args:
-        model: the training model, unwrapped; for LoRA the base embedding changes.
-        sync: brings its weights to vLLM, in every process.
-        sampler, scorer: vLLM, and the training model as a generator.
-        prompt: token ids to continue.
-        tolerance: the largest difference that counts as rounding with the embedding restored. Kernels in bfloat16
-            differ by about 0.05 there, and by up to 0.5 with the embedding changed, which moves the model by about 3;
-            samples of a stale layer are off by 10 and more.
+    `model` is the training model, unwrapped (for LoRA the base embedding changes), `sync` brings its weights to vLLM,
+    `sampler` is vLLM and `scorer` the training model as a generator.
 
     Raises:
         ConfigError: if they disagree.
@@ -202,11 +195,11 @@ def check_sync(
     for check, failed in gather_object([(found, failure)]):
         if failed is not None:
             raise failed
-        if not check.agrees(tolerance):
+        if not check.agrees:
             raise ConfigError(
                 "vLLM does not follow the training model: with a changed embedding its log-probs are off by "
                 f"{check.changed:.3g} nats a token (rounding is a quarter of {check.moved:.3g}, by which the change "
-                f"moved the model's own), with the embedding restored by {check.restored:.3g} (at most {tolerance:g}). "
+                f"moved the model's own), with the embedding restored by {check.restored:.3g} (at most {ROUNDING:g}). "
                 "What it samples would not be the policy: take another version of vLLM or another vllm_mode, or train "
                 "with use_vllm: false"
             )
