@@ -118,7 +118,6 @@ def test_what_the_perturbation_reward_alone_uses_is_refused_without_it(flags):
         (("--turn_gamma", "0.5"), "--turn_gamma 0.5: read with --advantages turns or turns_leave_one_out only"),
         (("--lam", "0.9", "--whiten", "false"), "--lam 0.9 --whiten False: read with --advantages ppo only"),
         (("--counterfactual_groups", "own"), "--counterfactual_groups own: read with --counterfactual above 0 only"),
-        (("--foils", "none"), "--hard 0.5: read with --foils world or auto only"),
         (("--source_gated", "false", "--source_gated_by", "support"), "there is no gate"),
         (("--source_gated_by", "judge"), "there are: words, support"),
         (("--reward", "answer_only", "--process_on_right", "true"), "nothing but the answer"),
