@@ -283,11 +283,11 @@ answers of a group are right, or all are wrong."""
 SELF_EVAL = Study(
     start="self_eval",
     settings={
-        "EM": Setting("self_eval.py", "self_eval_tiny.yaml", {"reward": "answer_only"}),
-        "EM + own score": Setting("self_eval.py", "self_eval_tiny.yaml"),
+        "EM": Setting("self_eval.py", "self_eval_tiny.yaml"),
+        "EM + own score": Setting("self_eval.py", "self_eval_tiny_trajectory.yaml"),
         "own verdict + own score (paper)": Setting("self_eval.py", "self_eval_tiny_paper.yaml"),
-        "EM, unscaled": Setting("self_eval.py", "self_eval_tiny.yaml", {"reward": "answer_only"} | UNSCALED),
-        "EM + own score, unscaled": Setting("self_eval.py", "self_eval_tiny.yaml", UNSCALED),
+        "EM, unscaled": Setting("self_eval.py", "self_eval_tiny.yaml", UNSCALED),
+        "EM + own score, unscaled": Setting("self_eval.py", "self_eval_tiny_trajectory.yaml", UNSCALED),
     },
     measure={
         **{"dialect": "self_eval", "triples": "none", "questions": "world_passages"},

@@ -19,7 +19,11 @@ def parsed(*flags: str):
 @pytest.mark.parametrize(
     ("config", "weights"),
     [
-        ("self_eval_tiny", {"correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2, "world_rubric": 0.0}),
+        ("self_eval_tiny", {"correctness": 1.0, "step_format": 0.2}),
+        (
+            "self_eval_tiny_trajectory",
+            {"correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2, "world_rubric": 0.0},
+        ),
         (
             "self_eval_tiny_paper",
             {"self_correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2, "world_rubric": 0.0},
