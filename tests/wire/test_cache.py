@@ -368,7 +368,7 @@ def test_what_is_too_old_is_computed_anew_once(tmp_path):
 
 
 def test_limits_that_make_no_sense_are_refused(tmp_path):
-    for limits in ({"max_age": 0}, {"max_age": float("nan")}, {"max_bytes": 999_999}, {"max_bytes": -1}):
+    for limits in ({"max_age": 0}, {"max_age": float("nan")}, {"max_bytes": 1_999_999}, {"max_bytes": -1}):
         with pytest.raises(ConfigError, match=next(iter(limits))):
             Cache(tmp_path / "results.sqlite", **limits)
     limited = Cache(tmp_path / "results.sqlite", 3.0, max_age=5, max_bytes=2_000_000, memory=0)
@@ -380,7 +380,7 @@ def test_limits_that_make_no_sense_are_refused(tmp_path):
 
 @pytest.mark.parametrize("size", [200, 900, 30_000])
 def test_the_file_stays_within_its_limit_and_the_oldest_go_first(tmp_path, size):
-    limit, largest = 1_000_000, 0
+    limit, largest = 2_000_000, 0
     cache = Cache(tmp_path / "results.sqlite", max_bytes=limit)
     count = limit // (size + 200)
     for n in range(count):
@@ -423,7 +423,7 @@ def test_a_file_of_the_first_version_is_read_and_made_smaller_when_a_limit_is_se
 
 
 def test_threads_and_processes_that_fill_it_together_stay_within_the_limit(tmp_path):
-    path, limit = tmp_path / "results.sqlite", 1_500_000
+    path, limit = tmp_path / "results.sqlite", 2_000_000
     code = (
         "import os, sys, threading; from faithful_search.wire.cache import Cache, key_of\n"
         "def fill(thread):\n"

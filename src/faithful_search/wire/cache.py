@@ -33,7 +33,8 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value, made = excluded.made WHE
 _OLDEST = "DELETE FROM entries WHERE key IN (SELECT key FROM entries ORDER BY made LIMIT ?)"
 _PAGES = "SELECT page_count, freelist_count, page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
 _CHUNK = 500  # keys of one query: SQLite limits its parameters
-_LEAST = 1_000_000  # bytes: less would be the journal's alone
+_LEAST = 2_000_000  # bytes: less would be the journal's alone
+_JOURNAL = 700_000  # bytes at least for the journal: each of several writers may add to it before one shortens it
 _BATCH = 16  # entries evicted in one transaction, so that the journal stays small
 _AROUND = 400  # bytes that an entry in memory takes besides the characters of its key and value
 _ABSENT = (None, float("-inf"))
@@ -63,7 +64,7 @@ class Cache:
         memory: bytes of entries held in memory; 0 for none.
 
     Raises:
-        ConfigError: when `max_age` is not positive or `max_bytes` below a million.
+        ConfigError: when `max_age` is not positive or `max_bytes` below two million.
         DataError: when the file cannot be opened or written, is damaged, or belongs to something else. It is left as
             it was.
 
@@ -253,7 +254,7 @@ class Cache:
             connection.execute("PRAGMA synchronous = NORMAL")
             if self.max_bytes is not None:
                 connection.execute("CREATE INDEX IF NOT EXISTS oldest ON entries (made)")
-                self._limit(connection, self.max_bytes * 3 // 4)  # the rest is for the journal
+                self._limit(connection, self.max_bytes - max(self.max_bytes // 4, _JOURNAL))
         except BaseException:  # nobody else holds the connection yet
             connection.close()
             raise
