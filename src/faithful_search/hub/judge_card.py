@@ -63,9 +63,11 @@ def judge_card(
         file=file,
         base=base_model,
         recipe=recipe,
+        # every source is named, also one whose terms nobody gave
         sources={**dict.fromkeys(file.trained_on, _UNKNOWN), **(sources or {})},
         command=command,
         config=as_json(config),
+        # shown between fences, which nothing in a table may close
         agreement="Not measured." if agreement is None else printable(agreement.table()).replace("```", "'''"),
         license=license,
     )

@@ -178,14 +178,12 @@ def eval_results(folder: str | os.PathLike[str], benchmark: str) -> dict[str, by
 def _named(rows: Mapping[str, Estimate]) -> dict[str, Estimate]:
     """The estimates of `RESULT_NAMES` that have a value, rounded."""
     known = {name: rows[name] for name in RESULT_NAMES if name in rows and rows[name].value is not None}
-    return {
-        name: msgspec.structs.replace(row, **{part: _rounded(getattr(row, part)) for part in ("value", "low", "high")})
-        for name, row in known.items()
-    }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+    rounded = {}
+    for name, row in known.items():
+        parts = {part: getattr(row, part) for part in ("value", "low", "high")}
+        told = {part: None if value is None else round(value, 4) for part, value in parts.items()}
+        rounded[name] = msgspec.structs.replace(row, **told)
+    return rounded
 
 
 def _result(metric: str, row: Estimate, dataset: str) -> Any:

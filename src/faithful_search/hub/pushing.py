@@ -46,7 +46,12 @@ def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:
     if not files:
         raise ConfigError(f"nothing to push: {folder} has none of {', '.join(MAY_BE_PUSHED[repository.type])}")
     if "README.md" in files:
-        files["README.md"] = _renamed((folder / "README.md").read_text(encoding="utf-8"), repository.id).encode()
+        # in the usage only: the command of the training stays as it was given
+        usage, training, rest = (folder / "README.md").read_text(encoding="utf-8").partition("\n## Training")
+        if found := _LOADED.search(usage):
+            name = json.loads(found[1])
+            usage = usage.replace(found[1], json.dumps(repository.id)).replace(f" {name}", f" {repository.id}")
+        files["README.md"] = (usage + training + rest).encode()
     return files
 
 
@@ -132,15 +137,6 @@ def staged_space(repository: Repository, wheel: str | os.PathLike[str] | None = 
         at = hf_hub_url(repository.id, wheel.name, repo_type="space")
         files |= {wheel.name: wheel, "requirements.txt": f"faithful-search[train] @ {at}\n".encode()}
     return files
-
-
-def _renamed(card: str, name: str) -> str:
-    """The card with the repository in the place of the folder, wherever its usage loads it."""
-    usage, training, rest = card.partition("\n## Training")
-    if found := _LOADED.search(usage):
-        folder = json.loads(found[1])
-        usage = usage.replace(found[1], json.dumps(name)).replace(f" {folder}", f" {name}")
-    return usage + training + rest
 
 
 def _pushed(folder: Path, repo_type: str) -> list[str]:

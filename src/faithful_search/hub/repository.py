@@ -80,7 +80,12 @@ class Repository:
         from huggingface_hub.utils import filter_repo_objects
 
         api = self._api()
-        _check_clean(files, str(api.token))  # before anything is created
+        # before anything is created; an older version of this package wrote the token into cards
+        for path, content in files.items():
+            if Path(path).suffix in _TEXT:
+                read = content if isinstance(content, bytes) else content.read_bytes()
+                if str(api.token).encode() in read:
+                    raise ConfigError(f"{path} holds the Hub token: take it out; if it was shared, make a new token")
         own = replace(self, id=self.make())
         place: dict[str, Any] = {"repo_id": own.id, "repo_type": own.type}
         added = [
@@ -88,6 +93,7 @@ class Repository:
             for path, content in files.items()
         ]
         with own._refusals(f"cannot push to {own.id!r} on the Hub", api):
+            # now, and not when all is published; the error becomes a `ConfigError` like those of the Hub
             if self.tag and self.tag in {ref.name for ref in api.list_repo_refs(**place).tags}:
                 raise ValueError(f"there is a tag {self.tag!r} already: choose another, or delete that one")
             if self.revision:
@@ -95,6 +101,7 @@ class Repository:
             there = filter_repo_objects(api.list_repo_files(**place, revision=self.revision), allow_patterns=_REPLACED)
             operations = [*added, *(CommitOperationDelete(path) for path in there if path not in files)]
             done = api.create_commit(**place, operations=operations, commit_message=message, revision=self.revision)
+        # what fails from here on leaves the commit where it is, and the message has to say so
         with own._refusals(f"pushed ({done.commit_url}), but not tagged or collected", api):
             if self.tag:
                 api.create_tag(**place, tag=self.tag, revision=done.oid)
@@ -127,12 +134,3 @@ class Repository:
             said = redact(" ".join((f"{code}, {told}" if told else str(error)).split()), [str(api.token)])
             # Without its cause, whose message may hold the token
             raise ConfigError(f"{what}: {said}{f'; {_ADVICE[code]}' if code in _ADVICE else ''}") from None
-
-
-def _check_clean(files: Files, token: str) -> None:
-    """Refuse files with the token in them: an older version wrote it into cards."""
-    for path, content in files.items():
-        if Path(path).suffix in _TEXT:
-            read = content if isinstance(content, bytes) else content.read_bytes()
-            if token.encode() in read:
-                raise ConfigError(f"{path} holds the Hub token: take it out; if it was shared, make a new token")

@@ -30,7 +30,7 @@ def trained_with(policy: str, names: Sequence[str] = SEEN) -> dict[str, Any]:
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError, RepositoryNotFoundError
 
     local = Path(policy).is_dir()
-    if not local and find_spec("torch"):
+    if not local and find_spec("torch"):  # which the file with the check imports, and reading a file does not need
         from ..inference.loading import check_there
 
         check_there(policy)  # first: a download from a Hub that is out of reach is tried again for minutes

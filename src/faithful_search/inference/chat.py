@@ -30,7 +30,7 @@ from ..trajectory import Evidence, Tokens, Trajectory
 from .reading import folding, name_of, pieces_of_bytes, require_lines
 
 ASSISTANT, OBSERVATION = "⟪assistant⟫", "⟪observation⟫"
-_MARKER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
+_MARKER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")  # such as <|im_start|> or [INST]
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,22 @@ class ChatFormat:
         """
         require_lines(tokenizer, dialect)
         require_marked_roles(tokenizer)
-        templated = bool(getattr(tokenizer, "chat_template", None))
+        has_template = bool(getattr(tokenizer, "chat_template", None))
         if dialect.observation_role is None:
             glue: dict[str, Any] = {"end": tokenizer.eos_token or ""}
-        elif templated:
+        elif has_template:
             glue = _glue(tokenizer, dialect.observation_role)
         else:
             raise TemplateError(
                 f"the tokenizer of {name_of(tokenizer)} has no chat template, which dialect {dialect.name!r} needs; "
                 "set `tokenizer.chat_template`, take the instruct model, or use dialect 'search_r1'"
             )
-        return cls(tokenizer, dialect, **glue, **(_opening(tokenizer, dialect) if templated else {}))
+        if has_template:
+            what = f"the prompt of dialect {dialect.name!r}"
+            text, folds = templated(tokenizer, dialect.prompt("?", ()), what, tool_names=[])
+            opened = re.search(r"<think>\s*\Z", text)
+            glue |= {"folds_system": folds, "prefill": opened[0] if opened else ""}
+        return cls(tokenizer, dialect, **glue)
 
     @cached_property
     def fence(self) -> Fence:
@@ -231,6 +236,7 @@ def _around(tokenizer: Any) -> list[str]:
 
 def _plain(text: str, tokenizer: Any) -> tuple[list[str], list[str]]:
     """Of what a template writes, what no marker stands for: phrases such as `USER:`, and words alone on their lines."""
+    # the longest first: a pattern takes the first that fits, and one token may begin like another
     tokens = "|".join(map(re.escape, sorted(filter(str.strip, control_tokens(tokenizer)), key=len, reverse=True)))
     marker = re.compile(f"{_MARKER.pattern}|{tokens}" if tokens else _MARKER.pattern)
     phrases: list[str] = []
@@ -241,15 +247,6 @@ def _plain(text: str, tokenizer: Any) -> tuple[list[str], list[str]]:
         phrases += [piece for piece in pieces if len(piece) > 1 and not piece.isalnum()]
         words += [piece for piece in pieces if piece.isalnum() and len(pieces) == 1]
     return phrases, words
-
-
-def _opening(tokenizer: Any, dialect: Dialect) -> dict[str, Any]:
-    """Whether the system text must be folded into the user's, and the thought that the generation prompt opens."""
-    text, folds = templated(
-        tokenizer, dialect.prompt("?", ()), f"the prompt of dialect {dialect.name!r}", tool_names=[]
-    )
-    opened = re.search(r"<think>\s*\Z", text)
-    return {"folds_system": folds, "prefill": opened[0] if opened else ""}
 
 
 def templated(tokenizer: Any, messages: Sequence[dict[str, Any]], what: str, **how: Any) -> tuple[str, bool]:
@@ -272,7 +269,7 @@ def templated(tokenizer: Any, messages: Sequence[dict[str, Any]], what: str, **h
 
 def opening_ids(tokenizer: Any) -> list[int]:
     """What a tokenizer itself puts before plain text; a chat template writes its own."""
-    bos = tokenizer.bos_token_id
+    bos = tokenizer.bos_token_id  # some name one and do not write it
     return [bos] if bos is not None and tokenizer("a")["input_ids"][:1] == [bos] else []
 
 

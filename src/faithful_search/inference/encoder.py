@@ -119,7 +119,13 @@ class Encoder:
             with torch.inference_mode():
                 # sums over many tokens lose too much in half precision
                 states = self.model(**inputs).last_hidden_state.float()
-            pooled = _pooled(states, inputs["attention_mask"].bool(), self.pooling)
+            own_tokens = inputs["attention_mask"].bool()
+            if self.pooling == "cls":  # the first of its own: padding may stand on the left
+                pooled = states[torch.arange(len(states)), own_tokens.int().argmax(-1)]
+            elif self.pooling == "max":
+                pooled = states.masked_fill(~own_tokens[:, :, None], float("-inf")).amax(1)
+            else:
+                pooled = (states * own_tokens[:, :, None]).sum(1) / own_tokens.sum(1, keepdim=True).clamp(min=1)
             vectors[batch] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
         return vectors
 
@@ -141,16 +147,6 @@ class Encoder:
 def one_thread() -> None:
     """For a forked child: the parent's OpenMP threads do not exist there, and would be waited for."""
     torch.set_num_threads(1)
-
-
-def _pooled(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
-    """One vector a row; `states`: rows x tokens x d, `mask`: rows x tokens, true at the row's own tokens."""
-    if pooling == "cls":
-        return states[torch.arange(len(states)), mask.int().argmax(-1)]
-    own = mask[:, :, None]
-    if pooling == "max":
-        return states.masked_fill(~own, float("-inf")).amax(1)
-    return (states * own).sum(1) / own.sum(1).clamp(min=1)
 
 
 def _beside(model: str, revision: str | None, name: str) -> Any:

@@ -145,7 +145,7 @@ def check_there(name: str, revision: str | None = None) -> None:
         if constants.HF_HUB_OFFLINE or any(isinstance(path, str) for path in cached):
             return
         HfApi().model_info(name, revision=revision, timeout=_SECONDS)
-    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:  # two are kinds of the next
         at = f" at revision {revision}" if revision else ""
         raise ConfigError(f"there is no model {name!r}{at}: it is neither a folder here nor on the Hub") from error
     except HfHubHTTPError:  # the Hub is busy, say: it may answer when asked for the files
@@ -169,7 +169,7 @@ def file_beside(model: str, name: str, revision: str | None = None) -> Path | No
     check_there(model, revision)
     try:
         return Path(hf_hub_download(model, name, revision=revision))
-    except LocalEntryNotFoundError as error:
+    except LocalEntryNotFoundError as error:  # a kind of the next, but nobody has said that the file is not there
         found = try_to_load_from_cache(model, name, revision=revision)
         if found is not None and not isinstance(found, str):  # the Hub has said that there is no such file
             return None

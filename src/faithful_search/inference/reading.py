@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ..dialects.base import Dialect
@@ -79,26 +79,23 @@ def require_lines(tokenizer: Any, dialect: Dialect) -> None:
 
     To such a one a line break is a blank, a bracket something else, or a character nothing.
     """
-    for text, read in _mistaken(tokenizer, dialect):
-        raise TemplateError(
-            f"the tokenizer of {name_of(tokenizer)} reads {text!r} as {read!r}: to it a dialect's lines and tags are "
-            "not what they are, and retrieved text could imitate them; take another tokenizer"
-        )
-
-
-def _mistaken(tokenizer: Any, dialect: Dialect) -> Iterator[tuple[str, str]]:
-    """Texts that are read as others: by the normalizer, or as the same tokens. Rare characters may be one unknown."""
     fold: Callable[[str], str] = folding(tokenizer) or str
     shown = dialect.render_observation([Evidence("a", "a", "E1")] * 2)
-    for text in (*(f"a{sign}a" for sign in _SIGNS), shown):
-        if not _keeps(fold, text):
-            yield text, fold(text)
+    texts = (*(f"a{sign}a" for sign in _SIGNS), shown)
+    mistaken = [(text, fold(text)) for text in texts if not _keeps(fold, text)]
     known: dict[tuple[int, ...], str] = {}
     for sign in (*_SIGNS, *_RARE):
         text = f"a{sign}a"
         other = known.setdefault(tuple(_ids(tokenizer, text)), sign)
+        # the same tokens, though the normalizer tells them apart; rare characters may all be one unknown token
         if other not in _RARE and fold(text) != fold(f"a{other}a"):
-            yield text, f"a{other}a"
+            mistaken.append((text, f"a{other}a"))
+    if mistaken:
+        text, read = mistaken[0]
+        raise TemplateError(
+            f"the tokenizer of {name_of(tokenizer)} reads {text!r} as {read!r}: to it a dialect's lines and tags are "
+            "not what they are, and retrieved text could imitate them; take another tokenizer"
+        )
 
 
 def pieces_of_bytes(tokenizer: Any) -> list[str]:

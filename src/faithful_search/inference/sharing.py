@@ -121,23 +121,20 @@ def _by_family(rows: Sequence[Row], runs: list[tuple[list[int], int]], keep: int
     if families:
         heads = [rows[run[0]][:shared] for run, shared in families]
         owners = [place for place, (run, _) in enumerate(families) for _ in run]
-        parts = _by_length(rows, Part([row for run, _ in families for row in run], heads, owners), call)
+        whole = Part([row for run, _ in families for row in run], heads, owners)
+        # or a part for each length of the heads, where that costs less: read together they would be padded, and every
+        # row would attend to the padding
+        apart = []
+        for group in passes(list(map(len, heads)), call):
+            place = {head: number for number, head in enumerate(group)}
+            own = [(row, place[head]) for row, head in zip(whole.rows, owners, strict=True) if head in place]
+            apart.append(Part([row for row, _ in own], [heads[head] for head in group], [head for _, head in own]))
+        parts = min([whole], apart, key=lambda parts: sum(one.cost(rows, call) for one in parts))
     if others:
         shared = min(_ordered(rows, others, keep)[1], default=0)
         candidates = (Part(others, [], []), _headed(rows, others, shared))
         parts.append(min(candidates, key=lambda part: part.cost(rows, call)))
     return parts
-
-
-def _by_length(rows: Sequence[Row], part: Part, call: int) -> list[Part]:
-    """The part; or, where that costs less, one for each length of its heads: read together they would be padded, and
-    every row would attend to the padding."""
-    apart = []
-    for group in passes(list(map(len, part.heads)), call):
-        place = {head: number for number, head in enumerate(group)}
-        own = [(row, place[head]) for row, head in zip(part.rows, part.owners, strict=True) if head in place]
-        apart.append(Part([row for row, _ in own], [part.heads[head] for head in group], [head for _, head in own]))
-    return min([part], apart, key=lambda parts: sum(one.cost(rows, call) for one in parts))
 
 
 def _ordered(rows: Sequence[Row], members: Sequence[int], keep: int) -> tuple[list[int], list[int]]:

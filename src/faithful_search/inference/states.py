@@ -77,9 +77,17 @@ class Batch:
             some = next(row for row in states if row.layers)
             own = [row.layers or some.of(0).layers for row in states]
             self.layers = []
+            width = max(lengths)
             for layer in zip(*own, strict=True):
-                keys, values = (_stacked([row[part] for row in layer], max(lengths)) for part in (0, 1))
-                self.layers.append(RoomyLayer(keys, values, max(lengths)))
+                stacked = []
+                for parts in zip(*layer, strict=True):  # the rows' keys, then their values
+                    heads, _, size = parts[0].shape
+                    # zeros: what is there in the padding has weight 0, which would not hide a NaN
+                    both = parts[0].new_zeros((len(parts), heads, width + ROOM, size))
+                    for row, part in zip(both, parts, strict=True):
+                        row[:, width - part.shape[1] : width] = part
+                    stacked.append(both)
+                self.layers.append(RoomyLayer(stacked[0], stacked[1], width))
         else:
             self.layers = [RoomyLayer() for _ in DynamicCache(config=model.config).layers]
         self.cache = Cache(layers=[*self.layers])
@@ -192,16 +200,9 @@ def places(mask: torch.Tensor) -> torch.Tensor:
     return (mask.cumsum(-1) - 1).clamp(min=0)
 
 
-def _stacked(parts: Sequence[torch.Tensor], width: int) -> torch.Tensor:
-    heads, _, size = parts[0].shape
-    found = parts[0].new_zeros((len(parts), heads, width + ROOM, size))
-    for row, part in zip(found, parts, strict=True):
-        row[:, width - part.shape[1] : width] = part
-    return found
-
-
 def _with_room(part: Any, length: int) -> torch.Tensor:
     if part.shape[-2] >= length:
         return part
+    # empty: what is behind the tokens in use is never read
     room = part.new_empty((*part.shape[:-2], length + ROOM - part.shape[-2], part.shape[-1]))
     return torch.cat([part, room], dim=-2)

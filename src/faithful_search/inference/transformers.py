@@ -81,7 +81,13 @@ class TransformersGenerator:
         limits = list(max_new_tokens) if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
         # prompts of similar length share a batch, so that little of it is padding
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-        end = self._end(sampling.stop)
+        own_end = self.model.generation_config.eos_token_id
+        eos = (*(own_end if isinstance(own_end, list) else [own_end]), self.tokenizer.eos_token_id)
+        for last in {text[-1] for text in sampling.stop} - self._closers.keys():  # kept: the whole vocabulary is read
+            pieces = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
+            self._closers[last] = frozenset(token for token, piece in enumerate(pieces) if last in piece)
+        closers = frozenset().union(*(self._closers[text[-1]] for text in sampling.stop))
+        end = _End(self.tokenizer, frozenset(token for token in eos if token is not None), sampling.stop, closers)
         done: dict[int, Completion] = {}
         with inference_mode(self.model), plain_generation(self.model.generation_config):
             known = self._turns.take(prompts) if self._turns else {}
@@ -249,15 +255,6 @@ class TransformersGenerator:
     def _padded(self, rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         return padded(rows, self.tokenizer.pad_token_id or 0, self._device)
 
-    def _end(self, stop: tuple[str, ...]) -> _End:
-        own = self.model.generation_config.eos_token_id
-        eos = (*(own if isinstance(own, list) else [own]), self.tokenizer.eos_token_id)
-        for last in {text[-1] for text in stop} - self._closers.keys():
-            pieces = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
-            self._closers[last] = frozenset(token for token, piece in enumerate(pieces) if last in piece)
-        closers = frozenset().union(*(self._closers[text[-1]] for text in stop))
-        return _End(self.tokenizer, frozenset(token for token in eos if token is not None), stop, closers)
-
 
 class _End(NamedTuple):
     """Where turns end: with one of the `eos` tokens, or a stop string.
@@ -298,6 +295,7 @@ class _ChosenLogProbs(LogitsProcessor):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         self._note(input_ids)
+        # Transformers calls given processors before its own temperature
         self.last = torch.log_softmax(scores.float() / self.temperature, dim=-1)
         return scores
 

@@ -65,7 +65,9 @@ class Turns:
         for shared in sharing.plan(new, 1, self._call):
             heads = self._pass(shared.heads, [NOTHING] * len(shared.heads)) if shared.heads else []
             known.update(
-                (tuple(new[row]), heads[owner]) for row, owner in zip(shared.rows, shared.owners, strict=False)
+                # no owners where nothing is shared
+                (tuple(new[row]), heads[owner])
+                for row, owner in zip(shared.rows, shared.owners, strict=False)
             )
         due = [row for row, found in known.items() if len(found.ids) < len(row)]
         for group in sharing.passes([len(row) - len(known[row].ids) for row in due], self._call):
@@ -139,6 +141,7 @@ def _drawn(probs: torch.Tensor) -> torch.Tensor:
     if probs.device.type != "cpu":
         return torch.multinomial(probs, 1)
     # on CPUs `multinomial` is slow: it draws a number for each token of the vocabulary, and here one a row is enough
+    # right: a draw of 0 must not fall on a token of probability 0; the clamp: rounding may give the whole sum
     sums = probs.cumsum(-1, dtype=torch.float64)
     drawn = torch.rand(len(probs), 1, dtype=torch.float64) * sums[:, -1:]
     return torch.searchsorted(sums, drawn, right=True).clamp(max=probs.shape[-1] - 1)

@@ -154,6 +154,7 @@ class VLLM(ABC):
                 ids = ids[:-1]
         if not sampling.logprobs or answer.logprobs is None:
             return Completion(ids, finish)
+        # not strict: ids may have been cut above
         return Completion(ids, finish, [place[token] for token, place in zip(ids, answer.logprobs, strict=False)])
 
 

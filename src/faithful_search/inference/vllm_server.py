@@ -76,33 +76,25 @@ class VLLMServer(VLLM):
         how = (timeout, timeout, _RETRIES, _BACKOFF, concurrency, sys.maxsize)  # a failure ends the call, not a breaker
         self._llm = LLM(Endpoint(self.url, "", key, *how, direct=True))
         self._background = Background(threads=1)
-        self.model, self.positions = self._served()
-        if not self._reports_processed():
-            self.no_logprobs = (
-                f"the vLLM server at {self.url} does not report the log-probs of the distribution it samples from; "
-                "start it with --logprobs-mode processed_logprobs"
-            )
-
-    def _served(self) -> tuple[str, int]:
-        """The model's name there, and its positions."""
         [document] = self._send("/models", [None])
         try:
-            model = document["data"][0]
-            return str(model["id"]), int(model["max_model_len"])
+            self.model, self.positions = str(document["data"][0]["id"]), int(document["data"][0]["max_model_len"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ConfigError(f"what answers at {self.url} is no vLLM server: it names no model") from error
-
-    def _reports_processed(self) -> bool:
-        """Whether the one token that `top_k=1` leaves is certain: so it is in the distribution sampled from."""
-        prompt = self.tokenizer("a", add_special_tokens=False)["input_ids"][:1]
-        how = {"max_tokens": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 1, "min_p": 0.0, "logprobs": 0}
+        # The one token that `top_k=1` leaves is certain in the distribution sampled from, which raw log-probs ignore.
+        prompt = tokenizer("a", add_special_tokens=False)["input_ids"][:1]
+        one = {"max_tokens": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 1, "min_p": 0.0, "logprobs": 0}
         try:
-            [answer] = self._ask([Request(prompt, how)])
+            [answer] = self._ask([Request(prompt, one)])
         except GeneratorError as error:
             if isinstance(error.__cause__, (KeyError, TypeError)):
                 raise ConfigError(f"the vLLM server at {self.url} returns no token ids; take a newer one") from error
             raise
-        return answer.logprobs is not None and abs(answer.logprobs[0][answer.ids[0]]) < 1e-4
+        if answer.logprobs is None or not abs(answer.logprobs[0][answer.ids[0]]) < 1e-4:
+            self.no_logprobs = (
+                f"the vLLM server at {self.url} does not report the log-probs of the distribution it samples from; "
+                "start it with --logprobs-mode processed_logprobs"
+            )
 
     def _ask(self, requests: list[Request]) -> list[Answer]:
         bodies: list[dict[str, Any] | None] = []

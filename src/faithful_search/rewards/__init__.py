@@ -266,7 +266,7 @@ def veritas_mix(
         "think_answer": (ThinkAnswer(answer_judge, soft), think_answer),
     }
     kept = {name: pair for name, pair in every.items() if pair[1]}
-    if warmup is not None:
+    if warmup is not None:  # names that no part could have stay in it, for `Mix` to refuse
         warmup = replace(warmup, parts=tuple(name for name in warmup.parts if name in kept or name not in every))
     parts, weights = {name: one for name, (one, _) in kept.items()}, {name: own for name, (_, own) in kept.items()}
     absent = {name: 0.0 for name in FAITHFULNESS if name in kept}

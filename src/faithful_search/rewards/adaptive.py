@@ -77,4 +77,4 @@ def sigmoid(x: float) -> float:
     """1 / (1 + e^-x), without overflow for any x."""
     if x >= 0:
         return 1 / (1 + math.exp(-x))
-    return math.exp(x) / (1 + math.exp(x))
+    return math.exp(x) / (1 + math.exp(x))  # e^-x would overflow from x = -710 on

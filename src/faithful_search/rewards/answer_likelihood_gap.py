@@ -108,6 +108,7 @@ class AnswerLikelihoodGap(PolicyReward):
         answer = (trajectory.answer or "").strip()
         if not answer:
             return Score(0.0, "no answer given", {"applies": False})
+        # by what they say: the same passage may have been shown in several responses, under other ids
         gone = {(item.title, item.text) for item in AnswerSupport().evidence_for(trajectory)}
         if not gone:
             return Score(0.0, "the answer rests on no evidence", {"applies": False})
@@ -119,6 +120,7 @@ class AnswerLikelihoodGap(PolicyReward):
         if mention is None:
             return Score(None, f"no turn holds the answer as it was read: {answer!r}")
         step, start, end = mention
+        # a passage that holds the answer would not be without it
         fair = [source for source in pool if answer.casefold() not in " ".join(source[1:]).casefold()]
         rng = random.Random(f"{self.seed}:{trajectory.id}")
         responses = {}  # those before the mention that show some of the evidence, without it

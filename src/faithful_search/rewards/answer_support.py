@@ -77,10 +77,21 @@ class AnswerSupport(JudgedReward):
         """Each claim with the evidence; none where there is no evidence or no answer."""
         premises = [passages(self.evidence_for(item)) if _answer(item) else "" for item in trajectories]
         split = [item for item, premise in zip(trajectories, premises, strict=True) if premise]
+        stated: list[list[str] | str] = []  # the claims of each answer, or why they are missing
         if isinstance(self.judge, Writer):
-            claims = iter(_stated(self.judge, split))
+            asked = [Request("claims", {"question": one.question or "", "answer": _answer(one)}) for one in split]
+            try:
+                texts = self.judge.write_batch(asked) if asked else []
+            except JudgeError as error:
+                texts, stated = [], [f"no claims were made of the answer: {error}"] * len(asked)
+            for text in texts:
+                lines = [_BULLET.sub("", line).strip() for line in (text or "").splitlines()]
+                written = [line for line in lines if line]
+                none = [line.rstrip(".").upper() for line in written] == ["NONE"]
+                stated.append([] if none else written or "no claims were made of the answer: nothing was written")
         else:
-            claims = iter([sentences(_answer(item)) for item in split])
+            stated = [sentences(_answer(item)) for item in split]
+        claims = iter(stated)
         found = []
         for item, premise in zip(trajectories, premises, strict=True):
             own = next(claims) if premise else []
@@ -134,19 +145,3 @@ class AnswerSupport(JudgedReward):
 
 def _answer(trajectory: Trajectory) -> str:
     return (trajectory.answer or "").strip()
-
-
-def _stated(writer: Writer, trajectories: Sequence[Trajectory]) -> list[list[str] | str]:
-    """The claims that the writer makes of each answer, an empty list for its NONE; or why they are missing."""
-    requests = [Request("claims", {"question": t.question or "", "answer": _answer(t)}) for t in trajectories]
-    try:
-        texts = writer.write_batch(requests) if requests else []
-    except JudgeError as error:
-        return [f"no claims were made of the answer: {error}"] * len(requests)
-    found: list[list[str] | str] = []
-    for text in texts:
-        lines = [_BULLET.sub("", line).strip() for line in (text or "").splitlines()]
-        claims = [line for line in lines if line]
-        none = [line.rstrip(".").upper() for line in claims] == ["NONE"]
-        found.append([] if none else claims or "no claims were made of the answer: nothing was written")
-    return found

@@ -69,7 +69,20 @@ class Citation(Reward):
         valid = checks.count(ALL_OK)
         parse, consistency, ids = zip(*checks, strict=True)
         failed = next((index for index, check in enumerate(checks, start=1) if check != ALL_OK), None)
-        why = "" if failed is None else f"step {failed + 1}: {_reason(trajectory, failed, checks[failed - 1])}"
+        why = ""
+        if failed is not None:
+            previous, step = trajectory.steps[failed - 1], trajectory.steps[failed]
+            parsed, consistent, _ = checks[failed - 1]
+            if not parsed:
+                why = next((issue.why for issue in step.issues if issue.kind in UNPARSED), "no readable verdict")
+            elif not consistent:
+                mixed = next((issue.why for issue in step.issues if issue.kind == MIXED), "")
+                why = mixed or ("says yes but cites nothing" if step.helpful else "says no but cites evidence")
+            else:
+                held = {item.id for item in previous.evidence}
+                absent = next(ref for ref in step.refs if ref not in held)
+                why = f"cites {absent}, which the previous response does not hold"
+            why = f"step {failed + 1}: {why}"
         parts = {"applies": True, "parse_ok": list(parse), "consistency_ok": list(consistency), "ids_valid": list(ids)}
         steps = (None, *(1.0 if check == ALL_OK else -1.0 for check in checks))
         return Score((2 * valid - len(checks)) / len(checks), why, parts, steps)
@@ -111,21 +124,10 @@ def step_validity(trajectory: Trajectory) -> list[bool]:
 def cited_evidence(trajectory: Trajectory) -> tuple[Evidence, ...]:
     """The evidence that valid yes-steps cite, in order of first citation, each once."""
     found: dict[str, Evidence] = {}
+    # not strict: there is one pair less than steps
     for previous, step, valid in zip(trajectory.steps, trajectory.steps[1:], step_validity(trajectory), strict=False):
         if valid and step.refs:
             by_id = {item.id: item for item in previous.evidence}
             for ref in step.refs:
                 found.setdefault(ref, by_id[ref])
     return tuple(found.values())
-
-
-def _reason(trajectory: Trajectory, index: int, checks: Checks) -> str:
-    previous, step = trajectory.steps[index - 1], trajectory.steps[index]
-    parse, consistent, _ = checks
-    if not parse:
-        return next((issue.why for issue in step.issues if issue.kind in UNPARSED), "no readable verdict")
-    if not consistent:
-        mixed = next((issue.why for issue in step.issues if issue.kind == MIXED), "")
-        return mixed or ("says yes but cites nothing" if step.helpful else "says no but cites evidence")
-    held = {item.id for item in previous.evidence}
-    return f"cites {next(ref for ref in step.refs if ref not in held)}, which the previous response does not hold"

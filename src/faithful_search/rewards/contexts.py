@@ -77,6 +77,7 @@ def decode(tokenizer: Any, ids: list[int]) -> str:
 
 def token_at(tokenizer: Any, ids: list[int], position: int) -> int:
     """The index of the token that holds the character at `position` of the decoded ids."""
+    # a search by halves: a long turn is decoded a few times, and not once for each of its tokens
     return bisect_right(range(1, len(ids) + 1), position, key=lambda k: len(decode(tokenizer, ids[:k])))
 
 

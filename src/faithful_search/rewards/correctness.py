@@ -61,7 +61,18 @@ class Correctness(BatchReward):
             raise ConfigError("Correctness: metric='judge' and judge=… go together; give both or neither")
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        scores = [self._unasked(trajectory) for trajectory in trajectories]
+        scores: list[Score | None] = []
+        for item in trajectories:
+            if not item.answers:
+                scores.append(NO_GOLD)
+            elif not (item.answer or "").strip():
+                scores.append(NO_ANSWER)
+            elif self.judge is not None:  # an exact match costs no question
+                scores.append(EXACT if exact_match(item.answer, item.answers, self.how) else None)
+            else:
+                value = float(_COMPARE[self.metric](item.answer or "", item.answers, self.how))
+                why = "" if value == 1.0 else f"{item.answer!r} against {' | '.join(item.answers)}"
+                scores.append(Score(value, why))
         asked = [
             Pair("\n\n".join(item.answers), item.answer or "", item.question or "", "correctness")
             for item, score in zip(trajectories, scores, strict=True)
@@ -76,15 +87,4 @@ class Correctness(BatchReward):
                 why = verdict.why or ("" if verdict.label else "not upheld by the judge")
                 judged.append(Score(float(verdict.label), why, {"p": verdict.p, "exact_match": False, **told}))
         found = iter(judged)
-        return [score or next(found) for score in scores]
-
-    def _unasked(self, trajectory: Trajectory) -> Score | None:
-        """The score where no judge is needed."""
-        if not trajectory.answers:
-            return NO_GOLD
-        if not (trajectory.answer or "").strip():
-            return NO_ANSWER
-        if self.judge is not None:  # an exact match costs no question
-            return EXACT if exact_match(trajectory.answer, trajectory.answers, self.how) else None
-        value = float(_COMPARE[self.metric](trajectory.answer or "", trajectory.answers, self.how))
-        return Score(value, "" if value == 1.0 else f"{trajectory.answer!r} against {' | '.join(trajectory.answers)}")
+        return [score or next(found) for score in scores]  # a score is true, also one of 0.0

@@ -14,7 +14,7 @@ from ..trajectory import Evidence, Trajectory
 from ..world import Change
 from .base import PolicyReward, Score
 from .citation import step_validity
-from .contexts import Transcript, Transcripts, choice_ids, context_with, locate_verdict, real_context, turn_ids
+from .contexts import Transcripts, choice_ids, context_with, locate_verdict, real_context, turn_ids
 from .perturbation import Foils, Passage, Source, asked_for, degrade, foil_passages, lure, query_of, sources, stating
 
 Chosen = list[tuple[int, random.Random]]
@@ -125,6 +125,7 @@ class EvidenceSensitivity(PolicyReward):
         choices = [probe.choices for probe in every for _ in range(2)]
         # asked even when there is nothing to ask: where weights are shared out, others need this process's passes
         rows = self.bound_policy.choice_probs(prompts, choices)
+        # both words may be so improbable that their probabilities are 0
         yes = [row[0] if len(row) == 1 else row[0] / sum(row) if sum(row) else 0.0 for row in rows]
         answered = iter(map(_Answered, every, yes[::2], yes[1::2]))
         answers = [[next(answered) for _ in own] for own in probes]
@@ -133,8 +134,25 @@ class EvidenceSensitivity(PolicyReward):
             moves = self.gather([(one.probe.yes_case, one.move) for own in answers for one in own])
             for case in {case for case, _ in moves}:
                 own_moves = [move for kind, move in moves if kind == case]
-                premiums[case] = math.fsum(own_moves) / len(own_moves)
-        return [_mean(len(row.steps), own, premiums) for row, own in zip(trajectories, answers, strict=True)]
+                premiums[case] = math.fsum(own_moves) / len(own_moves)  # exact, in whatever order they come
+        scores = []
+        for row, own in zip(trajectories, answers, strict=True):
+            if not own:
+                scores.append(Score(0.0, "no step whose verdict can be probed", {"applies": False}))
+                continue
+            earned, told = {}, []
+            for one in own:
+                earned[one.probe.step] = one.move - premiums.get(one.probe.yes_case, 0.0)
+                kind, replaced = ("yes", "replaced") if one.probe.yes_case else ("no", "lure")
+                step = {"step": one.probe.step, "case": kind, "q": one.q, "q_perturbed": one.perturbed}
+                told.append({**step, replaced: one.probe.made_by})
+            worst = min(own, key=lambda one: one.move)
+            why = f"step {worst.probe.step}: p(yes) did not follow the evidence ({worst.move:+.3f})"
+            parts = {"applies": True, "raw": sum(one.move for one in own) / len(own), "steps": told}
+            steps = tuple(earned.get(number) for number in range(1, len(row.steps) + 1))
+            value = sum(earned.values()) / len(earned)
+            scores.append(Score(value, "" if worst.move > 0 else why, parts, steps))
+        return scores
 
     def probes(self, trajectories: Sequence[Trajectory]) -> list[list[Probe]]:
         """What the policy is asked about each trajectory, step by step.
@@ -151,9 +169,20 @@ class EvidenceSensitivity(PolicyReward):
         for probes, trajectory, steps, own in zip(found, trajectories, chosen, lures, strict=True):
             if steps:
                 transcript = transcripts.of(trajectory)
+                tokens, chat = transcript.tokens, transcript.chat
                 for index, rng in steps:
                     evidence, made_by = self._perturbed(trajectory, index, pool, rng, own.get(index))
-                    probes.append(self._probe(transcript, index, evidence, made_by))
+                    turn, said_yes = turn_ids(tokens, index), bool(trajectory.steps[index].helpful)
+                    verdict = locate_verdict(chat.tokenizer, turn, f"trajectory {trajectory.id!r}, step {index + 1}")
+                    # the word that was sampled is asked for as the token that was sampled
+                    choices = [
+                        [turn[verdict.index]] if (word == "yes") is said_yes else choice_ids(chat, verdict.lead, word)
+                        for word in (("yes", "no") if self.normalize else ("yes",))
+                    ]
+                    real = real_context(tokens, index, verdict.index)
+                    responses = {index - 1: transcript.response(index - 1, evidence)}
+                    perturbed = context_with(tokens, index, verdict.index, responses)
+                    probes.append(Probe(index + 1, said_yes, real, perturbed, choices, made_by))
         return found
 
     def _chosen(self, trajectory: Trajectory) -> Chosen:
@@ -208,24 +237,11 @@ class EvidenceSensitivity(PolicyReward):
             return lure(previous, question, rng, self.replace_titles, passage), made_by
         known = self._foils_of(trajectory)
         foils = self._drawn(known, rng)
+        # what else states the fact goes in every probe, also in one that gets unrelated passages
         gone = {*step.refs, *(stating(previous, question, known) if known else ())}
         found = foil_passages(previous, gone, question, foils, rng) if foils else {}
         evidence = degrade(previous, gone, question, pool, rng, self.replace_titles, found)
         return evidence, "foil" if found else "unrelated"
-
-    def _probe(self, transcript: Transcript, index: int, evidence: Sequence[Evidence], made_by: str) -> Probe:
-        trajectory, tokens, chat = transcript.trajectory, transcript.tokens, transcript.chat
-        turn, said_yes = turn_ids(tokens, index), bool(trajectory.steps[index].helpful)
-        verdict = locate_verdict(chat.tokenizer, turn, f"trajectory {trajectory.id!r}, step {index + 1}")
-        # the word that was sampled is asked for as the token that was sampled
-        choices = [
-            [turn[verdict.index]] if (word == "yes") is said_yes else choice_ids(chat, verdict.lead, word)
-            for word in (("yes", "no") if self.normalize else ("yes",))
-        ]
-        real = real_context(tokens, index, verdict.index)
-        responses = {index - 1: transcript.response(index - 1, evidence)}
-        perturbed = context_with(tokens, index, verdict.index, responses)
-        return Probe(index + 1, said_yes, real, perturbed, choices, made_by)
 
     def _foils_of(self, trajectory: Trajectory) -> Foils | None:
         """The foils of the world that the rollout was in."""
@@ -274,18 +290,3 @@ def eligible_steps(trajectory: Trajectory) -> list[int]:
     """Indices (0-based) of steps with R_cite^t = +1 whose previous response holds evidence."""
     validity = enumerate(step_validity(trajectory), start=1)
     return [index for index, valid in validity if valid and trajectory.steps[index - 1].evidence]
-
-
-def _mean(count: int, answers: Sequence[_Answered], premiums: dict[bool, float]) -> Score:
-    if not answers:
-        return Score(0.0, "no step whose verdict can be probed", {"applies": False})
-    earned, told = {}, []
-    for one in answers:
-        earned[one.probe.step] = one.move - premiums.get(one.probe.yes_case, 0.0)
-        case, replaced = ("yes", "replaced") if one.probe.yes_case else ("no", "lure")
-        step = {"step": one.probe.step, "case": case, "q": one.q, "q_perturbed": one.perturbed}
-        told.append({**step, replaced: one.probe.made_by})
-    worst = min(answers, key=lambda one: one.move)
-    why = "" if worst.move > 0 else f"step {worst.probe.step}: p(yes) did not follow the evidence ({worst.move:+.3f})"
-    parts = {"applies": True, "raw": sum(one.move for one in answers) / len(answers), "steps": told}
-    return Score(sum(earned.values()) / len(earned), why, parts, tuple(earned.get(n) for n in range(1, count + 1)))

@@ -206,7 +206,13 @@ class Mix(BatchReward):
             if weight == 0:  # nor does it empty the row: before a warm-up a judge that is down costs nothing
                 continue
             value = 0.0
-            for component, share in self._shares(name, alpha or 0.0):
+            part, shares = self.parts[name], [(name, 1.0)]
+            if isinstance(part, Adaptive):
+                process = cast(float, alpha)  # there is one where a part is adaptive
+                shares = [(part.outcome.name, 1 - process)]
+                if part.fixed != 0:  # else the process was not even scored
+                    shares.insert(0, (part.process.name, process))
+            for component, share in shares:
                 if name in self.only_right and component != outcome:
                     if right is None:
                         return _missing(outcome, row[outcome], told)
@@ -223,17 +229,8 @@ class Mix(BatchReward):
         rows = [[weight * own * len(credit) for own in credit] for weight, credit in earned if credit]
         return Score(total, "", told, tuple(map(sum, zip(*rows, strict=True))))
 
-    def _shares(self, name: str, alpha: float) -> Iterator[tuple[str, float]]:
-        """The components of a part, each with how much of its value counts."""
-        part = self.parts[name]
-        if not isinstance(part, Adaptive):
-            yield name, 1.0
-            return
-        if part.fixed != 0:
-            yield part.process.name, alpha
-        yield part.outcome.name, 1 - alpha
-
     def _value(self, name: str, score: Score) -> float | None:
+        # where a judge abstained nobody knows: that is no absence
         applies = score.value is not None or score.parts.get("abstained")
         return score.value if applies else self.absent.get(name)
 

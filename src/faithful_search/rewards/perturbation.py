@@ -81,6 +81,7 @@ def corpus_snippets(rows: Iterable[Mapping[str, Any]], n: int = 256, seed: int =
     passages = {(str(row.get("title") or ""), str(row["text"])) for row in rows if str(row.get("text") or "").strip()}
     if not passages:
         raise DataError("corpus_snippets: no row has a text; rows need `title` and `text`")
+    # sorted, since a set has another order in each process
     return tuple(random.Random(f"snippets:{seed}").sample(sorted(passages), min(n, len(passages))))
 
 

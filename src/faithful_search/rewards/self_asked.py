@@ -81,7 +81,7 @@ class SelfAsked(PolicyReward):
             else:
                 judged.append(Score(value, reply.strip(), {"reply": reply}))
         found = iter(judged)
-        return [score or next(found) for score in scores]
+        return [score or next(found) for score in scores]  # a score is true, also one of 0.0
 
     def replies(self, trajectories: Sequence[Trajectory]) -> list[str]:
         """What the policy says about each trajectory."""

@@ -62,10 +62,21 @@ class SourceGated(BatchReward):
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         outcomes = self.outcome.score_batch(trajectories)
-        settled = [
-            self._settled(item) if outcome.value else _UNASKED
-            for item, outcome in zip(trajectories, outcomes, strict=True)
-        ]
+        settled: list[Score | None] = []
+        for item, outcome in zip(trajectories, outcomes, strict=True):
+            if not outcome.value:
+                settled.append(_UNASKED)
+                continue
+            answer = normalize(item.answer or "")
+            if answer == ABSTENTION:
+                called = any(step.call for step in item.steps)
+                settled.append(Score(float(called), "" if called else "no tool was asked"))
+            # any passage holds such words, or none does, whatever the answer rests on
+            elif answer in ("yes", "no") and is_lexical(self.support.judge):
+                held = bool(self.support.evidence_for(item))
+                settled.append(Score(float(held), "" if held else f"{answer!r} rests on no evidence"))
+            else:
+                settled.append(None)
         asked = [item for item, score in zip(trajectories, settled, strict=True) if score is None]
         judged = iter(self.support.score_batch(asked))
         scores = []
@@ -83,15 +94,3 @@ class SourceGated(BatchReward):
             else:
                 scores.append(Score(outcome.value, outcome.why, {**told, "supported": True}))
         return scores
-
-    def _settled(self, trajectory: Trajectory) -> Score | None:
-        """R_ans of answers that no passage can hold."""
-        answer = normalize(trajectory.answer or "")
-        if answer == ABSTENTION:
-            called = any(step.call for step in trajectory.steps)
-            return Score(float(called), "" if called else "no tool was asked")
-        # any passage holds such words, or none does, whatever the answer rests on
-        if answer in ("yes", "no") and is_lexical(self.support.judge):
-            held = bool(self.support.evidence_for(trajectory))
-            return Score(float(held), "" if held else f"{answer!r} rests on no evidence")
-        return None

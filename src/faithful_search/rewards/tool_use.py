@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from ..errors import ConfigError
 from ..judges.grounding import claims, terms
@@ -74,8 +74,13 @@ class ToolUse(Reward):
             return Score(None, "no tool was called" if self.what == "repeated" else "no call returned evidence")
         if self.what == "repeated":
             first: dict[str, int] = {}
-            wasted = [i for i in calls if first.setdefault(_key(steps[i].call), i) != i]
-            why = "this call was made before"
+            wasted, why = [], "this call was made before"
+            for i in calls:
+                call = cast(ToolCall, steps[i].call)
+                simple = _simple(call.arguments) if call.arguments else normalize(call.raw, "pokee")
+                key = json.dumps([call.name, simple], sort_keys=True, default=str)
+                if first.setdefault(key, i) != i:
+                    wasted.append(i)
         elif self.what == "uncited":
             cited = {i for i, valid in enumerate(step_validity(trajectory)) if valid and steps[i + 1].refs}
             wasted, why = [i for i in calls if i not in cited], "nothing later cites what this call returned"
@@ -111,16 +116,10 @@ class ToolUse(Reward):
         return used
 
 
-def _key(call: ToolCall | None) -> str:
-    if call is None:
-        return ""
-    simple = _simple(call.arguments) if call.arguments else normalize(call.raw, "pokee")
-    return json.dumps([call.name, simple], sort_keys=True, default=str)
-
-
 def _simple(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _simple(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_simple(item) for item in value]
+    # of signs alone nothing would be left: they stay, or all of them would be alike
     return (normalize(value, "pokee") or value) if isinstance(value, str) else value

@@ -53,7 +53,28 @@ class Engine:
         self.dialect = dialects.load(dialect) if isinstance(dialect, str) else dialect
         self.limits = limits or Limits()
         self.chat = ChatFormat.of(generator.tokenizer, self.dialect)
-        _check(self.limits, self.chat)
+        if self.limits.verify and not self.dialect.verifies:
+            raise ConfigError(
+                f"verify: an agent of dialect {self.dialect.name!r} has no mode in which it checks its answers; leave "
+                "it off, or take dialect 'pokee'"
+            )
+        if self.limits.force_answer and not self.chat.answer_opening:
+            raise ConfigError(
+                f"force_answer: dialect {self.dialect.name!r} has no tag that opens an answer; leave it off, or take a "
+                "dialect that has one, such as 'search_r1'"
+            )
+        if self.limits.kept_responses and self.dialect.observation_role is not None:
+            raise ConfigError(
+                f"kept_responses: dialect {self.dialect.name!r} writes each tool response as a message of a chat, "
+                "which cannot be left out; leave it at 0, or take dialect 'search_r1'"
+            )
+        # shortening a response keeps its tags: what no longer fits within them could not be shortened
+        frame = len(self.chat.encode(self.chat.render_observation(()))) if self.limits.observation_tokens else 0
+        if self.limits.observation_tokens < frame:
+            raise ConfigError(
+                f"observation_tokens={self.limits.observation_tokens} is too few: an empty tool response of dialect "
+                f"{self.dialect.name!r} takes {frame} tokens; give several hundred, or 0 for no limit"
+            )
         self.sampling = msgspec.structs.replace(
             sampling or Sampling(), stop=self.dialect.stop + self.chat.stop, max_new_tokens=self.limits.turn_tokens
         )
@@ -92,7 +113,7 @@ class Engine:
                         if on_end is not None:
                             on_end(ended[number])
             finally:
-                for session in sessions.values():
+                for session in sessions.values():  # after an error: calls may still be under way
                     session.close()
         return [ended[number] for number in sorted(ended)]
 
@@ -111,27 +132,3 @@ class Engine:
                     issue.why, form=self.dialect.call_form(self.toolbox.names)
                 )
             episodes[number].take_observation(observation)
-
-
-def _check(limits: Limits, chat: ChatFormat) -> None:
-    if limits.verify and not chat.dialect.verifies:
-        raise ConfigError(
-            f"verify: an agent of dialect {chat.dialect.name!r} has no mode in which it checks its answers; leave it "
-            "off, or take dialect 'pokee'"
-        )
-    if limits.force_answer and not chat.answer_opening:
-        raise ConfigError(
-            f"force_answer: dialect {chat.dialect.name!r} has no tag that opens an answer; leave it off, or take a "
-            "dialect that has one, such as 'search_r1'"
-        )
-    if limits.kept_responses and chat.dialect.observation_role is not None:
-        raise ConfigError(
-            f"kept_responses: dialect {chat.dialect.name!r} writes each tool response as a message of a chat, which "
-            "cannot be left out; leave it at 0, or take dialect 'search_r1'"
-        )
-    frame = len(chat.encode(chat.render_observation(()))) if limits.observation_tokens else 0
-    if limits.observation_tokens < frame:
-        raise ConfigError(
-            f"observation_tokens={limits.observation_tokens} is too few: an empty tool response of dialect "
-            f"{chat.dialect.name!r} takes {frame} tokens; give several hundred, or 0 for no limit"
-        )

@@ -145,13 +145,13 @@ def _method(tool: Tool) -> Callable[..., Any]:
     name = tool.name
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name in _RESERVED:
         raise ConfigError(f"the tool {name!r} cannot be a function or a method; give it another name")
-    hints = get_type_hints(method_of(tool))
+    hints = get_type_hints(method_of(tool))  # annotations may be strings, of names that are not known here
     own = inspect.signature(method_of(tool)).parameters
     parameters = [parameter.replace(annotation=hints[key]) for key, parameter in own.items()]
 
     # Whatever the model passes goes to the toolbox, which checks it and answers with a note the policy can act on.
     async def method(self: SearchEnvironment, /, *values: Any, **arguments: Any) -> str:
-        observations = self.observations
+        observations = self.observations  # of this rollout, also if it is over when the tool returns
         given = {**dict(zip(own, values, strict=False)), **arguments}
         observation = await self._toolbox.call(ToolCall(name, given), self._session)
         observations.append(observation)

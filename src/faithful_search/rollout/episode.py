@@ -125,8 +125,14 @@ class Episode:
         said = None if calls or self.forced else self.chat.dialect.controller(self.steps, self.limits.verify)
         if said is None and (step.answer is not None or step.verified):
             self._finish("answered_forced" if self.forced else "answered")
-        elif len(self.steps) >= self.limits.turns:
-            self._take_last()
+        elif len(self.steps) >= self.limits.turns:  # the end, unless the agent is made to answer now
+            wanted = self.limits.force_answer and not self.forced and self._answer is None and self.chat.answer_opening
+            made = self.chat.dialect.force_answer(self.steps[-1]) if wanted else None
+            if made is None or not self._append_response(made[1], self.chat.answer_opening):
+                self._finish("turn_limit")
+            else:
+                self.steps[-1] = self._with_response(*made) if made[0].note else made[0]
+                self.forced = self.chat.answer_opening
         elif completion.finish == "length" and any(issue.kind == "call_unclosed" for issue in step.issues):
             self._finish(self._cut())
         elif calls:
@@ -182,7 +188,14 @@ class Episode:
         opened = self.chat.opened(first=not self.steps) + self.forced
         text = opened + self.chat.tokenizer.decode(own, skip_special_tokens=False)
         step = self.chat.dialect.parse_turn(text, first=not self.steps)
-        step = _shift(step, self._length)
+        # places in the turn become places in the whole text
+        by = self._length
+        spans = {part: (start + by, end + by) for part, (start, end) in step.spans.items()}
+        issues = tuple(
+            msgspec.structs.replace(issue, span=(issue.span[0] + by, issue.span[1] + by)) if issue.span else issue
+            for issue in step.issues
+        )
+        step = msgspec.structs.replace(step, spans=spans, issues=issues)
         self._say(text)
         # A call in broken JSON that can only have been meant as one thing is run; its issues stay.
         broken = {"call_json"} == {issue.kind for issue in step.issues if issue.kind.startswith("call_")}
@@ -198,17 +211,6 @@ class Episode:
 
     def _cut(self) -> str:
         return "token_limit" if len(self.ids) >= self.limits.total_tokens else "turn_token_limit"
-
-    def _take_last(self) -> None:
-        """The last turn gave no answer: the end, unless the agent is made to answer now."""
-        wanted = self.limits.force_answer and not self.forced and self._answer is None and self.chat.answer_opening
-        made = self.chat.dialect.force_answer(self.steps[-1]) if wanted else None
-        if made is None or not self._append_response(made[1], self.chat.answer_opening):
-            self._finish("turn_limit")
-            return
-        step, said = made
-        self.steps[-1] = self._with_response(step, said) if step.note else step
-        self.forced = self.chat.answer_opening
 
     def _written(self, shown: Observation) -> str:
         return self.chat.render_observation(shown.evidence, shown.note)
@@ -240,6 +242,7 @@ class Episode:
         if mask and logprobs is None:  # of a turn without them the whole episode has none
             self.logprobs = None
         if self.logprobs is not None:
+            # of what the environment wrote there are none: it is masked
             self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
 
     def _finish(self, reason: str) -> None:
@@ -278,12 +281,3 @@ def unreadable(step: Step) -> Issue:
     """Why the call of this turn could be neither read nor repaired."""
     found = (issue for issue in step.issues if issue.kind.startswith("call_"))
     return next(found, Issue("call_json", "it has no readable form", step.spans["call"]))
-
-
-def _shift(step: Step, by: int) -> Step:
-    spans = {part: (start + by, end + by) for part, (start, end) in step.spans.items()}
-    issues = tuple(
-        msgspec.structs.replace(issue, span=(issue.span[0] + by, issue.span[1] + by)) if issue.span else issue
-        for issue in step.issues
-    )
-    return msgspec.structs.replace(step, spans=spans, issues=issues)

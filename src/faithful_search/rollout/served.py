@@ -144,8 +144,12 @@ class ServedAgent:
                     on_step(task.id, step)
             told = len(found.steps)
             if not goes_on:
+                # What was written until such a reply was cut is a thought: every text without calls reads as an answer.
                 if reply.cut and take == self._take_calls and found.answer is not None:
-                    found = _unanswered(found)
+                    *steps, last = found.steps
+                    said = "\n\n".join(filter(None, (last.think, last.answer)))
+                    thought = msgspec.structs.replace(last, think=said, answer=None)
+                    found = msgspec.structs.replace(found, steps=(*steps, thought), answer=None)
                 ended = "turn_token_limit" if reply.cut else "no_action"
                 reason = "answered" if found.answer is not None else ended
                 break
@@ -196,11 +200,3 @@ class ServedAgent:
         if not isinstance(arguments, dict):
             return self.toolbox.describe_malformed("its arguments are not a JSON object")
         return await self.toolbox.call(ToolCall(call.name, arguments), session)
-
-
-def _unanswered(found: Trajectory) -> Trajectory:
-    """What was written until the reply was cut is a thought, no answer."""
-    *steps, last = found.steps
-    said = "\n\n".join(filter(None, (last.think, last.answer)))
-    thought = msgspec.structs.replace(last, think=said, answer=None)
-    return msgspec.structs.replace(found, steps=(*steps, thought), answer=None)

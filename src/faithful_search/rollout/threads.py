@@ -142,9 +142,21 @@ def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
     texts = sum(1 + len(step.evidence) for step in thread.steps) or 1
     # Less and less room for each text, until all of them fit.
     for room in (longest, longest // texts, longest // (2 * texts), 80):
-        text = "\n".join(
-            line for number, step in enumerate(thread.steps, start=1) for line in _told(number, step, room)
-        )
+        lines: list[str] = []
+        for number, step in enumerate(thread.steps, start=1):
+            lines.append(f"STEP {number} {shortened(step.think.strip(), room)}" if step.think else f"STEP {number}")
+            if step.call is not None:
+                lines.append(f"call: {step.call.name} {shortened(str(step.call.arguments), room)}")
+            for item in step.evidence:
+                where = " ".join(filter(None, (item.id, item.title, item.url)))
+                lines.append(f"- {where}: {shortened(item.text, room)}")
+            if step.note:
+                lines.append(f"- {shortened(step.note, room)}")
+            if step.answer is not None:
+                lines.append(f"answered: {step.answer}")
+            if step.verified is not None:
+                lines.append(f"own check: {'correct' if step.verified else 'incorrect'}")
+        text = "\n".join(lines)
         if len(text) <= longest:
             break
     ended = f"answer: {thread.answer}" if thread.answer else f"no answer ({thread.stop_reason or 'not ended'})"
@@ -203,22 +215,6 @@ def _rests_on(threads: Sequence[Trajectory], answer: str | None, thought: str, b
     chosen = threads[own[0] - 1] if own else pooled(threads, answer, thought)
     told = {"by": by, "thread": own[0] if own else None, "of": len(threads), "analysis": thought}
     return msgspec.structs.replace(chosen, meta={**chosen.meta, "research": told})
-
-
-def _told(number: int, step: Step, room: int) -> list[str]:
-    lines = [f"STEP {number} {shortened(step.think.strip(), room)}"] if step.think else [f"STEP {number}"]
-    if step.call is not None:
-        lines.append(f"call: {step.call.name} {shortened(str(step.call.arguments), room)}")
-    for item in step.evidence:
-        where = " ".join(filter(None, (item.id, item.title, item.url)))
-        lines.append(f"- {where}: {shortened(item.text, room)}")
-    if step.note:
-        lines.append(f"- {shortened(step.note, room)}")
-    if step.answer is not None:
-        lines.append(f"answered: {step.answer}")
-    if step.verified is not None:
-        lines.append(f"own check: {'correct' if step.verified else 'incorrect'}")
-    return lines
 
 
 def _key(answer: str) -> str:

@@ -176,6 +176,7 @@ class Bodies:
         told = header(scope, b"content-length")
         if told.isdigit() and int(told[:18]) > self._limits.body_bytes:
             raise self._too_large()
+        # by a function of its own, which drops the pieces: while the request is answered, a body is held only once
         body = await self._read(receive)
         self._whole += len(body)
         try:

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,7 @@ class Judging:
         except JudgeError as error:
             return [Verdict(None, None, str(error), self.judge.name)] * len(pairs)
         except Exception as error:
+            # which of the pairs it was shows when each is asked about alone
             if len(pairs) > 1:
                 return [verdict for pair in pairs for verdict in self._judge_all([pair])]
             _LOG.exception("a pair could not be judged")
@@ -147,20 +149,17 @@ class _AbstainedError(Exception):
         self.verdict = verdict
 
 
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value, sort_keys=True)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
 def identity(judge: Judge) -> list[Any]:
     """What a verdict depends on besides the pair: the judge's kind, name and settings, and which weights it has."""
     known: Any = judge
     fields: Sequence[Any] = dataclasses.fields(known) if dataclasses.is_dataclass(judge) else ()
     settings = [[item.name, getattr(judge, item.name)] for item in fields if item.repr]
-    plain = [setting for setting in settings if _is_json(setting)]
+    plain = []
+    for setting in settings:
+        # what cannot be written into a key is left out: a model in memory is known by its weights below
+        with suppress(TypeError, ValueError):
+            json.dumps(setting, sort_keys=True)
+            plain.append(setting)
     # the weights: the revision on the Hub, or size and time of every file in the model's directory
     held = next((getattr(judge, name) for name in ("generator", "encoder") if hasattr(judge, name)), known)
     config = getattr(getattr(held, "model", None), "config", None)

@@ -78,6 +78,7 @@ def in_time(app: App, limits: Limits) -> App:
                 messages = [{"type": "http.request", "body": body, "more_body": False}]
 
                 async def replay() -> Any:
+                    # after the body the server tells only that the client has gone
                     return messages.pop() if messages else await receive()
 
                 return await app(scope, replay, send)

@@ -17,6 +17,7 @@ class Counter:
     def __init__(self, name: str, about: str, labels: Sequence[str] = (), kind: str = "counter") -> None:
         self.name, self.labels = name, tuple(labels)
         self._head = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+        # without labels there is one number, which is shown as 0 before anything is counted
         self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
         self._lock = threading.Lock()
 
@@ -53,6 +54,7 @@ class Histogram:
     def observe(self, value: float) -> None:
         """Count one observation."""
         with self._lock:
+            # left: a value that equals a bound counts below it, as `le` says
             self._counts[bisect_left(self.bounds, value)] += 1
             self._sum += value
 
@@ -77,6 +79,7 @@ class Metrics:
 
     def text(self) -> str:
         """All of it, for `GET /metrics`."""
+        # the attributes are the metrics, those of a subclass after the common ones
         return "\n".join(line for item in vars(self).values() for line in item.lines()) + "\n"
 
 

@@ -80,7 +80,7 @@ def serve(
 
     old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        bound.listen(_BACKLOG)
+        bound.listen(_BACKLOG)  # from now on clients are queued, so that none told of it by `ready` is refused
         ready()
         server.run(sockets=[bound])  # it installs handlers of its own, and passes on to ours afterwards what came
     except OSError as error:
@@ -98,7 +98,7 @@ def running(app: App, host: str = "127.0.0.1", drain: float = 10.0) -> Iterator[
     server = _server(app, drain)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="faithful-search-serve", daemon=True)
     thread.start()
-    while not server.started and thread.is_alive():
+    while not server.started and thread.is_alive():  # one that cannot start would be waited for without end
         time.sleep(0.005)
     try:
         yield url_of(bound)
@@ -125,6 +125,6 @@ def _server(app: App, drain: float, names: Sequence[str] = ()) -> Server:
             ws="none",
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=max(1, round(drain)),
+            timeout_graceful_shutdown=max(1, round(drain)),  # it takes whole seconds
         )
     )

@@ -30,7 +30,6 @@ from .retrieval.index_folder import read_manifest
 from .retrieval.passages import Passages
 from .toolbox import Toolbox
 from .web import providers
-from .web.providers import Provider
 from .web.readers import Fetch, Jina, Reader
 from .web_search import WebSearch
 from .wikidata import Wikidata
@@ -139,9 +138,25 @@ class ToolArguments:
         if (self.web_search == "searxng") != (self.searxng_url is not None):
             raise ConfigError("--web_search searxng and --searxng_url go together")
         if self.web_search != "none":
-            yield WebSearch(self._provider(), **named("web_search"))
+            if self.web_search not in providers.names():
+                known = ", ".join(providers.names())
+                raise ConfigError(f"unknown web_search {self.web_search!r}; there are: {known}, none")
+            # the package behind ddgs brings its own client
+            service: dict[str, Any] = {} if self.web_search == "ddgs" else {"http": self._http()}
+            if self.searxng_url is not None:
+                service["url"] = self.searxng_url
+            yield WebSearch(providers.load(self.web_search)(**service), **named("web_search"))
         if self.browse != "none":
-            yield self._browse(condenser, **named("browse"))
+            # agents choose what is read: what is not public is refused here, also where another machine would fetch it
+            guard = Guard(tuple(filter(None, (entry.strip() for entry in self.browse_allow.split(",")))))
+            readers: dict[str, Reader] = {
+                "fetch": Fetch(self._http(guard=guard)),
+                "jina": Jina(guard=guard, http=self._http()),
+            }
+            if self.browse not in readers:
+                raise ConfigError(f"unknown browse {self.browse!r}; there are: {', '.join(readers)}, none")
+            how: dict[str, Any] = {"cache": self._cache, "condenser": condenser, **named("browse")}
+            yield Browse(readers[self.browse], timeout=_SHARE * self.tool_timeout, **how)
         if self.corpus != "none":
             yield open_search(self.corpus, http=self._http(), **named("local_search"))
         if self.triples == "wikidata":
@@ -155,27 +170,6 @@ class ToolArguments:
             yield open_search(self.domain_corpus, description=self.domain_description, http=self._http(), **about)
         if self.negative_tool:
             yield Irrelevant(top_k=self.search_top_k)
-
-    def _provider(self) -> Provider:
-        if self.web_search not in providers.names():
-            known = ", ".join(providers.names())
-            raise ConfigError(f"unknown web_search {self.web_search!r}; there are: {known}, none")
-        about: dict[str, Any] = {} if self.web_search == "ddgs" else {"http": self._http()}
-        if self.searxng_url is not None:
-            about["url"] = self.searxng_url
-        return providers.load(self.web_search)(**about)
-
-    def _browse(self, condenser: Condenser | None, **about: Any) -> Browse:
-        # agents choose what is read: what is not public is refused here, also where another machine would fetch it
-        guard = Guard(tuple(filter(None, (entry.strip() for entry in self.browse_allow.split(",")))))
-        readers: dict[str, Reader] = {
-            "fetch": Fetch(self._http(guard=guard)),
-            "jina": Jina(guard=guard, http=self._http()),
-        }
-        if self.browse not in readers:
-            raise ConfigError(f"unknown browse {self.browse!r}; there are: {', '.join(readers)}, none")
-        timeout = _SHARE * self.tool_timeout
-        return Browse(readers[self.browse], timeout=timeout, cache=self._cache, condenser=condenser, **about)
 
     def _http(self, **how: Any) -> Http:
         """One client for each service, which gives up before the toolbox does: then the policy reads why."""

@@ -24,9 +24,9 @@ from .kept import kept
 from .retrieval.bm25 import rank
 from .schema import MOST, one_or_several
 from .web import pages
-from .web.pages import Page, Reading
+from .web.pages import Reading
 from .web.pages.plain import clean
-from .web.readers import Document, Fetch, Reader
+from .web.readers import Fetch, Reader
 
 _MATERIAL = 12  # paragraphs of a page that a summary is made from
 _log = logging.getLogger(__name__)
@@ -121,7 +121,18 @@ class Browse(Tool):
         async def read() -> list[Evidence]:
             document = await self.reader.fetch(url)
             page = await asyncio.to_thread(pages.read, document.body, document.content_type, self.reading, deadline)
-            return _paragraphs(page, document)
+            address = urldefrag(document.url).url
+            parts = urlsplit(address)
+            # a page without a title is called by the last part of its address
+            last = clean(unquote(parts.path.rstrip("/").rpartition("/")[2], errors="replace"))
+            title = clean(document.title) or page.title or last or parts.netloc
+            cut = f"only {page.cut} were read" if page.cut else ""
+            found = []
+            for number, paragraph in enumerate(page.paragraphs, start=1):
+                where = "; ".join(filter(None, (paragraph.place, cut)))
+                named, source = f"{title} ({where})" if where else title, f"{address}#paragraph-{number}"
+                found.append(Evidence(text=paragraph.text, title=named, source=source, url=address))
+            return found
 
         key = key_of(page=url, reader=self.reader.cache_key, reading=repr(self.reading))
         try:
@@ -152,20 +163,6 @@ class Browse(Tool):
         except (TimeoutError, ToolError) as error:
             _log.warning("no summary, so the paragraphs themselves are shown: %s", str(error) or "it took too long")
             return None
-
-
-def _paragraphs(page: Page, document: Document) -> list[Evidence]:
-    url = urldefrag(document.url).url
-    parts = urlsplit(url)
-    # a page without a title is called by the last part of its address
-    last = clean(unquote(parts.path.rstrip("/").rpartition("/")[2], errors="replace"))
-    title = clean(document.title) or page.title or last or parts.netloc
-    found = []
-    for number, paragraph in enumerate(page.paragraphs, start=1):
-        where = "; ".join(filter(None, (paragraph.place, f"only {page.cut} were read" if page.cut else "")))
-        named = f"{title} ({where})" if where else title
-        found.append(Evidence(text=paragraph.text, title=named, source=f"{url}#paragraph-{number}", url=url))
-    return found
 
 
 def _chosen(query: str, found: Sequence[list[Evidence]], top_k: int) -> list[Evidence]:

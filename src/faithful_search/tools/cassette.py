@@ -138,7 +138,17 @@ class Cassette:
         if (known := self._calls.get(asked.key)) is not None:
             return known.outcome()
         if self.mode == "replay":
-            raise CassetteMiss(self._explain(asked))
+            missed = f"{asked.tool} {asked.shown} is not in the cassette {self.path.name}"
+            missed += '; record it once with mode="record".'
+            others = {call.shown for call in self._calls.values() if call.tool == asked.tool}
+            if not others:
+                there = ", ".join(sorted({call.tool for call in self._calls.values()})) or "nothing"
+                raise CassetteMiss(f"{missed} No call of this tool is recorded; recorded: {there}.")
+            # difflib takes long, so that words choose what it compares
+            words = set(asked.shown.lower().split())
+            near = heapq.nlargest(_CANDIDATES, sorted(others), lambda shown: len(words & {*shown.lower().split()}))
+            [nearest] = difflib.get_close_matches(asked.shown, near, n=1, cutoff=0.0)
+            raise CassetteMiss(f"{missed} The nearest recorded call: {nearest}.")
 
         async def record() -> Recorded:
             try:
@@ -234,19 +244,6 @@ class Cassette:
                 file.truncate(start)
                 whole = whole[:start]
         return self._parsed((number, line) for number, line in enumerate(whole.split(b"\n"), 1) if line.strip())
-
-    def _explain(self, asked: Recorded) -> str:
-        told = f"{asked.tool} {asked.shown} is not in the cassette {self.path.name}; record it once with mode="
-        told += '"record". '
-        others = {call.shown for call in self._calls.values() if call.tool == asked.tool}
-        if not others:
-            known = ", ".join(sorted({call.tool for call in self._calls.values()})) or "nothing"
-            return f"{told}No call of this tool is recorded; recorded: {known}."
-        # difflib takes long, so that words choose what it compares
-        words = set(asked.shown.lower().split())
-        candidates = heapq.nlargest(_CANDIDATES, sorted(others), lambda shown: len(words & {*shown.lower().split()}))
-        [nearest] = difflib.get_close_matches(asked.shown, candidates, n=1, cutoff=0.0)
-        return f"{told}The nearest recorded call: {nearest}."
 
 
 def _open_locked(path: Path) -> FileIO:

@@ -67,5 +67,6 @@ class Irrelevant(Tool):
         Args:
             query: What to look up.
         """
+        # seeded by the text, not by its `hash`, which differs from process to process
         chosen = random.Random(" ".join(words(query))).sample(range(len(_ALMANAC)), min(self.top_k, len(_ALMANAC)))
         return [Evidence(text=_ALMANAC[n][1], title=_ALMANAC[n][0], source=f"almanac-{n + 1}") for n in chosen]

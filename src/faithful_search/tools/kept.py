@@ -46,7 +46,7 @@ async def kept(cache: Cache, key: str, ask: Ask, wait: float) -> list[Evidence]:
             _log.warning("asked without the cache: %s", str(error) or f"it did not answer within {wait:g} s")
         found = await ask()
         if not isinstance(found, Partial):
-            with suppress(TimeoutError):
+            with suppress(TimeoutError):  # the call has its result, kept or not
                 async with asyncio.timeout(wait):
                     await asyncio.to_thread(cache.keep, key, msgspec.json.encode(found))
         return found

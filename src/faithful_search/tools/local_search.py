@@ -94,6 +94,7 @@ def found_by_each(index: Index, top_k: int, queries: Sequence[str]) -> list[list
     try:
         return [*index.search_batch(queries, top_k)]
     except ToolError as error:
+        # an engine that is down for the moment is not asked once more for every query
         if error.passing or len(queries) == 1:
             return [error] * len(queries)
     return [found for query in queries for found in found_by_each(index, top_k, [query])]

@@ -32,10 +32,26 @@ def evidence_of(name: str, found: Any) -> list[Evidence]:
     something else than a list of evidence whose texts are texts, and whatever reading it raises."""
     if not isinstance(found, (list, tuple)):
         raise Fault(f"Error: {name} failed: it returned {kind_of(found)}, not a list of Evidence.")
+
+    def text(row: Evidence, part: str, most: int) -> str:
+        value = getattr(row, part)
+        if not isinstance(value, str):
+            raise Fault(f"Error: {name} failed: the {part} of its Evidence is {kind_of(value)}, not str.")
+        # a plain text even of a `str` with methods of its own; one character more than `most` shows that there is more
+        return well_formed(str.__getitem__(value, slice(most + 1)))
+
     kept: list[Evidence] = Partial() if isinstance(found, Partial) else []
     room = EVIDENCE_LENGTH
     for row in found:
-        item = _plain(name, row)
+        if not isinstance(row, Evidence):
+            raise Fault(f"Error: {name} failed: it returned {kind_of(row)} in a list, not Evidence.")
+        lines = (text(row, part, LINE_LENGTH) for part in ("title", "source", "url"))
+        title, source, url = (shortened(each, LINE_LENGTH) for each in lines)
+        score: Any = row.score
+        if score is not None and not isinstance(score, Real):
+            raise Fault(f"Error: {name} failed: the score of its Evidence is {kind_of(score)}, not a number.")
+        number = float(score) if score is not None and math.isfinite(score) else None  # JSON knows no other numbers
+        item = Evidence(text(row, "text", EVIDENCE_LENGTH), title, "", source, url, number)
         room -= sum(map(len, (item.text, item.title, item.source, item.url)))
         if len(kept) == MOST_PASSAGES:
             kept[-1] = _ended(kept[-1], 0)
@@ -68,25 +84,6 @@ def failure_of(name: str, error: BaseException) -> ToolError | Fault:
         return ToolError(words, passing=bool(own.passing), retry_after=wait, tried=bool(own.tried))
     except (Exception, SystemExit):  # a `ToolError` by its name only
         return Fault(told)
-
-
-def _plain(name: str, row: Any) -> Evidence:
-    if not isinstance(row, Evidence):
-        raise Fault(f"Error: {name} failed: it returned {kind_of(row)} in a list, not Evidence.")
-
-    def text(part: str, most: int) -> str:
-        value = getattr(row, part)
-        if not isinstance(value, str):
-            raise Fault(f"Error: {name} failed: the {part} of its Evidence is {kind_of(value)}, not str.")
-        # a plain text even of a `str` with methods of its own; one character more than `most` shows that there is more
-        return well_formed(str.__getitem__(value, slice(most + 1)))
-
-    title, source, url = (shortened(text(part, LINE_LENGTH), LINE_LENGTH) for part in ("title", "source", "url"))
-    score: Any = row.score
-    if score is not None and not isinstance(score, Real):
-        raise Fault(f"Error: {name} failed: the score of its Evidence is {kind_of(score)}, not a number.")
-    number = float(score) if score is not None and math.isfinite(score) else None  # JSON knows no other numbers
-    return Evidence(text("text", EVIDENCE_LENGTH), title, "", source, url, number)
 
 
 def _ended(item: Evidence, surplus: int) -> Evidence:

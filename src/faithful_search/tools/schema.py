@@ -60,7 +60,12 @@ def check_arguments(method: Callable[..., Any], arguments: Any) -> str:
     try:
         msgspec.convert(arguments, struct)
     except msgspec.ValidationError as error:
-        return _readable(str(error))
+        # msgspec speaks of JSON objects and JSONPaths, which the policy has not seen
+        where = _WHERE.search(str(error))
+        text = _WHERE.sub("", str(error)).replace("Object missing required field", "missing required argument")
+        text = text.replace("Object contains unknown field", "unknown argument").replace("`", "'")
+        text = text[:1].lower() + text[1:]
+        return f"argument {where[1]!r}: {text}" if where and where[1] else text
     # an argument without a default is what the call is about, so it must not be empty either
     return next((f"argument {name!r} is empty" for name in required if _is_empty(arguments[name])), "")
 
@@ -104,14 +109,6 @@ def _of_function(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[st
     required = tuple(name for name, told in parameters.items() if told.default is told.empty)
     fields: list[Any] = [(name, kind) if name in required else (name, kind, None) for name, kind in kinds.items()]
     return kinds, required, msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
-
-
-def _readable(message: str) -> str:
-    where = _WHERE.search(message)
-    text = _WHERE.sub("", message).replace("Object missing required field", "missing required argument")
-    text = text.replace("Object contains unknown field", "unknown argument").replace("`", "'")
-    text = text[:1].lower() + text[1:]
-    return f"argument {where[1]!r}: {text}" if where and where[1] else text
 
 
 def _type_schema(kind: Any) -> dict[str, Any]:

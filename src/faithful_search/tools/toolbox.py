@@ -160,8 +160,18 @@ class Toolbox:
 
         with suppress(TimeoutError):
             self._background.run(fill_all(), patience=self.timeout + _GRACE)
-        answered = [item or self._late(call) for item, call in zip(list(found), calls, strict=True)]
-        return [session.number(item) for session, item in zip(sessions, answered, strict=True)]
+        answered = []
+        # of a copy: where the loop was blocked, it may go on and still fill the list
+        for call, item, session in zip(calls, list(found), sessions, strict=True):
+            if item is None:
+                lane = self._lanes.get(str(call.name)) if call else None
+                if lane is not None:
+                    lane.meter.count(error=True)
+                    item = _error(str(lane.late()))
+                else:
+                    item = self._unknown(call) if call else Observation()
+            answered.append(session.number(item))
+        return answered
 
     def close(self) -> None:
         """Stop the background thread, and sort what was recorded; the next `run_batch` starts a new one."""
@@ -235,16 +245,6 @@ class Toolbox:
 
     def _shown(self, found: list[Evidence]) -> Observation:
         return Observation(evidence=tuple(found[: self.top_k])) if found else NO_RESULTS
-
-    def _late(self, call: ToolCall | None) -> Observation:
-        """The answer to a call whose event loop was blocked; an empty one where there was no call."""
-        if call is None:
-            return Observation()
-        lane = self._lanes.get(str(call.name))
-        if lane is None:
-            return self._unknown(call)
-        lane.meter.count(error=True)
-        return _error(str(lane.late()))
 
     def _unknown(self, call: ToolCall) -> Observation:
         name = line(str(call.name), _NAME_LENGTH)

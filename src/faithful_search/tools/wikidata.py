@@ -113,32 +113,39 @@ class Wikidata(Tool):
         Args:
             query: The entities by name and the relation wanted, such as 'capital of France'.
         """
-        ids, names = await self._linked(query)
-        if not ids:
-            return []
-        asked = set(words(query)) - _SMALL - {word for name in names for word in words(name)}
-        ranked = await self._ranked(ids, asked)
-        best = ranked[: self.top_k + _SPARE if self.condenser is None else MOST_FACTS]
-        statements = chain.from_iterable(each.statements for each in best)
-        labels = {key: named.label for key, named in (await self._names(wikibase.ids_in(statements))).items()}
-        found = [item for each in best if (item := self._evidence(each, labels)) is not None]
-        if self.condenser is None:
-            return found[: self.top_k]
-        return await condensed(self.condenser, query, found, self.top_k)
-
-    async def _linked(self, query: str) -> tuple[list[str], list[str]]:
-        """The ids of the entities that the query names, and the names found."""
         tried = candidates(query)
         if not tried:
             raise ToolError("The query names no entity; name one, and the relation wanted.")
         whole = await self._search(tried[0])
-        found = [whole]
+        hits = [whole]
         if not any(name.casefold() == tried[0].casefold() for _, name in whole):
-            found = [*await asyncio.gather(*(self._search(name) for name in tried[1:])), whole]
+            hits = [*await asyncio.gather(*(self._search(name) for name in tried[1:])), whole]
         # the best known of each name, then the second best
-        hits = dict(hit for hit in chain.from_iterable(zip_longest(*found)) if hit is not None)
-        kept = list(hits.items())[:_ENTITIES]
-        return [entity for entity, _ in kept], [name for _, name in kept]
+        linked = dict(hit for hit in chain.from_iterable(zip_longest(*hits)) if hit is not None)
+        names = dict(list(linked.items())[:_ENTITIES])
+        if not names:
+            return []
+        # an entity's own name says nothing about which of its properties is wanted
+        asked = set(words(query)) - _SMALL - {word for name in names.values() for word in words(name)}
+        ranked = await self._ranked(list(names), asked)
+        best = ranked[: self.top_k + _SPARE if self.condenser is None else MOST_FACTS]
+        statements = chain.from_iterable(each.statements for each in best)
+        labels = {key: named.label for key, named in (await self._names(wikibase.ids_in(statements))).items()}
+        found = []
+        for each in best:
+            told = [(said, wikibase.text_of(said, labels)) for said in each.statements]
+            preferred = [text for said, text in told if text and said.preferred]
+            other = [text for said, text in told if text and not said.preferred]
+            if not (preferred or other):  # its values have no labels
+                continue
+            text = f"{each.label}, {each.name}: {listed(list(dict.fromkeys(preferred or other)))}."
+            if preferred and other:  # so that the value of today does not drown in those of a hundred years
+                text += f" Other values: {listed(list(dict.fromkeys(other)))}."
+            source, url = f"{each.entity}-{each.property}", f"https://www.wikidata.org/wiki/{each.entity}"
+            found.append(Evidence(text=text, title=each.title, source=source, url=url))
+        if self.condenser is None:
+            return found[: self.top_k]
+        return await condensed(self.condenser, query, found, self.top_k)
 
     async def _search(self, name: str) -> list[tuple[str, str]]:
         """Ids of entities of that name, best known first, each with the name that matched."""
@@ -170,19 +177,6 @@ class Wikidata(Tool):
             return max(((len(asked & name), len(asked & name) / len(name)) for name in told if name), default=(0, 0.0))
 
         return sorted(relations, key=score, reverse=True)
-
-    def _evidence(self, relation: _Relation, labels: Mapping[str, str]) -> Evidence | None:
-        """What a relation says; `None` where its values have no labels."""
-        told = [(each, wikibase.text_of(each, labels)) for each in relation.statements]
-        best = [text for each, text in told if text and each.preferred]
-        other = [text for each, text in told if text and not each.preferred]
-        if not (best or other):
-            return None
-        text = f"{relation.label}, {relation.name}: {listed(list(dict.fromkeys(best or other)))}."
-        if best and other:  # so that the value of today does not drown in those of a hundred years
-            text += f" Other values: {listed(list(dict.fromkeys(other)))}."
-        source, url = f"{relation.entity}-{relation.property}", f"https://www.wikidata.org/wiki/{relation.entity}"
-        return Evidence(text=text, title=relation.title, source=source, url=url)
 
     async def _names(self, ids: Iterable[str]) -> dict[str, _Named]:
         """The names of items and properties, from memory or asked for `_IDS` at a time; empty where there are none."""

@@ -26,7 +26,7 @@ def group_relative(rewards: torch.Tensor, k: int) -> torch.Tensor:
     centred = groups - groups.nanmean(dim=1, keepdim=True)
     valid = (~groups.isnan()).sum(dim=1, keepdim=True)
     variance = centred.square().nansum(dim=1, keepdim=True) / (valid - 1).clamp(min=1)
-    return torch.nan_to_num(centred / (variance.sqrt() + 1e-4)).view(-1)
+    return torch.nan_to_num(centred / (variance.sqrt() + 1e-4)).view(-1)  # NaN where there is no reward
 
 
 def leave_one_out(rewards: torch.Tensor, k: int) -> torch.Tensor:
@@ -81,7 +81,7 @@ def turn_numbers(rollouts: Sequence[Tokens], width: int) -> torch.Tensor:
 
 def spread(advantages: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """Each turn's advantage at that turn's own tokens, and 0 elsewhere."""
-    return pad(advantages, (1, 0)).gather(1, numbers)
+    return pad(advantages, (1, 0)).gather(1, numbers)  # column 0: tokens of no turn
 
 
 def informative(outcomes: torch.Tensor, valid: torch.Tensor, k: int) -> torch.Tensor:
@@ -97,6 +97,7 @@ def informative(outcomes: torch.Tensor, valid: torch.Tensor, k: int) -> torch.Te
         [1.0, 1.0, 0.0, 0.0, 1.0, 1.0]
     """
     groups, gate = outcomes.view(-1, k), valid.view(-1, k)
+    # a group without any outcome has -inf as its highest and inf as its lowest, and so does not differ
     highest = groups.nan_to_num(nan=-torch.inf).amax(dim=1)
     lowest = groups.nan_to_num(nan=torch.inf).amin(dim=1)
     mixed = (highest > lowest) | (gate.any(dim=1) & ~gate.all(dim=1))

@@ -102,7 +102,7 @@ class RolloutTraces(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not self.log.latest:
             return
-        import trackio
+        import trackio  # an optional package
 
         traces = []
         for rollout in self.log.latest[:4]:
@@ -110,7 +110,7 @@ class RolloutTraces(TrainerCallback):
             own = Document(meta["step"], rollout, datetime.now(UTC), meta["scores"], meta["reasons"])
             more = {"reward": meta["reward"], "step": meta["step"], "step_scores": meta["steps"]}
             traces.append(trackio.Trace(WRITERS["openai"](own)["messages"], {**own.metadata, **more}))
-        self.log.latest = []
+        self.log.latest = []  # the log at the end of training comes without new rollouts
         # trackio counts what it is told; these belong to the figures that it was told just before
         trackio.log({"rollouts": traces}, step=len(state.log_history) - 1)
 
@@ -207,7 +207,7 @@ class StepLine(ProgressCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        self.last = time.perf_counter()
+        self.last = time.perf_counter()  # again: the evaluation before training is not the first step's time
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or self.training_bar is None or "train_runtime" in (logs or {}):

@@ -55,6 +55,7 @@ class ChangedWorlds:
         if not 0 < self.share <= 1:
             raise ConfigError(f"counterfactual must be a share of rollouts in [0, 1], not {self.share}")
         changed = self.share * self.generations
+        # not compared exactly: most shares, such as 0.1, have no exact binary form
         if self.groups == "paired" and abs(changed - round(changed)) > 1e-9:
             raise ConfigError(
                 f"counterfactual={self.share} of num_generations={self.generations} rollouts is {changed:g}: give a "

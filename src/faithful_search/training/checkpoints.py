@@ -198,6 +198,6 @@ def inspect(folder: Path) -> Checkpoint:
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # `inspect` tells a file that is not there from one that cannot be read
         return {}
     return found if isinstance(found, dict) else {}

@@ -54,7 +54,7 @@ def parse_recipe(
     Raises:
         ConfigError: for a file that cannot be read, settings that no dataclass has, or that one refuses.
     """
-    early = _Parser((), add_help=False, allow_abbrev=False)
+    early = _Parser((), add_help=False, allow_abbrev=False)  # --help is for the parser below, which knows all flags
     early.add_argument("--config")
     named, flags = early.parse_known_args(sys.argv[1:] if argv is None else argv)
     path = Path(named.config) if named.config else default
@@ -75,7 +75,7 @@ def parse_recipe(
         near = difflib.get_close_matches(word, parser._option_string_actions, n=1)
         raise ConfigError(f"no such flag: {word}; {f'did you mean {near[0]}?' if near else '--help lists them'}")
     meet(given)
-    flags += without_emulation(given)
+    flags += without_emulation(given)  # behind what was given, so that it wins
     try:
         if getattr(given, "dry_run", False):
             values = vars(parser.parse_args(flags))
@@ -85,7 +85,7 @@ def parse_recipe(
         else:
             made = parser.parse_args_into_dataclasses(flags)
         return tuple(map(without_token, made))
-    except FaithfulSearchError:
+    except FaithfulSearchError:  # many are a ValueError, too, but say already what is wrong
         raise
     except ValueError as error:
         raise ConfigError(f"{path or 'the flags'}: {error}") from error

@@ -67,7 +67,21 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
     Its random model is in its output directory. Raises `ConfigError` for an architecture that is not known.
     """
     out, model, state = f"{values['output_dir']}{SUFFIX}", str(values["model_name_or_path"]), PartialState()
-    replaced = {**_smaller(values), **_bundled(values), **_ALWAYS, "output_dir": out}
+    given = {key: values[key] for key in _MOST if key in values}
+    sizes = {key: _MOST[key] if value is None or value < 0 else min(value, _MOST[key]) for key, value in given.items()}
+    # As few rows as make whole groups; unchanged where the batches of rollouts are given otherwise.
+    if values["steps_per_generation"] is None and values["generation_batch_size"] is None:
+        rows = values["per_device_train_batch_size"]
+        parts = math.lcm(rows, values["num_generations"]) // rows
+        sizes["gradient_accumulation_steps"] = min(values["gradient_accumulation_steps"], parts)
+    # The bundled world in place of questions, passages and facts from files or services.
+    questions = "world_passages" if dialects.load(values["dialect"]).search_tool else "world"
+    world = {key: questions for key in ("questions", "eval_questions") if values[key] not in WORLD}
+    if "eval_questions" in world:
+        world["eval_split"] = "validation"  # the one given may be none of the world's
+    facts = ("corpus", "triples", "domain_corpus")
+    world |= {key: "world" for key in facts if values[key] not in ("none", *WORLD)}
+    replaced = {**sizes, **world, **_ALWAYS, "output_dir": out}
     if values.get("cassette"):  # its recorded answers need no network
         replaced = {key: value for key, value in replaced.items() if key not in ("web_search", "browse")}
     optimizer = values.get("optim")
@@ -79,7 +93,7 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
         replaced["attn_implementation"] = None
     if model not in BUNDLED:
         path = str(Path(out) / "random_model")
-        with state.main_process_first():
+        with state.main_process_first():  # the others go on when the model is there to be read
             if state.is_main_process:
                 build_shrunk(model, path)
         replaced["model_name_or_path"] = path
@@ -91,28 +105,6 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
     for key in filter(changed.__contains__, values):
         state.print(redact(f"  {key:<{width}}  {values[key]} -> {changed[key]}"))
     return {**values, **changed}
-
-
-def _smaller(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers that decide how long a run takes."""
-    given = {key: values[key] for key in _MOST if key in values}
-    sizes = {key: _MOST[key] if value is None or value < 0 else min(value, _MOST[key]) for key, value in given.items()}
-    # As few rows as make whole groups; unchanged where the batches of rollouts are given otherwise.
-    if values["steps_per_generation"] is None and values["generation_batch_size"] is None:
-        rows = values["per_device_train_batch_size"]
-        parts = math.lcm(rows, values["num_generations"]) // rows
-        sizes["gradient_accumulation_steps"] = min(values["gradient_accumulation_steps"], parts)
-    return sizes
-
-
-def _bundled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The bundled world in place of questions, passages and facts from files or services."""
-    questions = "world_passages" if dialects.load(values["dialect"]).search_tool else "world"
-    changes = {key: questions for key in ("questions", "eval_questions") if values[key] not in WORLD}
-    if "eval_questions" in changes:
-        changes["eval_split"] = "validation"
-    world = {key: "world" for key in ("corpus", "triples", "domain_corpus") if values[key] not in ("none", *WORLD)}
-    return {**changes, **world}
 
 
 def config_of(name: str) -> Any:
@@ -154,7 +146,7 @@ def build_shrunk(name: str, out: str | Path) -> Path:
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
-        "layer_types": None,
+        "layer_types": None,  # one for each layer that was there; Transformers makes them anew
         **({"head_dim": HEAD} if values.get("head_dim") else {}),
     }
     set_seed(0)  # the same dry run twice samples the same

@@ -29,7 +29,7 @@ PATIENCE = 60
 LOOK = 1.0
 """Seconds between two checks whether the launcher is alive."""
 _GONE = re.compile(r"gloo|nccl|c10d|tcpstore|pair closure", re.IGNORECASE)
-_SOURCE = re.compile(r"^\[\S+:\d+\] ")
+_SOURCE = re.compile(r"^\[\S+:\d+\] ")  # Gloo begins its messages with the line of its own source
 logger = logging.getLogger(__name__)
 
 

@@ -110,6 +110,7 @@ def counterfactual_world(script: RunArguments, tasks: list[Task], seed: int) -> 
 def with_stale(tasks: list[Task], world: CounterfactualWorld, share: float) -> tuple[list[Task], int]:
     """The questions with a share of them in a changed world, drawn with the world's seed; and the number of these."""
     changed: dict[int, Task] = {}
+    # all in a random order, not a sample of that size: some questions have no changed world
     for number in random.Random(world.seed).sample(range(len(tasks)), len(tasks)):
         if len(changed) < round(share * len(tasks)) and (found := world.change(tasks[number])) is not None:
             changed[number] = found

@@ -201,7 +201,7 @@ class SearchGRPOTrainer(UpdateTrainer):
 
         Every process must enter it.
         """
-        if self.use_vllm:
+        if self.use_vllm:  # TRL brings the weights there for its own rollouts only
             sync_weights(self)
         with self._sampling():
             yield
@@ -229,7 +229,7 @@ class SearchGRPOTrainer(UpdateTrainer):
         """TRL's `rollout_func`: one episode per prompt."""
         tasks = asked(self._rows, self._tasks)
         if self.worlds is not None and self._training:
-            first = self.accelerator.process_index * len(prompts)
+            first = self.accelerator.process_index * len(prompts)  # each process has as many
             tasks = self.worlds.tasks_of(self._rows, first, self.state.global_step)
         self._counted = self.toolbox.stats()  # so that an evaluation's calls in between are not logged
         if self.use_vllm:
@@ -241,6 +241,7 @@ class SearchGRPOTrainer(UpdateTrainer):
             "prompt_ids": [item.prompt_ids for item in tokens],
             "completion_ids": [item.completion_ids for item in tokens],
             "env_mask": [item.mask for item in tokens],
+            # for TRL's correction of how vLLM's probabilities differ from the training model's
             "logprobs": [item.logprobs for item in tokens] if self.use_vllm else None,
             "trajectory": trajectories,
         }
@@ -257,6 +258,7 @@ class SearchGRPOTrainer(UpdateTrainer):
         """TRL's reward function: score the rollouts, advance the reward's state by the global batch, log every part."""
         step, training = self.state.global_step, self._training
         first = self.accelerator.process_index * len(trajectory)
+        # A rollout in a changed world has gold answers of its own.
         rollouts = [
             msgspec.structs.replace(item, id=f"{name}@{step}#{first + number}", answers=item.answers or tuple(gold))
             for number, (item, name, gold) in enumerate(zip(trajectory, id, answers, strict=True))

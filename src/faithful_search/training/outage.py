@@ -94,6 +94,7 @@ class JudgeWatch(TrainerCallback):
         self.trouble = ""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # the last step need not lie between two batches
         if self.trouble and (between_batches(args, state) or state.global_step >= state.max_steps):
             control.should_log = control.should_save = control.should_training_stop = True
 

@@ -124,7 +124,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         if advantages != PPO or kwargs.get("uniform_groups", "keep") != "keep":
             raise ConfigError("PPO has its own advantages, of every rollout: take no other, and keep uniform groups")
         self.ppo = ppo or PPOSettings()
-        super().__init__(*args, advantages="trl", **kwargs)
+        super().__init__(*args, advantages="trl", **kwargs)  # TRL's, until `_estimated` replaces them
         if self.use_vllm:
             raise ConfigError("--use_vllm true: the weights that vLLM is given would hold PPO's value; set it to false")
         policy = self.accelerator.unwrap_model(self.model)
@@ -215,6 +215,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
             mean = total / tokens.clamp(min=1)
             deviation = (squares / tokens.clamp(min=1) - mean.square()).clamp(min=0).sqrt()
             advantages = (advantages - mean) / (deviation + 1e-8)
+        # The value's loss is divided by what an average batch holds, so that each token counts alike in any of them.
         many = self.accelerator.reduce(valued.sum().float(), reduction="sum").clamp(min=1)
         share = many / self.accelerator.num_processes / cast(int, cast(GRPOConfig, self.args).steps_per_generation)
         kept = {"advantages": advantages * own, "returns": returns, "old_values": values, "valued": valued}

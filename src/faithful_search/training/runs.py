@@ -205,6 +205,11 @@ def record_of(
     script, _, model_args = flags
     args = cast(GRPOConfig, trainer.args)
     settings = {name: getattr(args, name) for name in TRAINER_SETTINGS} | {"precision": precision_line(args)}
+    # JSON has no NaN
+    history = [
+        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        for row in trainer.state.log_history
+    ]
     return Record(
         folder=str(args.output_dir),
         model=str(model_args.model_name_or_path),
@@ -213,14 +218,10 @@ def record_of(
         questions=script.eval_questions,
         settings={**settings_of(script), "total_tokens": args.max_completion_length, **settings},
         steps=trainer.state.global_step,
-        history=[{key: _finite(value) for key, value in row.items()} for row in trainer.state.log_history],
+        history=history,
         before=before,
         after=after,
     )
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no NaN
 
 
 def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> Evaluation | None:

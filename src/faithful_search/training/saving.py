@@ -60,7 +60,16 @@ def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) ->
                 "configuration of accelerate. The last checkpoint has them, sharded"
             )
         if not adapter and dtype:
-            _convert(out, dtype, trusted)
+            old = set(out.glob("*.safetensors")) | set(out.glob("*.safetensors.index.json"))
+            # Converted beside the original, which stays until all of the new one is written.
+            with TemporaryDirectory(dir=out, prefix=".converting-") as work:
+                with _unsharded():
+                    AutoModelForCausalLM.from_pretrained(out, dtype=dtype, trust_remote_code=trusted).save_pretrained(
+                        work
+                    )
+                new = [file.replace(out / file.name) for file in Path(work).iterdir()]
+            for file in old - set(new):  # a smaller dtype may have fewer shards
+                file.unlink()
         # Leave one policy: an earlier run's files of the other kind, its merged model and TRL's reference go.
         for file in (file for pattern in (_WHOLE if adapter else _ADAPTER) for file in out.glob(pattern)):
             file.unlink()
@@ -123,24 +132,13 @@ def _merged(model: Any, ids: torch.Tensor, source: str) -> Any:
         model.config.tie_word_embeddings = False
     wanted = model(input_ids=ids).logits.float()
     try:
-        merged = model.merge_and_unload(safe_merge=True)
+        merged = model.merge_and_unload(safe_merge=True)  # which refuses NaN
     except ValueError as error:
         raise ConfigError(f"the adapter in {source} cannot be merged: {error}") from error
     off = (merged(input_ids=ids).logits.float() - wanted).abs().mean() / wanted.abs().mean().clamp(min=1e-6)
-    if not off <= _OFF.get(merged.dtype, 0.1):
+    if not off <= _OFF.get(merged.dtype, 0.1):  # NaN is refused, too
         raise ConfigError(f"{source} merged in {merged.dtype} gives other logits, by {off:.1%}: use the adapter itself")
     return merged
-
-
-def _convert(out: Path, dtype: str, trusted: bool) -> None:
-    """Save the full model in `out` in another dtype, and remove its old shards."""
-    old = set(out.glob("*.safetensors")) | set(out.glob("*.safetensors.index.json"))
-    with TemporaryDirectory(dir=out, prefix=".converting-") as work:
-        with _unsharded():
-            AutoModelForCausalLM.from_pretrained(out, dtype=dtype, trust_remote_code=trusted).save_pretrained(work)
-        new = [file.replace(out / file.name) for file in Path(work).iterdir()]
-    for file in old - set(new):
-        file.unlink()
 
 
 @contextmanager

@@ -73,7 +73,11 @@ def started(script: StartArguments, args: Any) -> Iterator[None]:
     with owned(Path(args.output_dir or "."), script.resume, script.overwrite_output_dir):
         script.threads = choose_threads(script.threads)
         if args.device.type == "cpu":
-            _keep_freed_memory()
+            # Have glibc keep freed memory: returning large blocks to the system and asking for them again, page by page
+            # and zeroed, takes up to half of a training step on a CPU. The price is that the process never shrinks.
+            mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None  # musl has none
+            if mallopt and mallopt(-4, 0):  # M_MMAP_MAX
+                mallopt(-1, 2_000_000_000)  # M_TRIM_THRESHOLD
         set_seed(args.seed)
         PartialState().print(f"{precision_line(args)}; CPU threads: {script.threads}")
         yield
@@ -93,26 +97,14 @@ def owned(out: Path, resume: bool = True, overwrite: bool = False) -> Iterator[N
     with file:  # the lock goes with the open file, so a killed run frees its folder
         lock(file, out, "run")
         if not (resume or overwrite):
-            _check_empty(out)
+            policy = any(out.glob("*.safetensors"))
+            there = "a finished run" if policy else "an evaluation" if (out / "metrics.json").exists() else ""
+            try:
+                last = checkpoints.last_checkpoint(out).folder.name
+                there = f"{there or 'a run that ended before its time'}: --resume true goes on from {last}"
+            except ConfigError:
+                pass  # nothing to resume from
+            if there:
+                advice = "--overwrite_output_dir true starts anew, or name another folder"
+                raise ConfigError(f"{out} holds {there}; {advice}")
         yield
-
-
-def _check_empty(out: Path) -> None:
-    """Raise `ConfigError` if an earlier run left something that this one would overwrite."""
-    policy = any(out.glob("*.safetensors"))
-    there = "a finished run" if policy else "an evaluation" if (out / "metrics.json").exists() else ""
-    try:
-        last = checkpoints.last_checkpoint(out).folder.name
-        there = f"{there or 'a run that ended before its time'}: --resume true goes on from {last}"
-    except ConfigError:
-        pass  # nothing to resume from
-    if there:
-        raise ConfigError(f"{out} holds {there}; --overwrite_output_dir true starts anew, or name another folder")
-
-
-def _keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory: returning large blocks to the system and asking for them again, page by page and
-    zeroed, takes up to half of a training step on a CPU. The price is that the process never shrinks."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None  # musl has none
-    if mallopt and mallopt(-4, 0):  # M_MMAP_MAX
-        mallopt(-1, 2_000_000_000)  # M_TRIM_THRESHOLD

@@ -93,7 +93,11 @@ class UpdateTrainer(GRPOTrainer):
         output["right"] = torch.tensor(self._right, device=own.device)
         output["advantages"] = self._advantages(own, output["turn_numbers"])
         if self._training and self.uniform_groups == "drop":
-            told = self._informative(own)
+            outcome, gate = cast(str, self.mix.outcome), self.mix.gate
+            rows = [(row[outcome].value, gate is None or row[gate.name].value) for row in self.last_components]
+            every = [(_nan(value), valid is None or valid >= 1) for value, valid in gather_object(rows)]
+            outcomes, passed = (torch.tensor(column, device=own.device) for column in zip(*every, strict=True))
+            told = self._share(informative(outcomes, passed, self._generations), own)
             output["advantages"] = output["advantages"] * (told if output["advantages"].dim() == 1 else told[:, None])
         if self._training and self.verdict_weight:
             output |= probe_columns(self._probes, own.device)
@@ -110,13 +114,6 @@ class UpdateTrainer(GRPOTrainer):
             by_turn = self._share(self.turn_estimator(gather_object(returns), self._generations), own)
             return spread(by_turn, numbers)
         return own
-
-    def _informative(self, own: torch.Tensor) -> torch.Tensor:
-        outcome, gate = cast(str, self.mix.outcome), self.mix.gate
-        rows = [(row[outcome].value, gate is None or row[gate.name].value) for row in self.last_components]
-        every = [(_nan(value), valid is None or valid >= 1) for value, valid in gather_object(rows)]
-        outcomes, valid = (torch.tensor(column, device=own.device) for column in zip(*every, strict=True))
-        return self._share(informative(outcomes, valid, self._generations), own)
 
     @property
     def _generations(self) -> int:

@@ -6,7 +6,7 @@ sequence. Each of its turns is one: what the policy saw then, and what it wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -45,11 +45,19 @@ def turn_views(attention_mask: torch.Tensor, numbers: torch.Tensor, kept: int) -
         >>> turn_views(mask, numbers, kept=1).places.tolist()  # turn 3 sees the second response, not the first
         [[0, 0, 0, 0, 1, 2], [0, 0, 1, 2, 3, 4], [0, 1, 2, 4, 5, 6]]
     """
-    found = [
-        (row, places, own)
-        for row, (mask, turns) in enumerate(zip(attention_mask, numbers, strict=True))
-        for places, own in _of_row(mask, turns, kept)
-    ]
+    found = []
+    for row, (mask, turns) in enumerate(zip(attention_mask, numbers, strict=True)):
+        before = len(mask) - len(turns)
+        latest = torch.cat([turns.new_zeros(before), turns.cummax(dim=0).values])  # the turn that came last
+        every = torch.cat([turns.new_zeros(before), turns])
+        written = turns.unique()
+        for turn in written[written > 0].tolist():
+            mine = every == turn
+            response = (every == 0) & (latest > 0)
+            seen = mask.bool() & (latest < turn) & ~(response & (latest < turn - kept)) | mine
+            found.append((row, seen.nonzero()[:, 0], int(mine.sum())))
+        if not written.any():  # a row without a turn is a view all the same, so that every process has as many passes
+            found.append((row, mask.nonzero()[:, 0][: before + 1], 1))
     rows, places, own = zip(*found, strict=True)
     shown = pad_sequence([torch.ones_like(one) for one in places], batch_first=True, padding_side="left")
     padded = pad_sequence(list(places), batch_first=True, padding_side="left")
@@ -81,18 +89,3 @@ def by_view(
         return whole.index_put((row, columns[own]), part[own])
 
     return tuple(map(placed, found))
-
-
-def _of_row(mask: torch.Tensor, numbers: torch.Tensor, kept: int) -> Iterator[tuple[torch.Tensor, int]]:
-    """The columns that each turn of a rollout shows, and how many of the last ones are its own."""
-    before = len(mask) - len(numbers)
-    latest = torch.cat([numbers.new_zeros(before), numbers.cummax(dim=0).values])  # the turn that came last
-    every = torch.cat([numbers.new_zeros(before), numbers])
-    written = numbers.unique()
-    for turn in written[written > 0].tolist():
-        mine = every == turn
-        response = (every == 0) & (latest > 0)
-        seen = mask.bool() & (latest < turn) & ~(response & (latest < turn - kept)) | mine
-        yield seen.nonzero()[:, 0], int(mine.sum())
-    if not written.any():  # a row without a turn is a view all the same, so that every process has as many passes
-        yield mask.nonzero()[:, 0][: before + 1], 1

@@ -79,6 +79,7 @@ def check_vllm(args: GRPOConfig, device: str | None = None) -> None:
         )
     if args.temperature > VLLM.hottest:
         raise ConfigError(f"vLLM takes temperatures up to {VLLM.hottest:g}, not {args.temperature:g}")
+    # a dry run names no device, since it needs neither vLLM nor a GPU
     if device is not None and find_spec("vllm") is None:
         raise ConfigError("use_vllm: vLLM is not installed; pip install 'faithful-search[vllm]', or set it to false")
     if device in ("cpu", "mps"):
@@ -225,11 +226,11 @@ class VLLMStart(TrainerCallback):
 def _logprobs(scorer: Generator, prompt: list[int], rows: Sequence[list[int]]) -> list[float]:
     places = [(row[:place], row[place]) for row in rows for place in range(len(row))]
     probs = scorer.choice_probs([prompt + before for before, _ in places], [[[token]] for _, token in places])
-    return [log(max(p, torch.finfo(torch.float32).tiny)) for [p] in probs]
+    return [log(max(p, torch.finfo(torch.float32).tiny)) for [p] in probs]  # p may have underflowed to 0
 
 
 def _difference(some: Sequence[float], others: Sequence[float]) -> float:
-    pairs = list(zip(some, others, strict=False))
+    pairs = list(zip(some, others, strict=False))  # what could not be sampled is empty
     return sum(abs(one - other) for one, other in pairs) / len(pairs) if pairs else float("nan")
 
 

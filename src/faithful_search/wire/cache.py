@@ -223,7 +223,17 @@ class Cache:
                     self._open = (os.getpid(), self._connect())
                 yield self._open[1]
             except (sqlite3.Error, OSError) as error:
-                raise DataError(self._explain(error)) from error
+                said = str(error)
+                if "locked" in said:
+                    busy = f"another process has been writing to it for {self.patience:g} s"
+                    advice = f"{busy}; wait for it or name another file"
+                elif "readonly" in said or "unable to open" in said or isinstance(error, OSError):
+                    advice = "it cannot be opened for writing; give permission or name another file"
+                elif "not a database" in said or "malformed" in said:
+                    advice = "it is damaged or no cache; move it away or name another file"
+                else:
+                    advice = "free space or name another file"
+                raise DataError(f"cannot use the cache {self.path} ({said}): {advice}") from error
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -295,15 +305,3 @@ class Cache:
             with suppress(FileNotFoundError):
                 if os.stat(f"{self.path}-wal").st_size > self.max_bytes // 10:
                     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def _explain(self, error: Exception) -> str:
-        said = str(error)
-        if "locked" in said:
-            advice = f"another process has been writing to it for {self.patience:g} s; wait for it or name another file"
-        elif "readonly" in said or "unable to open" in said or isinstance(error, OSError):
-            advice = "it cannot be opened for writing; give permission or name another file"
-        elif "not a database" in said or "malformed" in said:
-            advice = "it is damaged or no cache; move it away or name another file"
-        else:
-            advice = "free space or name another file"
-        return f"cannot use the cache {self.path} ({said}): {advice}"

@@ -87,6 +87,7 @@ def with_key(endpoint: Endpoint, key_env: str | None = None) -> Endpoint:
         from huggingface_hub import get_token
 
         host = urlsplit(url or ROUTER).hostname or ""
+        # with the dot: the host `nothuggingface.co` must not be sent the Hub's token
         at_hub = any(host == name or host.endswith(f".{name}") for name in _HUB_HOSTS)
         key = os.environ.get("FAITHFUL_SEARCH_API_KEY") or (get_token() if at_hub else os.environ.get("OPENAI_API_KEY"))
         if url is None and not (key or "").startswith("hf_"):

@@ -186,31 +186,23 @@ def _split(url: str) -> tuple[str, str, int, str]:
     port = int(parts[2]) if parts[2] else _USUAL_PORT[scheme]
     if not 0 < port < 65536:
         raise Refused("the port of this URL is not between 1 and 65535")
-    return scheme, _host(parts[1]), port, rest
-
-
-def _host(written: str) -> str:
-    """A host in its one plain form: lower-case ASCII, no trailing dot, addresses as the standard library writes them.
-
-    Refuses every other form, such as an address in one number, octal or hexadecimal.
-    """
-    bracketed = written.startswith("[")
+    # every other form of a host is refused, such as an address in one number, octal or hexadecimal
+    bracketed = parts[1].startswith("[")
     if bracketed:
-        name = written[1:-1]
+        host = parts[1][1:-1]
     else:
         # compatibility forms first: full-width or circled digits are digits to some resolvers
-        name = unicodedata.normalize("NFKC", written).replace("\u3002", ".").lower()
+        host = unicodedata.normalize("NFKC", parts[1]).replace("\u3002", ".").lower()
         try:
-            name = name if name.isascii() else httpx.URL(f"http://{name}/").raw_host.decode("ascii")
+            host = host if host.isascii() else httpx.URL(f"http://{host}/").raw_host.decode("ascii")
         except (httpx.InvalidURL, UnicodeError):
             raise Refused(_NO_HOST) from None
-        name = name.removesuffix(".")
-    address = as_address(name)
-    if address is not None:
-        return str(address)
-    if bracketed or not _NAME.fullmatch(name) or _NUMBER.fullmatch(name):
+        host = host.removesuffix(".")
+    address = as_address(host)
+    if address is None and (bracketed or not _NAME.fullmatch(host) or _NUMBER.fullmatch(host)):
         raise Refused(_NO_HOST)
-    return name
+    # an address as the standard library writes it: what is judged, listed and connected to is one text
+    return scheme, host if address is None else str(address), port, rest
 
 
 def as_address(text: str) -> Address | None:

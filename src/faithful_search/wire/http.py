@@ -280,25 +280,25 @@ class _Client:
             # a server can write anything there, and a policy reads it
             shown = kind if _PLAIN_TYPE.fullmatch(kind) else "an unknown type"
             raise ToolError(f"{request.who} sent {shown}, which cannot be read here")
-        body = b"" if status in _BODILESS else await self._body(response, headers)
+        body = b""
+        if status not in _BODILESS:
+            most, length = self._settings.max_bytes, headers.get("content-length", "")
+            # what a server claims is refused at once; what it sends is counted all the same, for it may claim anything
+            if length.isdecimal() and len(length) < 20 and int(length) > most:
+                raise TooLarge
+            packed, pieces = bytearray(), 0
+            async for piece in response.aiter_stream():
+                packed += piece
+                pieces += 1
+                if len(packed) > most or pieces > _MOST_PIECES:
+                    raise TooLarge
+            body = unpack(bytes(packed), headers.get("content-encoding", ""), most)
         # what a server repeats of the keys that it was sent would go on into evidence, caches and files
         for name, value in request.headers.items():
             key = value.rpartition(" ")[2].encode("ascii", "replace")
             if _KEY_HEADER.search(name) and len(key) >= SHORTEST:
                 body = body.replace(key, REMOVED.encode())
         return Reply(status, headers, body, str(request.url))
-
-    async def _body(self, response: httpcore.Response, headers: Mapping[str, str]) -> bytes:
-        most, length = self._settings.max_bytes, headers.get("content-length", "")
-        if length.isdecimal() and len(length) < 20 and int(length) > most:
-            raise TooLarge
-        body, pieces = bytearray(), 0
-        async for piece in response.aiter_stream():
-            body += piece
-            pieces += 1
-            if len(body) > most or pieces > _MOST_PIECES:
-                raise TooLarge
-        return unpack(bytes(body), headers.get("content-encoding", ""), most)
 
     def _failure(self, who: str, error: Exception) -> ToolError:
         """The library's error in words for a policy; its own may show keys."""

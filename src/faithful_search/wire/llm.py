@@ -8,6 +8,7 @@ import math
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -254,7 +255,17 @@ class LLM:
         except (httpx2.HTTPError, OSError) as error:  # without its chain, which would show the request's headers
             told = f"cannot talk to {self.endpoint.where}: {str(error) or type(error).__name__}"
             raise Unanswered(self._hide(told)) from None
-        status, said = response.status_code, self._hide(_message(response))[:_SHOWN]
+        # what the server says of the error, however it wraps it
+        said: Any = response.text
+        try:
+            document = response.json()
+        except (ValueError, RecursionError):
+            document = None
+        if isinstance(document, dict):
+            said = document.get("error", document.get("message", document.get("detail", said)))
+            said = said.get("message", said) if isinstance(said, dict) else said
+        # hidden before it is cut: half a key would not be recognised as one
+        status, said = response.status_code, self._hide(" ".join(str(said).split()))[:_SHOWN]
         why = f"the endpoint answered {status}: {said}" if said else f"the endpoint answered {status}"
         if status in _ADVICE:
             where = redact(self.endpoint.where)
@@ -266,19 +277,6 @@ class LLM:
     def _hide(self, text: str) -> str:
         key = self.endpoint.key or ""
         return str(redact(text, [key] if len(key) >= SHORTEST else []))
-
-
-def _message(response: httpx2.Response) -> str:
-    """What a server says of an error, however it wraps it, on one line."""
-    said: Any = response.text
-    try:
-        document = response.json()
-    except (ValueError, RecursionError):
-        document = None
-    if isinstance(document, dict):
-        said = document.get("error", document.get("message", document.get("detail", said)))
-        said = said.get("message", said) if isinstance(said, dict) else said
-    return " ".join(str(said).split())
 
 
 def reply_of(document: Any) -> Reply:
@@ -293,9 +291,17 @@ def reply_of(document: Any) -> Reply:
             written = call["function"].get("arguments") or ""
             arguments = written if isinstance(written, str) else json.dumps(written)
             calls.append(ToolRequest(str(call.get("id")), str(call["function"]["name"]), arguments))
+        tokens: tuple[tuple[str, dict[str, float]], ...] = ()
+        logprobs = choice.get("logprobs")
+        # an extra that not every server gives: where its form is unknown, the answer counts all the same
+        with suppress(AttributeError, KeyError, TypeError, ValueError):
+            tokens = tuple(
+                (item["token"], {top["token"]: float(top["logprob"]) for top in item["top_logprobs"]})
+                for item in logprobs["content"]
+            )
         return Reply(
             text=text or "",
-            tokens=_tokens(choice.get("logprobs")),
+            tokens=tokens,
             prompt_tokens=int(usage.get("prompt_tokens") or 0),
             completion_tokens=int(usage.get("completion_tokens") or 0),
             cut=choice.get("finish_reason") == "length",
@@ -303,14 +309,3 @@ def reply_of(document: Any) -> Reply:
         )
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"it is no chat completion with a message: {document}") from error
-
-
-def _tokens(logprobs: Any) -> tuple[tuple[str, dict[str, float]], ...]:
-    """Log-probs are an extra: none, where their form is unknown."""
-    try:
-        return tuple(
-            (item["token"], {top["token"]: float(top["logprob"]) for top in item["top_logprobs"]})
-            for item in logprobs["content"]
-        )
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return ()

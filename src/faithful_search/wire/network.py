@@ -55,7 +55,15 @@ class Network(httpcore.AnyIOBackend):
         try:
             addresses: Sequence[str] = [str(ipaddress.ip_address(host))]
         except ValueError:
-            addresses = await self._lookup(host, port)
+            resolver = resolve if self.guard is None else self.guard.resolve
+            try:
+                addresses = await asyncio.get_running_loop().run_in_executor(self.lookups, resolver, host, port)
+            except OSError:
+                raise
+            except Exception as error:  # a resolver of the user's own, or no thread to run it
+                raise socket.gaierror(socket.EAI_AGAIN, "the name could not be looked up") from error
+        if not addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "no address")
         if self.guard is not None:
             self.guard.admit(host, port, addresses)
         connect = functools.partial(
@@ -67,18 +75,6 @@ class Network(httpcore.AnyIOBackend):
             with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
                 return _Stream(await connect(address, timeout=short))
         return _Stream(await connect(last, timeout=timeout))
-
-    async def _lookup(self, host: str, port: int) -> Sequence[str]:
-        resolver = resolve if self.guard is None else self.guard.resolve
-        try:
-            found = await asyncio.get_running_loop().run_in_executor(self.lookups, resolver, host, port)
-        except OSError:
-            raise
-        except Exception as error:  # a resolver of the user's own, or no thread to run it
-            raise socket.gaierror(socket.EAI_AGAIN, "the name could not be looked up") from error
-        if not found:
-            raise socket.gaierror(socket.EAI_NONAME, "no address")
-        return found
 
 
 class _Stream(httpcore.AsyncNetworkStream):

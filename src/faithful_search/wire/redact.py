@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -39,10 +39,24 @@ def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
         >>> redact(["https://me:pass@host/?api_key=1&q=x", "k-123456"], secrets=["k-123456"])
         ['https://[secret]@host/?api_key=[secret]&q=x', '[secret]']
     """
-    found = {*_environment_secrets(), *filter(None, secrets)}
+    found = set(filter(None, secrets))
+    for name, told in os.environ.items():
+        if _NAMES.search(name) and not _PLACES.search(name):
+            # some variables hold a list of keys, which a program then uses one by one
+            parts = [told, *re.split(r"[,;\s]+", told)]
+        else:
+            parts = [userinfo.partition(":")[2] for userinfo in _USERINFO.findall(told)]
+        # MAX_TOKENS and its like are settings: their numbers would be taken out of answers
+        parts = [part for part in parts if not (name.upper().endswith("TOKENS") and part.isdigit())]
+        found.update(part for part in parts if len(part) >= SHORTEST)
+    forms = set(found)
+    for secret in found:
+        # as it may be written in a URL, too
+        encoded = (quote(secret, safe="", errors="replace"), quote_plus(secret, errors="replace"))
+        forms.update(encoded, (re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), form) for form in encoded))
     # the longest first: one key may be the beginning of another, whose rest would stay
-    forms = sorted({form for secret in found for form in _forms(secret)}, key=lambda form: (-len(form), form))
-    return _walk(value, re.compile("|".join(map(re.escape, forms)) or r"(?!)"))
+    ordered = sorted(forms, key=lambda form: (-len(form), form))
+    return _walk(value, re.compile("|".join(map(re.escape, ordered)) or r"(?!)"))
 
 
 def _walk(value: Any, known: re.Pattern[str]) -> Any:
@@ -56,22 +70,3 @@ def _walk(value: Any, known: re.Pattern[str]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_walk(item, known) for item in value]
     return value
-
-
-def _environment_secrets() -> Iterator[str]:
-    for name, value in os.environ.items():
-        if _NAMES.search(name) and not _PLACES.search(name):
-            # some variables hold a list of keys, which a program then uses one by one
-            parts = [value, *re.split(r"[,;\s]+", value)]
-        else:
-            parts = [found.partition(":")[2] for found in _USERINFO.findall(value)]
-        # MAX_TOKENS and its like are settings: their numbers would be taken out of answers
-        parts = [part for part in parts if not (name.upper().endswith("TOKENS") and part.isdigit())]
-        yield from (part for part in parts if len(part) >= SHORTEST)
-
-
-def _forms(secret: str) -> set[str]:
-    """As it may be written in a URL, too."""
-    encoded = (quote(secret, safe="", errors="replace"), quote_plus(secret, errors="replace"))
-    lowered = (re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), form) for form in encoded)
-    return {secret, *encoded, *lowered}

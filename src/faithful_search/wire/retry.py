@@ -33,6 +33,7 @@ def retry_after(header: str | None) -> float | None:
     """Seconds that a server asks to wait, whether it wrote a number or a date; `None` when it did not ask."""
     written = (header or "").strip()
     try:
+        # Python also reads the digits of other scripts
         seconds = float(written) if written.isascii() else math.nan
     except ValueError:
         try:
@@ -97,7 +98,7 @@ class Patience:
             return None
         if asked:
             return asked * random.uniform(1.0, 1.1)
-        # full jitter: callers that failed together do not come back together
+        # full jitter: callers that failed together do not come back together; and 2.0 ** 1024 would overflow
         return random.uniform(0, min(self.longest, self.first * 2.0 ** min(retry - 1, 60)))
 
 

@@ -186,7 +186,29 @@ def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:
         columns = _known(corpus, dataset.column_names)
         yield from _table_rows(corpus, dataset.select_columns(columns).with_format("arrow").iter(_BATCH))
     for path in files or ():
-        yield from (_parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path))
+        if path.suffix == ".parquet":
+            try:
+                import pyarrow
+                from pyarrow import parquet
+            except ImportError as error:
+                raise ConfigError(f"{path} needs pyarrow: pip install 'faithful-search[parquet]'") from error
+            try:
+                with parquet.ParquetFile(path) as file:
+                    columns = _known(path, file.schema_arrow.names)
+                    yield from _table_rows(path, file.iter_batches(_BATCH, columns=columns))
+            except (OSError, pyarrow.ArrowException) as error:
+                raise DataError(f"cannot read {path}: {error}") from error
+            continue
+        for number, line in read_lines(path):
+            where = f"{path}, line {number}"
+            try:
+                try:
+                    row = msgspec.json.decode(line)
+                except ValueError:  # it is stricter than Python about NaN and lone surrogates
+                    row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                row = BrokenRow(where, f"not JSON ({error})")
+            yield where, row
 
 
 def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
@@ -205,33 +227,6 @@ def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
     if path.exists():
         raise DataError(f"{path}: expected a {', '.join(_SUFFIXES)} file or a folder of such")
     return None
-
-
-def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    for number, line in read_lines(path):
-        where = f"{path}, line {number}"
-        try:
-            try:
-                row = msgspec.json.decode(line)
-            except ValueError:  # it is stricter than Python about NaN and lone surrogates
-                row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            row = BrokenRow(where, f"not JSON ({error})")
-        yield where, row
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ConfigError(f"{path} needs pyarrow: pip install 'faithful-search[parquet]'") from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            columns = _known(path, file.schema_arrow.names)
-            yield from _table_rows(path, file.iter_batches(_BATCH, columns=columns))
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
 
 
 def _table_rows(where: object, tables: Iterable[Any]) -> Iterator[tuple[str, Any]]:

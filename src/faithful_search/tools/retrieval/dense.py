@@ -88,13 +88,22 @@ class DenseIndex(Index):
         Raises:
             ConfigError: when a package is missing, the model cannot be opened, or another one began the vectors there.
         """
-        load_faiss()  # a missing package must not show after hours of encoding
+        faiss = load_faiss()  # a missing package must not show after hours of encoding
         embedder = Embedder(model, batch_size=batch_size, **knobs)
         manifest = Manifest(embedder.described(), precision, len(passages))
         _write_vectors(folder, passages, embedder, manifest, batch_size * _AHEAD, progress)
         if hnsw:
             manifest = msgspec.structs.replace(manifest, graph=_HNSW)
-            _write_graph(folder, manifest, progress)
+            vectors = _read_vectors(folder, manifest)
+            index = faiss.IndexHNSWFlat(manifest.encoder.dimension, _HNSW["links"], faiss.METRIC_INNER_PRODUCT)
+            index.hnsw.efConstruction = _HNSW["width"]
+            with progress(desc="linking", unit=" passages", total=len(vectors)) as bar:
+                for start in range(0, len(vectors), 4096):
+                    part = np.ascontiguousarray(vectors[start : start + 4096], dtype=np.float32)
+                    index.add(part)
+                    bar.update(len(part))
+            with replacing(folder / GRAPH) as beside:
+                faiss.write_index(index, str(beside))
         write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
         return manifest
 
@@ -205,19 +214,6 @@ def _write_vectors(
             file.write(embedder.passages(batch).astype(plan.precision).tobytes())
             file.flush()
             bar.update(len(batch))
-
-
-def _write_graph(folder: Path, plan: Manifest, progress: Progress) -> None:
-    faiss, vectors = load_faiss(), _read_vectors(folder, plan)
-    index = faiss.IndexHNSWFlat(plan.encoder.dimension, _HNSW["links"], faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = _HNSW["width"]
-    with progress(desc="linking", unit=" passages", total=len(vectors)) as bar:
-        for start in range(0, len(vectors), 4096):
-            part = np.ascontiguousarray(vectors[start : start + 4096], dtype=np.float32)
-            index.add(part)
-            bar.update(len(part))
-    with replacing(folder / GRAPH) as beside:
-        faiss.write_index(index, str(beside))
 
 
 def _read_vectors(folder: Path, manifest: Manifest) -> np.ndarray:

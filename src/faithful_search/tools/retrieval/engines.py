@@ -93,7 +93,12 @@ def fill_engine(
         on_broken(broken)
         skipped += 1
 
-    index = _engine(url, TIMEOUT, _embedder(url, model, knobs or {}))
+    by_words = _parts(url)[0] != "qdrant"
+    if by_words and (model is not None or knobs):
+        raise ConfigError("OpenSearch and Elasticsearch search by words: no --model, nor what goes with it")
+    if not by_words and model is None:
+        raise ConfigError("Qdrant needs --model, the encoder: --model intfloat/e5-base-v2, for example")
+    index = _engine(url, TIMEOUT, None if model is None else Embedder(model, **(knobs or {})))
     try:
         # before the first passage is written
         there = index.made_of()
@@ -126,13 +131,3 @@ def _engine(url: str, timeout: float, embedder: Embedder | None = None) -> Engin
     if embedder is None and "://" not in where and not os.path.isdir(where):  # which opening would make
         raise DataError(f"there is no folder {where} of an embedded Qdrant")
     return QdrantIndex(name, embedder, where, timeout)
-
-
-def _embedder(url: str, model: str | None, knobs: Mapping[str, Any]) -> Embedder | None:
-    if _parts(url)[0] != "qdrant":
-        if model is not None or knobs:
-            raise ConfigError("OpenSearch and Elasticsearch search by words: no --model, nor what goes with it")
-        return None
-    if model is None:
-        raise ConfigError("Qdrant needs --model, the encoder: --model intfloat/e5-base-v2, for example")
-    return Embedder(model, **knobs)

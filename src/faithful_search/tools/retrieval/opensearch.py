@@ -77,7 +77,18 @@ class OpenSearchIndex(EngineIndex):
         found = [*rows(self._send("POST", "_msearch", lines), "responses")]
         if len(found) != len(queries):
             raise ToolError(f"The search engine gave {len(found)} answers to {len(queries)} queries.")
-        return [_evidence(response)[:top_k] for response in found]
+        answers = []
+        for response in found:
+            # each query of an `_msearch` has a status of its own, whatever that of the whole
+            status = response.get("status", 200)
+            if status != 200 or "error" in response or not section(response, "hits"):
+                told = f"The search engine refused the query: {_reason(response.get('error'))}."
+                raise ToolError(told, passing=status in TRANSIENT)
+            if response.get("timed_out") or section(response, "_shards").get("failed"):
+                raise ToolError("The search engine could search only a part of the documents.", passing=True)
+            hits = [*rows(response["hits"], "hits")][:top_k]
+            answers.append([passage_of(section(hit, "_source"), hit.get("_id", ""), hit.get("_score")) for hit in hits])
+        return answers
 
     def __len__(self) -> int:
         count = (self._said("_count") or {}).get("count", 0)
@@ -120,8 +131,21 @@ class OpenSearchIndex(EngineIndex):
         waiting = dict(enumerate(part, start=start))
         for attempt in range(_RETRIES + 1):
             pause = 0.0
+            lines: list[Any] = []
+            for number, passage in waiting.items():
+                lines += [{"index": {"_index": self.name, "_id": str(number)}}, document_of(passage)]
             try:
-                waiting = self._write_some(waiting)
+                items = [*rows(self._send("POST", "_bulk", lines), "items")]
+                if len(items) != len(waiting):
+                    raise ToolError(f"The search engine answered for {len(items)} of {len(waiting)} passages.")
+                again = {}  # what the engine was too busy to take; the other passages of the batch are written
+                for number, item in zip(waiting, items, strict=True):
+                    outcome = section(item, "index")
+                    if outcome.get("status") in (429, 503):
+                        again[number] = waiting[number]
+                    elif outcome.get("status") not in (200, 201):
+                        raise ToolError(f"The search engine refused passage {number}: {_reason(outcome.get('error'))}.")
+                waiting = again
             except ToolError as error:
                 if not error.passing:
                     raise
@@ -132,23 +156,6 @@ class OpenSearchIndex(EngineIndex):
                 time.sleep(max(pause, min(30.0, 0.5 * 2**attempt)))
         raise ToolError("The search engine is too busy to write.", passing=True)
 
-    def _write_some(self, part: dict[int, Evidence]) -> dict[int, Evidence]:
-        """Send passages; returns those that have to be sent again."""
-        lines: list[Any] = []
-        for number, passage in part.items():
-            lines += [{"index": {"_index": self.name, "_id": str(number)}}, document_of(passage)]
-        items = [*rows(self._send("POST", "_bulk", lines), "items")]
-        if len(items) != len(part):
-            raise ToolError(f"The search engine answered for {len(items)} of {len(part)} passages.")
-        again = {}
-        for number, item in zip(part, items, strict=True):
-            outcome = section(item, "index")
-            if outcome.get("status") in (429, 503):
-                again[number] = part[number]
-            elif outcome.get("status") not in (200, 201):
-                raise ToolError(f"The search engine refused passage {number}: {_reason(outcome.get('error'))}.")
-        return again
-
     def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> dict[str, Any]:
         """The answer within bounds of time and size: a client package of the engine would read it however long."""
         try:
@@ -156,7 +163,16 @@ class OpenSearchIndex(EngineIndex):
         except UnicodeEncodeError:
             raise ToolError("The query is not valid Unicode.") from None
         kind = "application/json" if len(lines) == 1 else "application/x-ndjson"
-        headers = {**_credentials(), "Content-Type": kind, "Accept": "application/json"}
+        headers = {"Content-Type": kind, "Accept": "application/json"}
+        for prefix in ("OPENSEARCH", "ELASTICSEARCH"):
+            key, user, password = (os.environ.get(f"{prefix}_{part}") for part in ("API_KEY", "USERNAME", "PASSWORD"))
+            # the HTTP library's own error would show the header, and the key with it
+            if key and not (key.isascii() and key.isprintable()):
+                raise ConfigError(f"{prefix}_API_KEY holds characters that no key has, such as a line break")
+            if key or (user and password):
+                basic = b64encode(f"{user}:{password}".encode()).decode()
+                headers["Authorization"] = f"ApiKey {key}" if key else f"Basic {basic}"
+                break
         client, deadline = _client(os.getpid(), is_loopback(self.url)), time.monotonic() + self.timeout
         address = f"{self.url.rstrip('/')}/{path}"
         request = client.build_request(method, address, content=content, headers=headers, timeout=self.timeout)
@@ -191,29 +207,6 @@ def _client(_process: int, direct: bool) -> httpx.Client:
     # a redirect would take the credentials elsewhere
     limits = httpx.Limits(max_connections=16)
     return httpx.Client(trust_env=not direct, verify=httpx.create_ssl_context(), follow_redirects=False, limits=limits)
-
-
-def _credentials() -> dict[str, str]:
-    for prefix in ("OPENSEARCH", "ELASTICSEARCH"):
-        if key := os.environ.get(f"{prefix}_API_KEY"):
-            if not key.isascii() or not key.isprintable():
-                raise ConfigError(f"{prefix}_API_KEY holds characters that no key has, such as a line break")
-            return {"Authorization": f"ApiKey {key}"}
-        user, password = os.environ.get(f"{prefix}_USERNAME"), os.environ.get(f"{prefix}_PASSWORD")
-        if user and password:
-            return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}
-    return {}
-
-
-def _evidence(response: Mapping[str, Any]) -> list[Evidence]:
-    status = response.get("status", 200)
-    if status != 200 or "error" in response or not section(response, "hits"):
-        told = f"The search engine refused the query: {_reason(response.get('error'))}."
-        raise ToolError(told, passing=status in TRANSIENT)
-    if response.get("timed_out") or section(response, "_shards").get("failed"):
-        raise ToolError("The search engine could search only a part of the documents.", passing=True)
-    hits = rows(response["hits"], "hits")
-    return [passage_of(section(hit, "_source"), hit.get("_id", ""), hit.get("_score")) for hit in hits]
 
 
 def _reason(error: Any) -> str:

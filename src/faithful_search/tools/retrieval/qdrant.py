@@ -59,7 +59,26 @@ class QdrantIndex(EngineIndex):
         self._remote = "://" in self.where
         self._connect()
         try:
-            self.embedder = self._fitting(embedder)
+            there = self._call("collection_exists")
+            note = self._noted(_ENCODER) if there else None
+            made = None if note is None else msgspec.convert(note, Described)
+            # vectors of another encoder would be compared all the same, and find anything
+            if embedder is None:
+                if not there:
+                    raise ToolError(f"The search engine has no collection {collection!r}.")
+                if made is None:
+                    raise ConfigError(f"the collection {collection!r} does not say which encoder made it: give one")
+                embedder = Embedder.reopen(made)
+            elif made is not None:
+                embedder.check(made)
+            elif there:
+                size = getattr(self._call("get_collection").config.params.vectors, "size", None)
+                if size != embedder.dimension:
+                    raise ConfigError(
+                        f"the collection {collection!r} has vectors of {size} numbers, {embedder.model!r} gives "
+                        f"{embedder.dimension}: open it with the encoder that made it"
+                    )
+            self.embedder = embedder
         except BaseException:  # also Ctrl-C while a model loads: nobody else holds the connection yet
             self.close()
             raise
@@ -175,28 +194,6 @@ class QdrantIndex(EngineIndex):
         """What the first passage carries besides itself."""
         first = self._call("retrieve", ids=[0], with_payload=[what]) if self._call("collection_exists") else ()
         return (first[0].payload or {}).get(what) if first else None
-
-    def _fitting(self, embedder: Embedder | None) -> Embedder:
-        """The encoder of the collection: vectors of another would be compared all the same, and find anything."""
-        there = self._call("collection_exists")
-        note = self._noted(_ENCODER) if there else None
-        made = None if note is None else msgspec.convert(note, Described)
-        if embedder is None and not there:
-            raise ToolError(f"The search engine has no collection {self.collection!r}.")
-        if embedder is None:
-            if made is None:
-                raise ConfigError(f"the collection {self.collection!r} does not say which encoder made it: give one")
-            return Embedder.reopen(made)
-        if made is not None:
-            embedder.check(made)
-        elif there:
-            size = getattr(self._call("get_collection").config.params.vectors, "size", None)
-            if size != embedder.dimension:
-                raise ConfigError(
-                    f"the collection {self.collection!r} has vectors of {size} numbers, {embedder.model!r} gives "
-                    f"{embedder.dimension}: open it with the encoder that made it"
-                )
-        return embedder
 
 
 def _closed(client: Any, process: int) -> None:

@@ -55,7 +55,14 @@ def decode(body: bytes, content_type: str = "") -> str:
             return body.decode(name)
         except (UnicodeError, ValueError):
             continue
-    return body.decode(_guess(body), "replace")
+    # from few bytes a guess is worse than the commonest set
+    foreign = sum(byte > 0x7F for byte in body[:_SAMPLE])
+    if foreign < _FEW and 5 * foreign < len(body):
+        return body.decode("cp1252", "replace")
+    from charset_normalizer import from_bytes  # comes with trafilatura
+
+    best = from_bytes(body[:_SAMPLE]).best()
+    return body.decode(best.encoding if best else "cp1252", "replace")
 
 
 def _codec(name: str) -> str:
@@ -65,14 +72,3 @@ def _codec(name: str) -> str:
     except (LookupError, ValueError):
         return ""
     return _MEANT.get(found.name, found.name)
-
-
-def _guess(body: bytes) -> str:
-    # from few bytes a guess is worse than the commonest set
-    foreign = sum(byte > 0x7F for byte in body[:_SAMPLE])
-    if foreign < _FEW and 5 * foreign < len(body):
-        return "cp1252"
-    from charset_normalizer import from_bytes  # comes with trafilatura
-
-    best = from_bytes(body[:_SAMPLE]).best()
-    return best.encoding if best else "cp1252"

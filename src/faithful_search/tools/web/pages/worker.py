@@ -25,11 +25,21 @@ def main(memory: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
-    # before the limit, so that it is for the document alone
+    # before the limit, so that the memory is for the document alone
     for name in ("trafilatura", "pypdf"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    _limit(memory)
+    with contextlib.suppress(ImportError):  # a system without such limits
+        import resource
+
+        used = 0  # where the system does not say, the limit includes it
+        with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
+            used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        # no file is written either, nor the memory of a crash
+        for kind, most in ((resource.RLIMIT_AS, used + memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
+            # a system that does not know this limit, or has a lower one
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(kind, (most, most))
     decoder = msgspec.msgpack.Decoder(Job)
     for number in range(_PAGES):
         head = requests.read(4)
@@ -63,20 +73,6 @@ def answer_to(job: Job) -> bytes:
         if hasattr(signal, "alarm"):
             signal.alarm(0)
     return msgspec.msgpack.encode(answer)
-
-
-def _limit(memory: int) -> None:
-    """Allow `memory` bytes above what the process has now, and no file written."""
-    try:
-        import resource
-    except ImportError:
-        return
-    used = 0  # where the system does not say, the limit includes it
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
-        used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    for kind, most in ((resource.RLIMIT_AS, used + memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
-        with contextlib.suppress(ValueError, OSError):  # a system that does not know this limit, or has a lower one
-            resource.setrlimit(kind, (most, most))
 
 
 if __name__ == "__main__":
