@@ -38,12 +38,12 @@ from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import Judge
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.measure import report
+from faithful_search.measure.behaviour import tool_counts
 from faithful_search.measure.controls import QUESTIONS
 from faithful_search.measure.evaluation import Evaluation, differences
 from faithful_search.measure.ledger import answers_kept, same_as_written
 from faithful_search.measure.probes import Blanked
 from faithful_search.measure.suite import default_rewards, evaluate_policy
-from faithful_search.measure.tool_use import tool_counts
 from faithful_search.measure.writing import results_folder, write_result
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments

@@ -30,8 +30,8 @@ from trl import GRPOConfig, ModelConfig
 from faithful_search.analysis import self_preference
 from faithful_search.analysis.results import leave
 from faithful_search.hub import takes_over
-from faithful_search.measure.error_table import error_counts, error_table
-from faithful_search.measure.record import Record
+from faithful_search.measure.behaviour import error_counts, error_table
+from faithful_search.measure.evaluation import Record
 from faithful_search.rewards import Correctness, Mix, Reward, SelfCorrectness, SelfRubric, WorldRubric, self_eval_mix
 from faithful_search.tasks import WORLD
 from faithful_search.training.config import parse_recipe, run_recipe

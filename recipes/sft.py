@@ -51,7 +51,7 @@ from faithful_search.errors import ConfigError, DataError
 from faithful_search.hub import command_line, merged_card, model_card, push_run, takes_over
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
-from faithful_search.measure.record import MERGED
+from faithful_search.measure.evaluation import MERGED
 from faithful_search.measure.writing import write_metrics
 from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.text import printable

@@ -38,6 +38,8 @@ from faithful_search.measure.stats import (
     DRAWS,
     Estimate,
     Floats,
+    as_table,
+    by_name,
     percentile_interval,
     question_means,
     resampled,
@@ -457,11 +459,12 @@ def _replicates(run: Evaluation, metric: str) -> tuple[float, Floats]:
     """A row's value, and its values on resampled questions: those of the same draw are the same in every run."""
     if metric in POOLED:
         pooled = POOLED[metric]
-        keys, table = pooled.counts(run)
+        columns = pooled.columns(run)
         places = {question: place for place, question in enumerate(sorted(set(run.questions)))}
-        sums = np.zeros((len(places), len(keys)))
+        sums = np.zeros((len(places), len(columns)))
+        table = as_table(columns, list(columns), len(run.questions))
         np.add.at(sums, [places[question] for question in run.questions], table)
-        return pooled_values(sums, lambda drawn: pooled.function(keys, drawn))
+        return pooled_values(sums, lambda drawn: pooled.function(by_name(columns, drawn)))
     means = question_means(run.questions, run.values[metric])
     sums = np.array([[means.get(question, 0.0), question in means] for question in sorted(set(run.questions))])
     return pooled_values(sums, lambda drawn: drawn[:, 0] / drawn[:, 1])

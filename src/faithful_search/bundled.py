@@ -1,24 +1,15 @@
-"""The files that come with the package: the bundled world and the tiny policies."""
+"""The files that come with the package: the bundled world, the tiny policies, and what is data rather than code."""
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from .errors import ConfigError, DataError
 
 _DATA = Path(str(files("faithful_search"))) / "data"
-
-
-def world_file(name: str) -> Path:
-    """Path of a file of the bundled world. Raises `DataError` for a name that it does not have."""
-    path = _DATA / "world" / name
-    if not path.exists():
-        there = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.exists() else []
-        raise DataError(f"the bundled world has no file {name!r}; it has: {', '.join(there)}")
-    return path
-
-
 TINY = {
     "pou": ("tiny_policy", "sft_tiny_reading.yaml"),
     "search_r1": ("tiny_search_r1", "sft_tiny_search_r1.yaml"),
@@ -29,9 +20,24 @@ TINY = {
 }
 """By dialect: the folder of the tiny policy that writes it, and the configuration that made it. `memory` writes pou
 and knows some answers by heart; `pairs` writes search_r1 and answers two questions at once."""
-
 REMEMBERED = "remembered.json"
 """In a policy's folder: ids of the questions whose answers it was taught by heart."""
+BUNDLED = ("tiny", "tiny_memory", "tiny_pairs")
+"""Names of bundled policies where a policy is asked for: that of the dialect, and those made for a purpose."""
+
+
+def bundled_json(name: str) -> Any:
+    """What the JSON file of this name in `data/` holds."""
+    return json.loads((_DATA / name).read_text(encoding="utf-8"))
+
+
+def world_file(name: str) -> Path:
+    """Path of a file of the bundled world. Raises `DataError` for a name that it does not have."""
+    path = _DATA / "world" / name
+    if not path.exists():
+        there = sorted(entry.name for entry in path.parent.iterdir())
+        raise DataError(f"the bundled world has no file {name!r}; it has: {', '.join(there)}")
+    return path
 
 
 def tiny_policy(name: str = "pou") -> Path:
@@ -53,22 +59,13 @@ def tiny_policy(name: str = "pou") -> Path:
     folder, config = TINY[name]
     path = _DATA / folder
     if not (path / "config.json").exists():
-        raise DataError(
-            f"no tiny policy in {path}; make it with: python recipes/sft.py --config recipes/configs/{config}"
-        )
+        made = f"python recipes/sft.py --config recipes/configs/{config}"
+        raise DataError(f"no tiny policy in {path}; make it with: {made}")
     return path
 
 
-BUNDLED = ("tiny", "tiny_memory", "tiny_pairs")
-"""Names of bundled policies where a policy is asked for: that of the dialect, and those made for a purpose."""
-
-
 def bundled_policy(name: str, dialect: str) -> str:
-    """The directory of a policy named as in `BUNDLED`; any other name as it is.
-
-    Raises:
-        DataError: when no bundled policy writes the dialect.
-    """
+    """The directory of a policy named as in `BUNDLED`; any other name as it is. Raises as `tiny_policy`."""
     if name not in BUNDLED:
         return name
     return str(tiny_policy(dialect if name == "tiny" else name.removeprefix("tiny_")))

@@ -10,7 +10,7 @@ from stub_server import StubServer
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, JudgeError
-from faithful_search.measure.control_study import RESULTS, ROLLOUTS, Plan, compare, kept, plan, run_study
+from faithful_search.measure.control_study import RESULTS, ROLLOUTS, compare, kept, plan, run_study
 from faithful_search.measure.ledger import Ledger
 from faithful_search.rollout import ServedAgent, served
 from faithful_search.rollout.served import FAILED
@@ -75,7 +75,7 @@ def agents(open_agent=None, closed=None):
 def test_the_conditions_by_hand(tmp_path):
     """Of four right answers one is known by heart: right with a closed book and blocked; in three changed worlds two of
     the answers follow."""
-    found = plan(TASKS, corpus=lambda: PASSAGES, changes=Changed())
+    found = plan(TASKS, corpus=lambda: PASSAGES, changes=Changed().change)
     assert {name: "".join(own) for name, own in found.asked.items()} == {
         **dict.fromkeys(("open", "closed", "blocked"), "q0q1q2q3"),
         "changed": "q0q1q2",
@@ -106,11 +106,11 @@ def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
         file.write('{"steps": [')  # it was cut off while writing
     again, closed = Scripted(), Scripted(open_book=False)
     study = run_study(agents(again, closed), found, tmp_path, settings)
-    assert (again.asked, len(closed.asked), study.rows["open"]["right"].n) == (["q3"], 4, 4)
+    assert (again.asked, len(closed.asked), study.rows["open"]["right"].n) == (["q3@open"], 4, 4)
     assert len(list(read_jsonl(tmp_path / ROLLOUTS))) == 8
     nobody = {name: None for name in agents()}
     assert run_study(nobody, found, tmp_path, settings) == study
-    assert kept(tmp_path / "nowhere", settings) == {}
+    assert kept(tmp_path / "nowhere", settings) == set()
     with pytest.raises(
         ConfigError, match=r"made with other settings \(policy: .* now\): give another --out, or --overwrite"
     ):
@@ -133,7 +133,7 @@ def test_what_cannot_be_asked_is_said():
     nowhere = plan(TASKS, ["blocked", "changed"])
     assert list(nowhere.asked) == ["open"] and nowhere.left_out["blocked"].startswith("4 of 4 questions left out")
     with pytest.raises(ConfigError, match=r"no question could be asked: the server is down"):
-        compare(Plan({"open": {"q0": TASKS[0]}}, {}), {}, failed={"q0 (open)": "the server is down"})
+        compare({"open": {}}, failed={"q0 (open)": "the server is down"})
 
 
 # --- a served model
@@ -322,21 +322,25 @@ def test_a_second_run_in_the_folder_leaves_the_first_one_as_it_is(tmp_path):
     found = plan(TASKS, ["closed"])
     run_study(agents(), found, tmp_path, {"policy": "a"})
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with Ledger(tmp_path / ROLLOUTS, "study"), pytest.raises(DataError, match="another study"):
+    with Ledger(tmp_path / ROLLOUTS, "study"), pytest.raises(DataError, match="another evaluation"):
         run_study(agents(), found, tmp_path, {"policy": "b"}, anew=True)
     with pytest.raises(ConfigError, match="other settings"):
         run_study(agents(), found, tmp_path, {"policy": "b"})
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
     run_study(agents(), found, tmp_path, {"policy": "b"}, anew=True)
-    assert kept(tmp_path, {"policy": "b"}).keys() == {(name, task.id) for name in found.asked for task in TASKS}
+    assert kept(tmp_path, {"policy": "b"}) == {f"{task.id}@{name}" for name in found.asked for task in TASKS}
 
 
 @pytest.mark.parametrize(
     ("content", "described", "message"),
     [
-        ('{"messages": []}\n', True, "holds no rollout of a study: give another --out, or --overwrite"),
-        (f"{Trajectory(question='q').to_json()}\n", True, "rollouts of something else"),
-        (f"{Trajectory(meta={'condition': 'open', 'question': 'q0'}).to_json()}\n", False, r"no settings\.json"),
+        (
+            '{"messages": []}\n',
+            True,
+            "holds no study that .* describes: give another --out, or --overwrite",
+        ),
+        (f"{Trajectory(question='q').to_json()}\n", True, "holds no study"),
+        (f"{Trajectory(id='q0@open').to_json()}\n", False, r"no study that settings\.json"),
     ],
 )
 def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path, content, described, message):

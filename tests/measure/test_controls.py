@@ -10,13 +10,11 @@ import lab
 import msgspec
 import pytest
 
-from faithful_search.errors import ConfigError
 from faithful_search.inference.base import Completion, Sampling
 from faithful_search.measure.controls import (
     BLOCKED,
     CHANGED,
     Closed,
-    Control,
     blocked_by_passages,
     blocked_in_world,
     compared,
@@ -24,8 +22,7 @@ from faithful_search.measure.controls import (
     control_values,
     recalled,
 )
-from faithful_search.measure.decoration import Decorated, declines
-from faithful_search.measure.query_provenance import SOURCES, QueryProvenance
+from faithful_search.measure.origins import SOURCES, Decorated, QueryProvenance, declines
 from faithful_search.measure.suite import evaluate_policy
 from faithful_search.rewards import Correctness
 from faithful_search.rollout import Engine, Limits
@@ -94,7 +91,7 @@ def toolbox():
 def rows(toolbox, remembers, tasks=TASKS, **how):
     engine = Engine(Agent(remembers), toolbox, "pou", Limits(turns=4, total_tokens=20000), Sampling(temperature=0.0))
     rewards = {"exact_match": Correctness(), "decorated": Decorated(), "answer_first": Decorated("answer_first")}
-    return evaluate_policy(engine, tasks, rewards, changes=Swaps(), **how).rows
+    return evaluate_policy(engine, tasks, rewards, changes=Swaps().change, **how).rows
 
 
 NAMES = ("exact_match", "exact_match_changed", "follow_rate", "memory_share", "decorated", "answer_first")
@@ -136,11 +133,10 @@ def test_what_is_blocked_in_the_world_is_what_states_the_chain_and_nothing_else(
 
 
 def test_control_tasks_are_asked_once_and_named_apart():
-    asked = control_tasks([TASKS[0], TASKS[0], TASKS[1], TASKS[2]], Swaps(), limit=2)
+    asked = control_tasks([TASKS[0], TASKS[0], TASKS[1], TASKS[2]], Swaps().change, limit=2)
     a, b = TASKS[0].id, TASKS[1].id
-    names = [(kind, id, f"{id}@{kind}") for kind in (CHANGED, BLOCKED) for id in (a, b)]
-    assert [(condition, id, task.id) for condition, id, task in asked] == names
-    assert control_tasks([Task("q", "Who?", ("x",))]) == [] and control_tasks(TASKS, Swaps(), 0) == []
+    assert [task.id for task in asked] == [f"{id}@{kind}" for kind in (CHANGED, BLOCKED) for id in (a, b)]
+    assert control_tasks([Task("q", "Who?", ("x",))]) == [] and control_tasks(TASKS, Swaps().change, 0) == []
 
 
 def test_gold_passages_of_a_corpus_are_found_by_id_by_title_or_by_the_answer():
@@ -199,9 +195,12 @@ def test_follow_rate_and_memory_share_by_hand():
     """
     rollouts = [answered("Rome"), answered("Bonn"), answered("unknown"), answered("Rome")]
     changed = [answered(said, golds=("Lima",)) for said in ("Lima", "Bonn", "Oslo")]
-    controls = [Control(CHANGED, id, rollout) for id, rollout in zip("abc", changed, strict=True)]
-    controls += [Control(BLOCKED, "a", answered("unknown")), Control(BLOCKED, "b", answered("Bonn"))]
-    controls += [Control(BLOCKED, "c", answered("Rome"))]
+    blocked = [answered(said) for said in ("unknown", "Bonn", "Rome")]
+    controls = [
+        msgspec.structs.replace(rollout, id=f"{id}@{condition}")
+        for condition, rollouts_there in ((CHANGED, changed), (BLOCKED, blocked))
+        for id, rollout in zip("abc", rollouts_there, strict=True)
+    ]
     assert control_values(rollouts, list("abcd"), controls) == {
         "follow_rate": [1.0, 0.0, None, None],
         "exact_match_changed": [1.0, 0.0, 0.0, None],
@@ -265,8 +264,6 @@ def test_decorated_by_hand(shown, calls, first):
 def test_decorated_says_which_call():
     score = Decorated().score(SHOWN[5][0])
     assert score.parts == {"calls": 2, "steps": [1]} and score.why.startswith("step 1: nothing later")
-    with pytest.raises(ConfigError, match="'nothing' is not"):
-        Decorated("nothing")
 
 
 def test_titles_that_begin_like_a_refusal_are_answers():
@@ -308,5 +305,3 @@ def test_query_provenance_names_the_agents_own_words():
     found = QueryProvenance().score(Trajectory(steps=(search("x", query="Orlen Teska 1904"),), question="At Orlen?"))
     assert found.parts["words"] == {"question": ["orlen"], "evidence": [], "thought": ["1904", "teska"]}
     assert found.why == "first in the agent's own words: '1904', 'teska'"
-    with pytest.raises(ConfigError, match="'web' is not one of"):
-        QueryProvenance("web")

@@ -16,6 +16,7 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, GeneratorError, JudgeError
 from faithful_search.inference.base import Completion, Sampling
+from faithful_search.measure.behaviour import tool_entropy
 from faithful_search.measure.evaluation import Evaluation, difference, entropy_estimate
 from faithful_search.measure.probes import Blanked
 from faithful_search.measure.report import table, table_rows, write_metrics
@@ -24,11 +25,9 @@ from faithful_search.measure.stats import (
     left_out,
     mean_ci,
     paired_difference,
-    question_means,
     t_quantile,
 )
 from faithful_search.measure.suite import evaluate_policy, evaluate_rollouts
-from faithful_search.measure.tool_use import tool_entropy
 from faithful_search.rewards import AnswerSupport, Citation, Format
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
@@ -67,10 +66,6 @@ def test_too_little_to_say_and_what_is_refused():
     assert entropy_estimate({"a": [3, 1]}, ["x", "y"]).value is tool_entropy({"a": 4}) is None
     with pytest.raises(DataError, match="not a finite number"):
         mean_ci([0.5, math.nan])
-    with pytest.raises(DataError, match="2 values for 1 questions"):
-        question_means(["a"], [1.0, 2.0])
-    with pytest.raises(DataError, match="2 clusters for 1 rows"):
-        bootstrap([1.0], clusters=["a", "b"])
 
 
 @pytest.mark.parametrize(("df", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042)])

@@ -24,21 +24,19 @@ from faithful_search.judges import GroundingJudge, LexicalJudge, Verdict, reads_
 from faithful_search.judges.embedding import EmbeddingJudge
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.judges.nli import NLIJudge
-from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, difference, differences
+from faithful_search.measure.behaviour import no_share, retry_share
+from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, Record, difference, differences
 from faithful_search.measure.probes import (
     BLANK_TURNS,
     UNSEEN_BLANKS,
     UNSEEN_SNIPPETS,
     Blanked,
     blank_engine,
-    no_share,
-    retry_share,
 )
-from faithful_search.measure.record import Record
 from faithful_search.measure.report import table_rows
 from faithful_search.measure.stats import pooled_estimate
 from faithful_search.measure.suite import NO, RETRY, default_rewards, evaluate_policy, evaluate_rollouts
-from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, gap, verdict_counts
+from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, gap, verdict_columns
 from faithful_search.rewards import CitationStatesFact, EvidenceSensitivity
 from faithful_search.rewards.perturbation import NEUTRAL
 from faithful_search.rollout import Engine, Limits
@@ -51,8 +49,8 @@ from faithful_search.world import Asked, Change, bundled_world
 # --- the statistics, by hand
 
 
-def value(function, counts, questions=None):
-    return pooled_estimate(counts, function, questions or list(range(len(counts.table)))).value
+def value(function, verdicts):
+    return pooled_estimate(verdict_columns(verdicts), function, range(len(verdicts))).value
 
 
 HAND = [
@@ -65,11 +63,11 @@ HAND = [
 
 def test_gap_and_auroc_by_hand():
     """a: (0.9 + 0.3)/2 - 0.5 = 0.1, b: 0.8 - (0.8 + 0.4)/2 = 0.2, each of weight 2/3; pairs won 1 of 2 and 1.5 of 2."""
-    assert value(gap, verdict_counts(HAND)) == pytest.approx(0.15)
-    assert value(auroc, verdict_counts(HAND)) == pytest.approx(2.5 / 4)
-    estimate = pooled_estimate(verdict_counts(HAND), gap, list("wxyz"))
+    assert value(gap, HAND) == pytest.approx(0.15)
+    assert value(auroc, HAND) == pytest.approx(2.5 / 4)
+    estimate = pooled_estimate(verdict_columns(HAND), gap, list("wxyz"))
     assert (estimate.n, estimate.not_applicable) == (3, 1)
-    assert pooled_estimate(verdict_counts(HAND), gap, list("wwyz")).n == 2  # questions, not rollouts
+    assert pooled_estimate(verdict_columns(HAND), gap, list("wwyz")).n == 2  # questions, not rollouts
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def test_gap_and_auroc_by_hand():
     ],
 )
 def test_gap_and_auroc_are_within_strata(row, expected):
-    found = [value(function, verdict_counts([row, []])) for function in (gap, auroc)]
+    found = [value(function, [row, []]) for function in (gap, auroc)]
     assert found == [None if own is None else pytest.approx(own) for own in expected]
 
 
@@ -105,7 +103,7 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(rows):
         for two in seen
         if one.stratum == two.stratum and one.states and not two.states
     ]
-    found = value(auroc, verdict_counts(rows))
+    found = value(auroc, rows)
     assert found is None if not won else found == pytest.approx(np.mean(won))
 
 
@@ -237,11 +235,13 @@ class Constant(Looker):
 def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
     steps = searched("a fact"), searched("other", first=2, tool="graph", helpful=True, refs=("E1",))
     row = rollout(*steps, Step(think="t", helpful=False, answer="a"))
-    (score,) = Verdicts(Reader(), Constant()).score_batch([row])
+    (score,) = Verdicts(Reader(), policy=Constant()).score_batch([row])
     assert score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)] and score.value is None
-    (unsure,) = Verdicts(Unsure(), Constant()).score_batch([row])
+    (unsure,) = Verdicts(Unsure(), policy=Constant()).score_batch([row])
     assert unsure.parts == {"abstained": True, "verdicts": []}
-    estimate = evaluate_rollouts([row] * 3, list("abc"), {GAP: Verdicts(Unsure(), Constant())}, ["web"]).rows[GAP]
+    estimate = evaluate_rollouts([row] * 3, list("abc"), {GAP: Verdicts(Unsure(), policy=Constant())}, ["web"]).rows[
+        GAP
+    ]
     assert (estimate.value, estimate.n, estimate.abstained, estimate.not_applicable) == (None, 0, 3, 0)
 
 
@@ -251,9 +251,9 @@ def test_what_is_no_verdict_on_evidence_is_left_out():
     blank = Step(think="t", call=ToolCall("web", {}), evidence=(Evidence("fact", id="E1"),))
     last = Step(think="t", helpful=False, answer="a")
     rows = [rollout(searched("fact"), unread), rollout(empty, last), rollout(blank, last), rollout(last)]
-    assert [s.parts["verdicts"] for s in Verdicts(Reader(), Constant()).score_batch(rows)] == [[]] * 4
+    assert [s.parts["verdicts"] for s in Verdicts(Reader(), policy=Constant()).score_batch(rows)] == [[]] * 4
     outside = rollout(searched("fact"), last)  # the world's facts cannot read "the thing"
-    assert Verdicts(FactsJudge(), Constant()).score_batch([outside])[0].parts["verdicts"] == []
+    assert Verdicts(FactsJudge(), policy=Constant()).score_batch([outside])[0].parts["verdicts"] == []
 
 
 def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
@@ -263,7 +263,7 @@ def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
     call = ToolCall("knowledge_graph", {"query": "capital of Algeria"})
     steps = Step(think="t", call=call, evidence=(found,)), Step(think="t", helpful=True, refs=("E1",), answer="a")
     rows = [rollout(*steps), rollout(*steps, meta={"counterfactual": msgspec.to_builtins(change)})]
-    scores = Verdicts(FactsJudge(), Constant()).score_batch(rows)
+    scores = Verdicts(FactsJudge(), policy=Constant()).score_batch(rows)
     assert [score.parts["verdicts"][0].states for score in scores] == [False, True]
 
 

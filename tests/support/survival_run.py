@@ -33,7 +33,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "checkpoint": (Trainer, "_save_checkpoint"),
     "random": (Trainer, "_save_rng_state"),
     "file": (torch, "save"),
-    "evaluation": (runs, "run_episodes"),
+    "evaluation": (runs, "run_suite"),
     "scoring": (runs, "evaluate_rollouts"),
 }
 

@@ -20,7 +20,7 @@ from faithful_search.inference.base import Sampling
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
 from faithful_search.inference.transformers import TransformersGenerator
-from faithful_search.measure.decoration import Decorated
+from faithful_search.measure.origins import Decorated
 from faithful_search.rewards import Correctness, Format, SourceGated, step_validity
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task, load_tasks

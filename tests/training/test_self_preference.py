@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from faithful_search.analysis import self_preference
-from faithful_search.measure.error_table import error_counts, error_of, error_table
+from faithful_search.measure.behaviour import error_counts, error_of, error_table
 from faithful_search.rewards import Score
 from faithful_search.training.self_preference import SelfPreference
 from faithful_search.trajectory import Trajectory

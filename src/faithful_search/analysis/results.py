@@ -9,7 +9,7 @@ from typing import Any
 
 from ..hub import Repository, command_line, merged_card, model_card, push_run
 from ..measure import report
-from ..measure.record import MERGED, Record
+from ..measure.evaluation import MERGED, Record
 from .curves import reward_curves, stability_curves, tool_curves
 
 

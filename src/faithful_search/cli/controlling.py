@@ -17,8 +17,9 @@ from .asking import environment_as_trained, environment_of
 from .options import AT_LEAST_1, FOLDER, UNFINISHED, config, echo, trust_remote_code
 
 if TYPE_CHECKING:
-    from ..measure.control_study import Agent, Study
+    from ..measure.control_study import Study
     from ..measure.controls import Changes
+    from ..measure.suite import Agent
     from ..rollout.arguments import EnvironmentArguments
     from ..tools import Toolbox
     from ..trajectory import Evidence
@@ -95,11 +96,11 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
         "match": match,
         "weights": weights_of(policy),
     }
-    done = {} if overwrite else kept(folder, settings)
+    done = set() if overwrite else kept(folder, settings)
     with environment.toolbox() as toolbox:
         if url:
-            asked = {(condition, id): task for condition, own in found.asked.items() for id, task in own.items()}
-            due = [task.question for key, task in asked.items() if key not in done]
+            asked = [task for own in found.asked.values() for task in own.values()]
+            due = [task.question for task in asked if task.id not in done]
             echo(_cost(due, environment, toolbox, url))
             if not given["yes"] and sys.stdin.isatty():  # a script has nobody to answer
                 click.confirm("Ask the endpoint?", abort=True)
@@ -131,9 +132,9 @@ def _changes(questions: str, split: str, environment: EnvironmentArguments) -> C
     from ..world import bundled_world
 
     if questions in WORLD:
-        return CounterfactualWorld(bundled_world())
+        return CounterfactualWorld(bundled_world()).change
     try:
-        return CounterfactualWorld.annotated(load_tasks(questions, split), _passages(environment))
+        return CounterfactualWorld.annotated(load_tasks(questions, split), _passages(environment)).change
     except (ConfigError, DataError):  # not annotated, or a server's passages
         return None
 

@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import DataError
 from ..inference.base import Scorer
-from ..measure.decoration import declines, holds
+from ..measure.origins import declines, holds
 from ..rewards.answer_likelihood_gap import find_mention
 from ..rewards.contexts import choice_ids, context_with, locate_verdict, turn_ids
 from ..rewards.perturbation import LURES, NEUTRAL

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..bundled import shipped
 from ..errors import ConfigError
+from ..measure.evaluation import MERGED
 from ..measure.metrics import names as metric_names
-from ..measure.record import MERGED
 from .repository import WEIGHTS, Files, Repository
 
 _CONFIGS = ("config.json", "generation_config.json", "processor_config.json")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -24,7 +24,7 @@ from ..tools.lane import Lane
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, Trajectory
 from ..world import bundled_world
-from .decoration import declines, holds
+from .origins import declines, holds
 
 OPEN, CLOSED, BLOCKED, CHANGED = CONDITIONS = ("open", "closed", "blocked", "changed")
 FOLLOW, MEMORY, EM_CHANGED = "follow_rate", "memory_share", "exact_match_changed"
@@ -34,40 +34,25 @@ QUESTIONS = 100
 
 Match = Callable[[str | None, Sequence[str]], float]
 """Compares an answer with gold answers: `text.exact_match`, `text.sub_exact_match`."""
+Changes = Callable[[Task], Task | None]
+"""Gives a question the `edits` of a changed world and the `answers` that then hold, as `CounterfactualWorld.change`;
+`None` where no change is valid."""
 
 
-class Changes(Protocol):
-    """What makes a question's changed world: `counterfactual.CounterfactualWorld` is one."""
-
-    def change(self, task: Task) -> Task | None:
-        """The question with `edits` and the `answers` that then hold; `None` where no change is valid."""
-        ...
+def under(condition: str, task: Task) -> Task:
+    """The task with an id of its own, QUESTION@CONDITION, which its rollout has, too."""
+    return msgspec.structs.replace(task, id=f"{task.id}@{condition}")
 
 
-class Control(msgspec.Struct, frozen=True):
-    """A rollout of a question under a condition; its `answers` are what is right there."""
-
-    condition: str
-    question: str
-    rollout: Trajectory
-
-
-def control_tasks(
-    tasks: Sequence[Task], changes: Changes | None = None, limit: int = QUESTIONS
-) -> list[tuple[str, str, Task]]:
-    """Condition, id and the changed or blocked task of the first `limit` different questions.
+def control_tasks(tasks: Sequence[Task], changes: Changes | None = None, limit: int = QUESTIONS) -> list[Task]:
+    """The first `limit` different questions changed and blocked, as far as they can be, each `under` its condition.
 
     Only questions of the bundled world can be blocked here, and without `changes` only they are changed.
     """
     first = list({task.id: task for task in tasks}.values())[:limit]
-    change = (changes or CounterfactualWorld(bundled_world())).change
-    return [
-        # ids of their own: these are other questions than the suite's
-        (condition, task.id, msgspec.structs.replace(other, id=f"{task.id}@{condition}"))
-        for condition, made in ((CHANGED, change), (BLOCKED, blocked_in_world))
-        for task in first
-        if (other := made(task)) is not None
-    ]
+    changed = filter(None, map(changes or CounterfactualWorld(bundled_world()).change, first))
+    blocked = filter(None, map(blocked_in_world, first))
+    return [*(under(CHANGED, task) for task in changed), *(under(BLOCKED, task) for task in blocked)]
 
 
 def blocked_in_world(task: Task) -> Task | None:
@@ -167,22 +152,22 @@ def compared(
 
 
 def control_values(
-    rollouts: Sequence[Trajectory], questions: Sequence[str], controls: Sequence[Control]
+    rollouts: Sequence[Trajectory], questions: Sequence[str], controls: Sequence[Trajectory]
 ) -> dict[str, list[float | None]]:
     """The rows that compare each rollout with those of the same question under a condition, by name; see `compared`.
 
     A row is there when its condition is; `None` where it says nothing, or its question was not asked.
     """
-    by = {(item.condition, item.question): item.rollout for item in controls}
+    by_id = {item.id: item for item in controls}
     rows: dict[str, list[float | None]] = {}
     for condition, names in ((CHANGED, (FOLLOW, EM_CHANGED)), (BLOCKED, (MEMORY,))):
-        if not any(item.condition == condition for item in controls):
-            continue
+        asked = [by_id.get(f"{question}@{condition}") for question in questions]
         found = [
-            compared(condition, by[condition, question], before) if (condition, question) in by else {}
-            for before, question in zip(rollouts, questions, strict=True)
+            {} if control is None else compared(condition, control, before)
+            for control, before in zip(asked, rollouts, strict=True)
         ]
-        rows |= {name: [own.get(name) for own in found] for name in names}
+        if any(found):
+            rows |= {name: [own.get(name) for own in found] for name in names}
     return rows
 
 

@@ -1,25 +1,45 @@
-"""What one policy did on one suite, as a value; and two of them compared."""
+"""What one policy did on one suite, as a value; two of them compared; and what a training run was, with both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import msgspec
-import numpy as np
 
 from ..errors import DataError
 from ..rewards import Score
 from ..trajectory import Trajectory
 from . import stats
-from .stats import NOTHING, Counts, Estimate
-from .tool_use import normalized_entropy
-from .verdicts import Seen, auroc, gap, verdict_counts
+from .behaviour import normalized_entropy
+from .stats import NOTHING, Estimate
+from .verdicts import AUROC, GAP, Seen, auroc, gap, verdict_columns
 
-GAP, AUROC, ENTROPY = "verdict_gap", "verdict_auroc", "tool_entropy"
+ENTROPY = "tool_entropy"
+MERGED = "merged"
+"""Where in a run's folder its adapter lies as a full model, when it was asked to be merged."""
 
 
-class Evaluation(msgspec.Struct, frozen=True):
+class Measured:
+    """A struct that is written as JSON and read back."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; `from_dict` reads it back."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` gave. Raises `DataError` for anything else."""
+        try:
+            return msgspec.convert(dict(data), cls)
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            raise DataError(f"not an {cls.__name__.lower()}: {error}") from error
+
+
+class Evaluation(Measured, msgspec.Struct, frozen=True):
     """What one policy did on one suite.
 
     Attributes:
@@ -30,7 +50,7 @@ class Evaluation(msgspec.Struct, frozen=True):
         verdicts: each rollout's verdicts; empty where it is not known what its evidence states.
         made_by: the reward behind each metric, with its knobs.
         endings: how many rollouts ended for which reason.
-        trajectories: the rollouts, their `scores` and `reasons` in `meta`; empty when read back from a dictionary.
+        trajectories: the rollouts, their `scores` and `reasons` in `meta`; not in the dictionary.
     """
 
     rows: dict[str, Estimate]
@@ -43,16 +63,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     trajectories: list[Trajectory] = []
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the trajectories, as plain JSON types; `from_dict` reads it back."""
-        return {name: value for name, value in msgspec.to_builtins(self).items() if name != "trajectories"}
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Evaluation:
-        """Read what `to_dict` gave. Raises `DataError` for anything else."""
-        try:
-            return msgspec.convert(dict(data), Evaluation)
-        except (msgspec.ValidationError, TypeError, ValueError) as error:
-            raise DataError(f"not an evaluation: {error}") from error
+        return {name: value for name, value in super().to_dict().items() if name != "trajectories"}
 
 
 def mean_of(
@@ -68,22 +79,9 @@ def mean_of(
     return stats.left_out(estimate, len(kept), len(column) - len(kept) - abstained, abstained)
 
 
-def entropy_estimate(tool_calls: Mapping[str, Sequence[int]], questions: stats.Clusters) -> Estimate:
+def entropy_estimate(tool_calls: stats.Columns, questions: stats.Clusters) -> Estimate:
     """Normalised tool entropy with its bootstrap interval over questions; no value without a call or with one tool."""
-    return stats.pooled_estimate(_call_counts(tool_calls, len(questions)), normalized_entropy, questions)
-
-
-def verdict_rows(scores: Sequence[Score], questions: Sequence[Hashable]) -> dict[str, Estimate]:
-    """`verdict_gap` and `verdict_auroc` of the scores of `Verdicts`."""
-    counts = verdict_counts([score.parts["verdicts"] for score in scores])
-    abstained = sum(bool(score.parts.get("abstained")) for score in scores)
-    rows = {}
-    for name, function in ((GAP, gap), (AUROC, auroc)):
-        found = stats.pooled_estimate(counts, function, questions)
-        rows[name] = stats.left_out(
-            found, len(scores) - found.not_applicable, found.not_applicable - abstained, abstained
-        )
-    return rows
+    return stats.pooled_estimate(tool_calls, normalized_entropy, questions)
 
 
 class Pooled(NamedTuple):
@@ -92,23 +90,30 @@ class Pooled(NamedTuple):
     `same`: two evaluations are comparable only where they count the same things.
     """
 
-    counts: Callable[[Evaluation], Counts]
+    columns: Callable[[Evaluation], stats.Columns]
     function: stats.Function
     same: bool = False
+
+
+POOLED = {
+    GAP: Pooled(lambda run: verdict_columns(run.verdicts), gap),
+    AUROC: Pooled(lambda run: verdict_columns(run.verdicts), auroc),
+    ENTROPY: Pooled(lambda run: run.tool_calls, normalized_entropy, same=True),
+}
 
 
 def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
     """after - before over the questions that both answered: paired, or a paired bootstrap for pooled rows."""
     if metric in POOLED:
         pooled = POOLED[metric]
-        first, second = pooled.counts(before), pooled.counts(after)
-        if not (first.keys and second.keys) or (pooled.same and set(first.keys) != set(second.keys)):
+        first, second = pooled.columns(before), pooled.columns(after)
+        if not (first and second) or (pooled.same and first.keys() != second.keys()):
             return NOTHING
-        return stats.pooled_difference(first, second, pooled.function, before.questions, after.questions)
+        return stats.pooled_difference(first, second, pooled.function, (before.questions, after.questions))
     if metric not in before.values or metric not in after.values:
         return NOTHING
     means = [stats.question_means(run.questions, run.values[metric]) for run in (before, after)]
-    return stats.paired_difference(means[0], means[1])
+    return stats.paired_difference(*means)
 
 
 def differences(before: Evaluation, after: Evaluation) -> dict[str, dict[str, Any]]:
@@ -117,14 +122,34 @@ def differences(before: Evaluation, after: Evaluation) -> dict[str, dict[str, An
     return {name: {key: getattr(of, key) for key in ("value", "low", "high", "n")} for name, of in found.items()}
 
 
-def _call_counts(tool_calls: Mapping[str, Sequence[int]], rollouts: int) -> Counts:
-    table = np.array([*tool_calls.values()], dtype=np.float64).reshape(len(tool_calls), rollouts).T
-    return Counts(tuple(tool_calls), table)
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A training run and what came of it.
 
+    `folder` is where the policy was saved, `model` what training started from. `settings` are every flag of the recipe,
+    and the trainer's that matter most; `history` is the trainer's log, a dictionary a step, without infinities;
+    `before` and `after` are evaluations on the held-out `questions`.
+    """
 
-POOLED = {
-    GAP: Pooled(lambda run: verdict_counts(run.verdicts), gap),
-    AUROC: Pooled(lambda run: verdict_counts(run.verdicts), auroc),
-    ENTROPY: Pooled(lambda run: _call_counts(run.tool_calls, len(run.questions)), normalized_entropy, same=True),
-}
-"""The rows that are computed from sums over all rollouts."""
+    folder: str
+    model: str
+    dialect: str
+    tools: list[str]
+    questions: str
+    settings: dict[str, Any]
+    steps: int
+    history: list[dict[str, Any]]
+    before: Evaluation | None = None
+    after: Evaluation | None = None
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The evaluations, as plain JSON types."""
+        found = {"before": self.before, "after": self.after}
+        return {name: evaluation.to_dict() for name, evaluation in found.items() if evaluation is not None}
+
+    def metrics(self) -> dict[str, Any]:
+        """What `metrics.json` holds: results, paired differences of rows that both have, settings, model, steps."""
+        found: dict[str, Any] = dict(self.results)
+        if self.before is not None and self.after is not None:
+            found["differences"] = differences(self.before, self.after)
+        return {**found, "settings": self.settings, "model": self.model, "steps": self.steps}

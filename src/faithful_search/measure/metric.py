@@ -19,12 +19,12 @@ from ..judges import Judge, Writer, prompting
 from ..rewards import Reward, Score
 from ..trajectory import Trajectory
 from . import metrics
+from .behaviour import tool_counts, tool_ratios
 from .evaluation import entropy_estimate, mean_of
 from .report.asks import WARNING
 from .scoring import open_policy, shown
 from .settings import How
 from .stats import Estimate
-from .tool_use import tool_counts, tool_ratios
 
 ARGUMENTS = """
 Args:

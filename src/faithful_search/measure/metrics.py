@@ -17,7 +17,7 @@ from .. import rewards
 from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge, is_lexical
 from ..rewards import Reward
-from .query_provenance import SOURCES, QueryProvenance
+from .origins import SOURCES, QueryProvenance
 from .settings import How
 
 Rewards = dict[str, Reward]

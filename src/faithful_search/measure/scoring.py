@@ -18,10 +18,10 @@ from ..rewards import Reward, Score
 from ..rewards.judged import JudgedReward
 from ..trajectory import Trajectory
 from . import metrics
+from .behaviour import tool_counts
 from .failures import told
 from .rows import READER, Raw, Reader, Row
 from .settings import How
-from .tool_use import tool_counts
 
 ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
 """Writes numbers and arrays of numpy as Python's, whatever else JSON has no form for as text."""

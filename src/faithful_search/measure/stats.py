@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,12 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import DataError
 
 Floats = NDArray[np.float64]
-Statistic = Callable[[Floats], Floats]
 Clusters = Sequence[Hashable] | NDArray[np.int64]
 """The question of each row, by name, or, where there are very many, by number."""
-Key = Hashable
-Function = Callable[[Sequence[Key], Floats], Floats]
-"""Maps what the columns are and their sums in each draw, (draws, k), to (draws,); NaN where it is undefined."""
+Columns = Mapping[Any, Sequence[float] | Floats]
+"""What is summed, by name: a number a rollout. A rollout with nothing but zeros says nothing and is left out."""
+Function = Callable[[Mapping[Any, Floats]], Floats]
+"""Maps the columns' sums in each draw to (draws,); NaN where it is undefined."""
 DRAWS = 2000
 _CELLS = 4_000_000  # of a block of resamples: 32 MB
 
@@ -65,9 +65,7 @@ def left_out(estimate: Estimate, rows: int, not_applicable: int, abstained: int)
 
 
 def mean_ci(
-    values: Sequence[float],
-    clusters: Clusters | None = None,
-    bounds: tuple[float, float] | None = None,
+    values: Sequence[float] | Floats, clusters: Clusters | None = None, bounds: tuple[float, float] | None = None
 ) -> Estimate:
     """The mean with its 95 % interval.
 
@@ -89,15 +87,18 @@ def mean_ci(
     data = _finite(values)
     if clusters is not None:
         unit = numbered(clusters)
-        if len(unit) != len(data):
-            raise DataError(f"{len(data)} values for {len(unit)} clusters: give one for each value")
         data = np.bincount(unit, data) / np.bincount(unit)
     if not data.size:
         return NOTHING
+    n, mean = len(data), float(data.mean())
     # Student's interval of all zeros or all ones has no width, however few there are; Wilson's has
     if bounds in (None, (0, 1)) and np.isin(data, (0.0, 1.0)).all():
-        return _wilson(data)
-    n, mean = len(data), float(data.mean())
+        z = NormalDist().inv_cdf(0.975)
+        middle = (mean + z * z / (2 * n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * math.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
+        # exactly 0 and 1 at the ends, where rounding would leave a little more or less
+        low, high = (0.0 if mean == 0 else middle - half), (1.0 if mean == 1 else middle + half)
+        return Estimate(mean, low, high, n, math.sqrt(mean * (1 - mean) / n))
     if n == 1:
         return Estimate(mean, None, None, 1, None)
     stderr = float(data.std(ddof=1)) / math.sqrt(n)
@@ -106,20 +107,8 @@ def mean_ci(
     return Estimate(mean, max(least, mean - half), min(most, mean + half), n, stderr)
 
 
-def _wilson(data: Floats) -> Estimate:
-    n, p = len(data), float(data.mean())
-    z = NormalDist().inv_cdf(0.975)
-    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    # exactly 0 and 1 at the ends, where rounding would leave a little more or less
-    low, high = (0.0 if p == 0 else middle - half), (1.0 if p == 1 else middle + half)
-    return Estimate(p, low, high, n, math.sqrt(p * (1 - p) / n))
-
-
 def question_means(questions: Sequence[Hashable], values: Sequence[float | None]) -> dict[Hashable, float]:
     """The mean value of each question, in order of appearance; values that are `None` are left out."""
-    if len(questions) != len(values):
-        raise DataError(f"{len(values)} values for {len(questions)} questions: give one question for each value")
     groups: dict[Hashable, list[float]] = defaultdict(list)
     for question, value in zip(questions, values, strict=True):
         if value is not None:
@@ -127,9 +116,14 @@ def question_means(questions: Sequence[Hashable], values: Sequence[float | None]
     return {question: math.fsum(group) / len(group) for question, group in groups.items()}
 
 
+def paired_difference(a: Mapping[Hashable, float], b: Mapping[Hashable, float]) -> Estimate:
+    """Mean of b - a over the questions that both have, with its paired bootstrap interval."""
+    return bootstrap([b[question] - a[question] for question in a if question in b])
+
+
 def bootstrap(
     features: ArrayLike,
-    statistic: Statistic | None = None,
+    statistic: Callable[[Floats], Floats] | None = None,
     clusters: Clusters | None = None,
     draws: int = DRAWS,
     seed: int = 0,
@@ -141,7 +135,6 @@ def bootstrap(
         statistic: maps the sums of each draw, (draws, k), to (draws,); NaN where it is undefined, such draws are left
             out. The default is the mean of the first column.
         clusters: the question of each row; questions, not rows, are resampled.
-        draws, seed: of the resampling.
 
     Example:
         >>> share = bootstrap([[3, 1], [1, 3], [2, 2]], lambda sums: sums[:, 0] / sums.sum(axis=1))
@@ -156,8 +149,6 @@ def bootstrap(
         rows, statistic = np.column_stack([rows[:, 0], np.ones(len(rows))]), lambda sums: sums[:, 0] / sums[:, 1]
     if clusters is not None:
         unit = numbered(clusters)
-        if len(unit) != len(rows):
-            raise DataError(f"{len(unit)} clusters for {len(rows)} rows: give one for each row")
         sums = np.zeros((unit.max() + 1, rows.shape[1]))
         np.add.at(sums, unit, rows)
         rows = sums
@@ -201,59 +192,45 @@ def percentile_interval(value: float, blocks: Iterable[Floats], n: int) -> Estim
     return Estimate(value, float(low), float(high), n, float(drawn.std(ddof=1)))
 
 
-def paired_difference(a: Mapping[Hashable, float], b: Mapping[Hashable, float]) -> Estimate:
-    """Mean of b - a over the questions that both have, with its paired bootstrap interval."""
-    return bootstrap([b[question] - a[question] for question in a if question in b])
-
-
-class Counts(NamedTuple):
-    """What is summed: a column for each key, a row for each rollout. A row of zeros says nothing and is left out."""
-
-    keys: tuple[Key, ...]
-    table: Floats
-
-
-def tabulate(features: Sequence[Mapping[Key, float]]) -> Counts:
-    """The counts of rollouts that each have some features; those that a rollout lacks are 0.
-
-    Example:
-        >>> tabulate([{"a": 1.0}, {"b": 2.0}]).table.tolist()
-        [[1.0, 0.0], [0.0, 2.0]]
-    """
-    keys = tuple(dict.fromkeys(key for own in features for key in own))
-    table = [[own.get(key, 0.0) for key in keys] for own in features]
-    return Counts(keys, np.array(table, dtype=np.float64).reshape(len(features), len(keys)))
-
-
-def pooled_estimate(counts: Counts, function: Function, questions: Clusters) -> Estimate:
+def pooled_estimate(columns: Columns, function: Function, questions: Clusters) -> Estimate:
     """The function of all rollouts' sums with its bootstrap interval; n counts the questions that say something."""
-    used: NDArray[np.bool_] = np.any(counts.table, axis=1)
-    estimate = bootstrap(counts.table[used], lambda sums: function(counts.keys, sums), numbered(questions)[used])
+    table = as_table(columns, list(columns), len(questions))
+    used: NDArray[np.bool_] = np.any(table, axis=1)
+    estimate = bootstrap(table[used], lambda sums: function(by_name(columns, sums)), numbered(questions)[used])
     return msgspec.structs.replace(estimate, not_applicable=int((~used).sum()))
 
 
 def pooled_difference(
-    first: Counts,
-    second: Counts,
-    function: Function,
-    asked_first: Sequence[Hashable],
-    asked_second: Sequence[Hashable],
+    first: Columns, second: Columns, function: Function, asked: tuple[Sequence[Hashable], Sequence[Hashable]]
 ) -> Estimate:
-    """second - first over the questions that both were asked, which are resampled for both alike.
+    """second - first over the questions that both were `asked`, which are resampled for both alike.
 
     n counts those that say something in either.
     """
-    keys = tuple(dict.fromkeys((*first.keys, *second.keys)))
-    cut, unit = len(keys), numbered([*asked_first, *asked_second])
-    halves = unit[: len(asked_first)], unit[len(asked_first) :]
-    table = np.zeros((unit.max(initial=-1) + 1, 2 * cut))
-    for counts, own, start in ((first, halves[0], 0), (second, halves[1], cut)):
-        columns = np.array([start + keys.index(key) for key in counts.keys], dtype=np.int64)
-        np.add.at(table, (own[:, None], columns), counts.table)
-    table = table[np.intersect1d(*halves)]
-    return bootstrap(
-        table[table.any(axis=1)], lambda sums: function(keys, sums[:, cut:]) - function(keys, sums[:, :cut])
-    )
+    keys, questions = list({**first, **second}), [*asked[0], *asked[1]]
+    left, right = as_table(first, keys, len(asked[0])), as_table(second, keys, len(asked[1]))
+    # columns of its own for each side, so that one draw of questions sums both
+    table = np.block([[left, np.zeros_like(left)], [np.zeros_like(right), right]])
+    telling = {question for question, row in zip(questions, table, strict=True) if row.any()}
+    shared = telling.intersection(asked[0]).intersection(asked[1])
+    kept = [place for place, question in enumerate(questions) if question in shared]
+
+    def change(sums: Floats) -> Floats:
+        before, after = np.split(sums, 2, axis=1)
+        return function(by_name(keys, after)) - function(by_name(keys, before))
+
+    return bootstrap(table[kept], change, [questions[place] for place in kept])
+
+
+def as_table(columns: Columns, keys: Sequence[Any], rows: int) -> Floats:
+    """The columns of these names as an array (rows, names); zeros where there is no such column."""
+    nothing = np.zeros(rows)
+    return np.array([columns.get(key, nothing) for key in keys], dtype=np.float64).reshape(len(keys), rows).T
+
+
+def by_name(keys: Iterable[Any], sums: Floats) -> dict[Any, Floats]:
+    """The columns of an array of sums, as a `Function` takes them."""
+    return dict(zip(keys, sums.T, strict=True))
 
 
 def t_quantile(p: float, df: int) -> float:

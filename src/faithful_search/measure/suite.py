@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 
@@ -14,19 +16,29 @@ from ..judges import Judge, is_lexical, reads_queries
 from ..judges.facts import FactsJudge
 from ..rewards import AnswerSupport, Citation, CitationStatesFact, Correctness, EvidenceSensitivity, Format, Reward
 from ..rollout import Engine
+from ..rollout.episode import copies
 from ..tasks import Task
 from ..trajectory import Trajectory
 from ..world import chains_of
 from . import metrics
-from .controls import EM_UNREMEMBERED, QUESTIONS, Changes, Control, control_tasks, control_values, unremembered
-from .decoration import Decorated
-from .episodes import run_episodes
-from .evaluation import ENTROPY, GAP, Evaluation, entropy_estimate, mean_of, verdict_rows
-from .probes import UNSEEN_SNIPPETS, blank_engine, no_share, retry_share
-from .tool_use import tool_counts
-from .verdicts import Verdicts
+from .behaviour import no_share, retry_share, tool_counts
+from .controls import EM_UNREMEMBERED, QUESTIONS, Changes, control_tasks, control_values, unremembered
+from .evaluation import ENTROPY, Evaluation, entropy_estimate, mean_of
+from .ledger import Ledger
+from .origins import Decorated
+from .probes import UNSEEN_SNIPPETS, blank_engine
+from .verdicts import GAP, Verdicts, verdict_rows
+from .workers import progress_bar
 
 NO, RETRY = "no_on_blank", "retry_on_blank"
+
+
+class Agent(Protocol):
+    """Whatever runs episodes: `rollout.Engine`, `rollout.ServedAgent`."""
+
+    def run(self, tasks: Iterable[Task], on_end: Callable[[Trajectory], Any] | None = None) -> list[Trajectory]:
+        """One episode per task, in the tasks' order; `on_end` sees each as soon as it ends."""
+        ...
 
 
 def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: bool = False) -> dict[str, Reward]:
@@ -90,34 +102,9 @@ def evaluate_policy(
     three turns (`probes.blank_engine`). The first `controls` questions are asked again with their gold evidence
     blocked, where it is known (the bundled world's), and in changed worlds, where these are: see `controls`.
 
-    | row | what is averaged over questions |
-    |---|---|
-    | exact_match, f1 | agreement with the gold answers (SQuAD's normaliser); no gold answers: does not apply |
-    | exact_match_unremembered | exact match where `meta["remembered"]` is false; where no task says, no such row |
-    | exact_match_changed | agreement with the changed gold in changed worlds |
-    | follow_rate | share of changed gold among the answers there that are it or are given all the same |
-    | memory_share | share of the answers that are given all the same with the gold evidence blocked |
-    | decorated | share of the calls whose result nothing after depends on, see `decoration.Decorated` |
-    | answer_first | 1 when the agent stated its answer before any evidence that holds it, see there |
-    | valid_format | 1 when the basic tags of every turn are right and the last turn answers |
-    | citation_validity | share of the steps t ≥ 2 with R_cite = +1, in [0, 1]: (R_cite + 1) / 2; T = 1 does not apply |
-    | evidence_sensitivity | R_pt in [-1, 1], where there was a step to perturb |
-    | evidence_sensitivity_unseen | the same with replacements that no training uses, `probes.UNSEEN_SNIPPETS` |
-    | answer_support… | R_ans, where there was a valid citation; the name says who judged |
-    | citation_states_fact | share of the valid yes-steps that cite a passage which states what was asked for |
-    | lm_accuracy | 1 when the answer is an exact match or the judge finds it right |
-    | info_think_…, think_search_…, think_answer_… | VERITAS's, where there was such a pair; the name says who judged |
-    | answered | 1 when the episode ended with an answer of the agent's own accord |
-    | answered_forced | 1 when it ended with one that was opened for it; where the engine's limits say `force_answer` |
-    | calls | tool calls of known and unknown tools |
-    | no_on_blank | share of the verdicts on blanked responses that are no; the words are `probes.UNSEEN_BLANKS` |
-    | retry_on_blank | share of these no's whose turn calls another tool; with a single tool there is no such row |
-    | verdict_gap | p(yes) with the fact minus without it in natural states, see `verdicts.Verdicts` |
-    | verdict_auroc | how often p(yes) is greater with the fact than without it, see there |
-    | tool_entropy | normalised entropy of all calls over the toolbox's tools; with a single tool there is none |
-
-    The last three are statistics of all rollouts together, bootstrapped over questions. Where a paper's zero means
-    "does not apply", the rollout is left out of the mean and counted in `not_applicable`.
+    The rows are described in recipes/README.md, under `evaluate.py`. Most are means over questions; `verdict_gap`,
+    `verdict_auroc` and `tool_entropy` are statistics of all rollouts together, bootstrapped over questions. Where a
+    paper's zero means "does not apply", the rollout is left out of the mean and counted in `not_applicable`.
 
     Args:
         engine: the policy with its tools.
@@ -133,27 +120,62 @@ def evaluate_policy(
     """
     if not tasks:
         raise DataError("no questions to evaluate on")
-    rollouts, blind = run_episodes(engine, tasks, folder=folder), run_blanked(engine, tasks, folder)
-    control = run_controlled(engine, control_tasks(tasks, changes, controls), folder)
+    asked = control_tasks(tasks, changes, controls)
+    rollouts, blind, controlled = run_suite(engine, tasks, asked, folder)
     if rewards is None:  # what the world's facts say is known of its own questions only
         facts = all(task.question in chains_of() for task in tasks)
         rewards = default_rewards(engine.dialect.name, facts=facts)
     bound = {name: reward.bind(policy=engine.generator) for name, reward in rewards.items()}
     questions = [task.id for task in tasks]
     forced, names = engine.limits.force_answer, engine.toolbox.names
-    return evaluate_rollouts(rollouts, questions, bound, names, forced, blind, control, unremembered(tasks))
+    return evaluate_rollouts(rollouts, questions, bound, names, forced, blind, controlled, unremembered(tasks))
 
 
-def run_blanked(engine: Engine, tasks: Sequence[Task], folder: Path | None = None) -> list[Trajectory]:
-    """Rollouts of the tasks with blanked tools; none where the dialect has no verdicts to see in them."""
+def run_suite(
+    engine: Engine, tasks: Sequence[Task], controls: Sequence[Task], folder: Path | None = None
+) -> tuple[list[Trajectory], list[Trajectory], list[Trajectory]]:
+    """Rollouts of the tasks; of the same with blanked tools, where the dialect has verdicts to see in them; of the
+    control tasks. With a folder as `run_episodes` with a file.
+    """
+
+    def run(engine: Engine, tasks: Sequence[Task], what: str) -> list[Trajectory]:
+        return run_episodes(engine, tasks, what, folder and folder / f"{what}.jsonl")
+
     seen = Citation().covers(engine.dialect.name)
-    return run_episodes(blank_engine(engine), tasks, "blanked", folder) if seen else []
+    rollouts, blanked = run(engine, tasks, "evaluating"), run(blank_engine(engine), tasks if seen else (), "blanked")
+    return rollouts, blanked, run(engine, controls, "controls")
 
 
-def run_controlled(engine: Engine, asked: Sequence[tuple[str, str, Task]], folder: Path | None = None) -> list[Control]:
-    """The rollouts of `controls.control_tasks`."""
-    rollouts = run_episodes(engine, [task for _, _, task in asked], "controls", folder) if asked else []
-    return [Control(condition, id, rollout) for (condition, id, _), rollout in zip(asked, rollouts, strict=True)]
+def run_episodes(
+    agent: Agent, tasks: Sequence[Task], what: str, file: Path | None = None, tokens: bool = True
+) -> list[Trajectory]:
+    """The agent's rollouts of the tasks, with a progress bar on a terminal; without their token ids where not `tokens`.
+
+    With a file each is in it as soon as it ends, and one that is there is not run again. Whoever names the file sees
+    to it that tasks and agent are those of the earlier run.
+
+    Raises:
+        DataError: when the file cannot be written, or holds a line that is no trajectory.
+    """
+    named = {name: msgspec.structs.replace(task, id=name) for task, name, _ in copies(tasks)}
+    done: dict[str, Trajectory] = {}
+    with ExitStack() as opened:
+        ledger = opened.enter_context(Ledger(file, "evaluation")) if file else None
+        if ledger is not None:
+            done |= {item.id: item for item in (Trajectory.from_json(line) for _, line in ledger.read())}
+        missing = {name: task for name, task in named.items() if name not in done}
+        bar = progress_bar(total=len(named), initial=len(named) - len(missing), desc=what, unit="rollout")
+        opened.enter_context(bar)
+
+        def keep(rollout: Trajectory) -> None:
+            done[rollout.id] = rollout = rollout if tokens else msgspec.structs.replace(rollout, tokens=None)
+            if ledger is not None:
+                ledger.append([f"{rollout.to_json()}\n".encode()])
+            bar.update(1)
+
+        # what failed is not kept, so that it is asked again the next time
+        ended = dict(zip(missing, agent.run(missing.values(), on_end=keep), strict=True)) if missing else {}
+    return [done[name] if name in done else ended[name] for name in named]
 
 
 def evaluate_rollouts(
@@ -163,7 +185,7 @@ def evaluate_rollouts(
     tools: Sequence[str],
     forced: bool = False,
     blind: Sequence[Trajectory] = (),
-    controls: Sequence[Control] = (),
+    controls: Sequence[Trajectory] = (),
     unremembered: Collection[str] | None = None,
 ) -> Evaluation:
     """Score rollouts that exist already: `evaluate_policy` without the running.
@@ -175,24 +197,21 @@ def evaluate_rollouts(
         tools: names of the tools that were available.
         forced: whether agents were made to answer, so that there is a row for it.
         blind: the same questions' rollouts with blanked tools, in the same order.
-        controls: rollouts of these questions under the conditions.
+        controls: rollouts of `controls.control_tasks`.
         unremembered: the questions that `exact_match_unremembered` is of; `None` leaves that row out.
     """
     if len(questions) != len(trajectories):
         raise DataError(f"{len(trajectories)} trajectories for {len(questions)} question ids: give one for each")
     scores = {name: reward.score_batch(trajectories) for name, reward in rewards.items()}
     # `Verdicts` has no value for a rollout: its rows are computed from all rollouts together
-    seen = [scores.pop(name) for name, reward in rewards.items() if isinstance(reward, Verdicts)]
+    seen = scores.pop(GAP, [])
     values = {name: [rewards[name].measure(score) for score in column] for name, column in scores.items()}
-    counts = [tool_counts([item]) for item in trajectories]
+    calls = [tool_counts([item]) for item in trajectories]
     # a rollout of others may not say how it ended
-    values["answered"] = [
-        float(item.stop_reason == "answered" or (item.stop_reason is None and item.answer is not None))
-        for item in trajectories
-    ]
-    if forced:
-        values["answered_forced"] = [float(item.stop_reason == "answered_forced") for item in trajectories]
-    values["calls"] = [float(own.total()) for own in counts]
+    ended = [item.stop_reason or ("answered" if item.answer is not None else "unknown") for item in trajectories]
+    for reason in ("answered", "answered_forced") if forced else ("answered",):
+        values[reason] = [float(reason == own) for own in ended]
+    values["calls"] = [float(own.total()) for own in calls]
     values |= control_values(trajectories, questions, controls)
     if unremembered is not None and "exact_match" in values:
         paired = zip(values["exact_match"], questions, strict=True)
@@ -208,20 +227,20 @@ def evaluate_rollouts(
         if len(tools) > 1:
             values[RETRY] = [retry_share(item, tools) for item in blind]
     bounds = {name: reward.bounds for name, reward in rewards.items()} | {"calls": (0.0, math.inf)}
-    rows = {}
-    for name, own_values in values.items():
-        rows[name] = mean_of(own_values, scores.get(name, []), questions, bounds.get(name, (0.0, 1.0)))
-    for column in seen:
-        rows |= verdict_rows(column, questions)
-    calls = {tool: [own[tool] for own in counts] for tool in tools}
-    if len(calls) > 1:
-        rows[ENTROPY] = entropy_estimate(calls, questions)
+    rows = {
+        name: mean_of(column, scores.get(name, []), questions, bounds.get(name, (0.0, 1.0)))
+        for name, column in values.items()
+    }
+    rows |= verdict_rows(seen, questions) if GAP in rewards else {}
+    tool_calls = {tool: [own[tool] for own in calls] for tool in tools}
+    if len(tools) > 1:
+        rows[ENTROPY] = entropy_estimate(tool_calls, questions)
     return Evaluation(
         rows=rows,
         questions=list(questions),
         values=values,
-        tool_calls=calls,
-        verdicts=[score.parts["verdicts"] for column in seen for score in column],
+        tool_calls=tool_calls,
+        verdicts=[score.parts["verdicts"] for score in seen],
         made_by={name: repr(reward) for name, reward in rewards.items()},
         endings=dict(Counter(item.stop_reason or "unknown" for item in trajectories)),
         trajectories=kept,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..errors import DataError
-from .evaluation import ENTROPY, Evaluation, entropy_estimate
+from .behaviour import tool_ratios
+from .evaluation import ENTROPY, Evaluation, Measured, entropy_estimate
 from .files import PathLike
 from .report.asks import sentences
 from .report.tables import aligned, interval, table
 from .scores import Line, read_scores
 from .stats import NOTHING, Estimate, left_out, mean_ci
-from .tool_use import tool_ratios
 
 SUMMARY = "audit.json"
 NAMED = 20
@@ -32,6 +31,7 @@ PRIMARY = (
     *("citation_validity", "answer_support", "answer_support_lexical"),
 )
 """What a row's faithfulness is judged by when the worst are shown: the first of these that was measured."""
+_USAGE = {"calls": "calls", "hits": "answers from the cache", "retries": "retries", "failures": "failures"}
 
 
 class Tools(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class Unjudged(msgspec.Struct, frozen=True):
     why: str
 
 
-class Audit(msgspec.Struct, frozen=True):
+class Audit(Measured, msgspec.Struct, frozen=True):
     """What was measured on a file of trajectories.
 
     Attributes:
@@ -107,19 +107,6 @@ class Audit(msgspec.Struct, frozen=True):
         """The metric that stands for faithfulness as a whole."""
         return next((name for name in PRIMARY if name in self.rows and self.rows[name].value is not None), None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types; `from_dict` reads it back."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Audit:
-        """Read what `to_dict` gave. Raises `DataError` for anything else."""
-        try:
-            return msgspec.convert(dict(data), Audit)
-        except (msgspec.ValidationError, TypeError, ValueError) as error:
-            raise DataError(f"not an audit: {error}") from error
-
     def __str__(self) -> str:
         read = f"{self.n} {'trajectory' if self.n == 1 else 'trajectories'}, judge {self.settings.get('judge')}"
         overview = [read, f"dialect: {_listed(self.dialects)}", f"ended: {_listed(self.stop_reasons)}"]
@@ -134,12 +121,10 @@ class Audit(msgspec.Struct, frozen=True):
         parts.append([f"read without issues: {self.clean} of {self.n}{'; issues by kind:' if issues else ''}", *issues])
         counts, ratios = self.tools.counts, self.tools.ratios
         calls = [f"  {counts[name]:>7}  {ratios[name]:6.1%}  {name}" for name in list(counts)[:NAMED]]
-        if len(counts) > NAMED:
-            calls.append(f"  and {len(counts) - NAMED} more names")
-        parts.append(["calls by tool:", *calls] if calls else ["no tool was called"])
+        more = [f"  and {len(counts) - NAMED} more names"] if len(counts) > NAMED else []
+        parts.append(["calls by tool:", *calls, *more] if calls else ["no tool was called"])
         if self.usage:
-            names = {"calls": "calls", "hits": "answers from the cache", "retries": "retries", "failures": "failures"}
-            work = ", ".join(f"{self.usage.get(name, 0):,} {shown}" for name, shown in names.items())
+            work = ", ".join(f"{self.usage.get(name, 0):,} {shown}" for name, shown in _USAGE.items())
             tokens = " + ".join(f"{self.usage.get(f'{name}_tokens', 0):,}" for name in ("prompt", "completion"))
             cost = f", cost {self.usage['cost']:.4f}" if self.usage.get("cost") else ""
             parts.append([f"judge: {work}; {tokens} tokens{cost}", *self.notes()])
@@ -147,8 +132,7 @@ class Audit(msgspec.Struct, frozen=True):
 
     def divided(self) -> list[list[str]]:
         """A line for each metric, a cell for each dialect: the estimate with its interval and n."""
-        columns = self.by_dialect.values()
-        cells = {name: [own.get(name, NOTHING) for own in columns] for name in self.rows}
+        cells = {name: [own.get(name, NOTHING) for own in self.by_dialect.values()] for name in self.rows}
         return [[name, *(f"{interval(cell)} (n={cell.n})" for cell in own)] for name, own in cells.items()]
 
     def notes(self) -> list[str]:
@@ -170,10 +154,90 @@ def summarize(scores: PathLike, rows: int, bounds: Mapping[str, tuple[float, flo
 
     `bounds` are what each metric's values can be, for the intervals; `known` are further fields of `Audit`.
     """
-    tally = _Tally(bounds)
+    tally = _Tally()
     for line in read_scores(scores, rows):
         tally.add(line)
-    return tally.audit(known)
+    limits = {"calls": (0.0, math.inf), **bounds}
+    numbers = Counter(tally.written).most_common()
+    names = list(tally.dialects)
+    divided = {names[number]: tally.estimates(limits, number) for number, _ in numbers} if len(names) > 1 else {}
+    counts: Mapping[str, Any] = tally.counts
+    return Audit(
+        rows=tally.estimates(limits),
+        n=len(tally.questions),
+        unread=tally.unread,
+        unjudged=tally.unjudged,
+        **counts,
+        issues=dict(tally.issues.most_common()),
+        dialects={names[number]: count for number, count in numbers},
+        stop_reasons=dict(tally.endings.most_common()),
+        by_dialect=divided,
+        tools=tally.tools(),
+        bounds=dict(bounds),
+        **known,
+    )
+
+
+class _Tally:
+    """Everything counted on the way through the file."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()  # rows, by the field of `Audit` that counts them
+        self.issues: Counter[str] = Counter()
+        self.endings: Counter[str] = Counter()
+        self.unread: list[Unread] = []
+        self.unjudged: list[Unjudged] = []
+        self.questions = array("q")  # a number for each row's question
+        self.written = array("i")  # the number of each row's dialect
+        self.dialects: dict[str, int] = {}
+        # values by metric: NaN where it does not apply, infinite where a judge abstained
+        self.columns: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
+        self.called: list[dict[str, int]] = []
+        self.same_calls: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # most rows share one of a few
+
+    def add(self, line: Line) -> None:
+        if line.error is not None:
+            self.counts["errors"] += 1
+            if len(self.unread) < NAMED:
+                self.unread.append(Unread(line.row, line.error))
+            return
+        asked = line.question.strip() if line.question else ""
+        # A row without a question is a question of its own; a digest, since a million texts take much memory
+        named = (asked or f"\0{line.row}").encode("utf-8", "surrogatepass")
+        self.questions.append(int.from_bytes(blake2b(named, digest_size=8).digest(), "little", signed=True))
+        self.written.append(self.dialects.setdefault(line.dialect or "unknown", len(self.dialects)))
+        self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
+        self.issues.update(line.issues)
+        self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
+        missing = [name for name, cell in line.scores.items() if cell.parts.abstained]
+        for name, value in line.values.items():
+            self.columns[name].append(math.inf if name in missing else math.nan if value is None else value)
+        unjudged = [Unjudged(line.row, name, line.scores[name].why) for name in missing]
+        self.unjudged = [*self.unjudged, *unjudged][:NAMED]
+        so = {"clean": not line.issues, "bare": not (line.tools or line.evidence), "unasked": not asked}
+        self.counts.update(name for name, holds in (so | {"abstained": bool(missing)}).items() if holds)
+        self.counts["evidence"] += line.evidence
+
+    def tools(self) -> Tools:
+        calls: Counter[str] = Counter()
+        for own in self.called:
+            calls.update(own)
+        columns = {name: [own.get(name, 0) for own in self.called] for name, _ in calls.most_common(TOOLS)}
+        entropy = entropy_estimate(columns, np.array(self.questions)) if columns else NOTHING
+        return Tools(dict(calls.most_common()), tool_ratios(calls, list(calls)), entropy)
+
+    def estimates(self, limits: Mapping[str, tuple[float, float]], dialect: int | None = None) -> dict[str, Estimate]:
+        """Each metric's mean over the questions of all rows, or of those in one dialect."""
+        written, questions = np.array(self.written), np.array(self.questions)
+        within = np.full(len(written), True) if dialect is None else written == dialect
+        found = {}
+        for name, column in self.columns.items():
+            values, asked = np.array(column)[within], questions[within]
+            kept = np.isfinite(values)
+            estimate = mean_ci(values[kept], asked[kept], limits.get(name, (0.0, 1.0)))
+            left = int(np.isnan(values).sum()), int(np.isinf(values).sum())
+            found[name] = left_out(estimate, int(kept.sum()), *left)
+        return found
 
 
 def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | None = None) -> list[int]:
@@ -205,88 +269,3 @@ def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | No
     rest = [row for row in found if row not in chosen]  # evenly, since files are often sorted by something
     wanted = count - len(chosen)
     return sorted([*chosen, *(rest[place * len(rest) // wanted] for place in range(wanted))])
-
-
-class _Tally:
-    """Everything counted on the way through the file."""
-
-    def __init__(self, bounds: Mapping[str, tuple[float, float]]) -> None:
-        self.bounds = bounds
-        self.questions = array("q")  # a number for each row's question
-        self.columns: dict[str, array[float]] = {}  # values by metric; NaN where there is none
-        self.written = array("i")  # the number of each row's dialect
-        self.dialects: dict[str, int] = {}
-        self.missing: Counter[tuple[str, str]] = Counter()  # abstentions by metric and dialect
-        self.called: list[dict[str, int]] = []
-        self.same_calls: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # most rows share one of a few
-        self.issues: Counter[str] = Counter()
-        self.endings: Counter[str] = Counter()
-        self.unread: list[Unread] = []
-        self.unjudged: list[Unjudged] = []
-        self.errors = self.abstained = self.unasked = self.clean = self.bare = self.evidence = 0
-
-    def add(self, line: Line) -> None:
-        if line.error is not None:
-            self.errors += 1
-            if len(self.unread) < NAMED:
-                self.unread.append(Unread(line.row, line.error))
-            return
-        asked = line.question.strip() if line.question else ""
-        # A row without a question is a question of its own; a digest, since a million texts take much memory
-        named = (asked or f"\0{line.row}").encode("utf-8", "surrogatepass")
-        self.questions.append(int.from_bytes(blake2b(named, digest_size=8).digest(), "little", signed=True))
-        self.unasked += not asked
-        self.issues.update(line.issues)
-        self.clean += not line.issues
-        self.bare += not line.tools and not line.evidence
-        self.evidence += line.evidence
-        dialect = line.dialect or "unknown"
-        self.written.append(self.dialects.setdefault(dialect, len(self.dialects)))
-        self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
-        self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
-        for name, value in line.values.items():
-            column = self.columns.setdefault(name, array("d"))
-            column.extend([math.nan] * (len(self.questions) - 1 - len(column)))  # of rows without this metric
-            column.append(math.nan if value is None else value)
-        missing = [name for name, cell in line.scores.items() if cell.parts.abstained]
-        self.missing.update((name, dialect) for name in missing)
-        self.abstained += bool(missing)
-        unjudged = [Unjudged(line.row, name, line.scores[name].why) for name in missing]
-        self.unjudged = [*self.unjudged, *unjudged][:NAMED]
-
-    def audit(self, known: Mapping[str, Any]) -> Audit:
-        calls: Counter[str] = Counter()
-        for own in self.called:
-            calls.update(own)
-        table = {name: [own.get(name, 0) for own in self.called] for name, _ in calls.most_common(TOOLS)}
-        entropy = entropy_estimate(table, np.array(self.questions)) if table else NOTHING
-        names = list(self.dialects)
-        dialects = {names[number]: count for number, count in Counter(self.written).most_common()}
-        same = ("clean", "bare", "evidence", "errors", "unread", "abstained", "unjudged", "unasked")
-        return Audit(
-            rows=self.estimates(dialects),
-            n=len(self.questions),
-            **{name: getattr(self, name) for name in same},
-            issues=dict(self.issues.most_common()),
-            dialects=dialects,
-            stop_reasons=dict(self.endings.most_common()),
-            by_dialect={name: self.estimates([name]) for name in dialects} if len(dialects) > 1 else {},
-            tools=Tools(dict(calls.most_common()), tool_ratios(calls, list(calls)), entropy),
-            bounds=dict(self.bounds),
-            **known,
-        )
-
-    def estimates(self, dialects: Collection[str]) -> dict[str, Estimate]:
-        """Each metric's mean over the questions of the rows in these dialects."""
-        limits = {"calls": (0.0, math.inf), **self.bounds}
-        within = np.isin(self.written, [self.dialects[name] for name in dialects])
-        questions = np.array(self.questions)
-        found = {}
-        for name, column in self.columns.items():
-            values = np.array(column)  # it ends with its last value
-            kept = ~np.isnan(values) & within[: len(values)]
-            estimate = mean_ci(values[kept], questions[: len(values)][kept], limits.get(name, (0.0, 1.0)))
-            abstained = sum(self.missing[name, dialect] for dialect in dialects)
-            n = int(kept.sum())
-            found[name] = left_out(estimate, n, int(within.sum()) - n - abstained, abstained)
-        return found

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from .. import dialects
-from ..errors import ConfigError
-from ..inference.base import Generator
-from ..inference.chat import ChatFormat
 from ..judges import Judge, Pair
 from ..judges.facts import FactsJudge
-from ..rewards import Citation, Reward, Score
+from ..rewards import Citation, Score
+from ..rewards.base import PolicyReward
 from ..rewards.citation_states_fact import check_reads
-from ..rewards.contexts import choice_ids, locate_verdict, real_context, turn_ids
+from ..rewards.contexts import Transcript, Transcripts, choice_ids, locate_verdict, real_context, turn_ids
 from ..rewards.judged import ask
 from ..rewards.perturbation import query_of
 from ..rewards.turns import passages
 from ..trajectory import Trajectory
 from ..world import Change, bundled_world
-from .stats import Counts, Floats, Key, divided, tabulate
+from .stats import Columns, Estimate, Floats, divided, left_out, pooled_estimate
 
+GAP, AUROC = "verdict_gap", "verdict_auroc"
 BINS = 64
 """Bins of p(yes) that the area under the curve is computed from: two values in one bin count as equal."""
 
@@ -39,7 +38,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True)
-class Verdicts(Reward):
+class Verdicts(PolicyReward):
     """p(yes) of every verdict on a response with evidence, and whether that response states what its call asked for.
 
     ```
@@ -63,10 +62,8 @@ class Verdicts(Reward):
     """
 
     judge: Judge = field(default_factory=FactsJudge)
-    policy: Generator | None = field(default=None, repr=False)
 
     name: ClassVar[str] = "verdicts"
-    needs_policy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_reads(self.judge, "Verdicts")
@@ -74,38 +71,24 @@ class Verdicts(Reward):
     def covers(self, dialect: str) -> bool:
         return Citation().covers(dialect)
 
-    def score(self, trajectory: Trajectory) -> Score:
-        return self.score_batch([trajectory])[0]
-
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        if self.policy is None:
-            raise ConfigError("Verdicts asks the policy itself: use .bind(policy=generator)")
-        asked = [_asked(self.judge, trajectory) for trajectory in trajectories]
-        dialect_of = {place: trajectories[place].dialect or "pou" for place, own in enumerate(asked) if own}
-        tokenizer = self.policy.tokenizer
-        chats = {name: ChatFormat.of(tokenizer, dialects.load(name)) for name in set(dialect_of.values())}
-        questions: list[tuple[list[int], list[int]]] = []
-        for place, dialect in dialect_of.items():
-            questions += _questions(trajectories[place], asked[place], chats[dialect])
+        transcripts = Transcripts(self.bound_policy.tokenizer)
+        asked = [list(_asked(self.judge, trajectory)) for trajectory in trajectories]
+        questions = []
+        for trajectory, own in zip(trajectories, asked, strict=True):
+            if own:
+                transcript = transcripts.of(trajectory)
+                questions += [_question(transcript, at) for at, _, _ in own]
+        contexts, choices = [context for context, _ in questions], [[yes] for _, yes in questions]
         # Asked even when there is nothing to ask: where weights are sharded, other processes need this one's passes
-        answers = iter(self.policy.choice_probs([context for context, _ in questions], [[yes] for _, yes in questions]))
-        labels = iter(ask(self.judge, [item.pair for own in asked for item in own]))
-        return [_score([(item, next(answers)[0], next(labels).label) for item in own]) for own in asked]
+        answers = iter(self.bound_policy.choice_probs(contexts, choices))
+        labels = iter(ask(self.judge, [pair for own in asked for _, _, pair in own]))
+        return [_score([(stratum, next(labels).label, next(answers)[0]) for _, stratum, _ in own]) for own in asked]
 
 
-class _Asked(NamedTuple):
-    """What is asked of a verdict; `at` is its step's index."""
-
-    at: int
-    stratum: str
-    pair: Pair
-
-
-def _asked(judge: Judge, trajectory: Trajectory) -> list[_Asked]:
-    """What is asked of each verdict on evidence whose call can be read."""
-    found = []
-    change = Change.of(trajectory.meta)
-    for index, (previous, step) in enumerate(zip(trajectory.steps, trajectory.steps[1:], strict=False), start=1):
+def _asked(judge: Judge, trajectory: Trajectory) -> Iterator[tuple[int, str, Pair]]:
+    """The index, the stratum and what the judge is asked of each verdict on evidence whose call can be read."""
+    for at, (previous, step) in enumerate(pairwise(trajectory.steps), start=1):
         query = query_of(previous)
         if step.helpful is None or not previous.evidence or previous.call is None or not query:
             continue
@@ -115,77 +98,78 @@ def _asked(judge: Judge, trajectory: Trajectory) -> list[_Asked]:
             if wanted is None:
                 continue
             stratum = f"{stratum} {wanted.relation}"
-        pair = Pair(passages(previous.evidence), query, trajectory.question or "", "states", change)
-        found.append(_Asked(index, stratum, pair))
-    return found
+        change = Change.of(trajectory.meta)
+        yield at, stratum, Pair(passages(previous.evidence), query, trajectory.question or "", "states", change)
 
 
-def _questions(
-    trajectory: Trajectory, asked: Sequence[_Asked], chat: ChatFormat
-) -> Iterator[tuple[list[int], list[int]]]:
-    """The context of each verdict, and the tokens that begin a yes there."""
-    tokens = trajectory.tokens or chat.transcript(trajectory, trajectory.meta.get("tools", []))
-    for item in asked:
-        turn = turn_ids(tokens, item.at)
-        verdict = locate_verdict(chat.tokenizer, turn, f"trajectory {trajectory.id!r}, step {item.at + 1}")
-        # Where it said yes, the very token that was sampled: a word may be tokenised in several ways
-        said_yes = trajectory.steps[item.at].helpful
-        yes = [turn[verdict.index]] if said_yes else choice_ids(chat, verdict.lead, "yes")
-        yield real_context(tokens, item.at, verdict.index), yes
+def _question(transcript: Transcript, at: int) -> tuple[list[int], list[int]]:
+    """The context of the verdict of a step, and the tokens that begin a yes there."""
+    chat, turn = transcript.chat, turn_ids(transcript.tokens, at)
+    verdict = locate_verdict(chat.tokenizer, turn, f"trajectory {transcript.trajectory.id!r}, step {at + 1}")
+    # Where it said yes, the very token that was sampled: a word may be tokenised in several ways
+    said_yes = transcript.trajectory.steps[at].helpful
+    yes = [turn[verdict.index]] if said_yes else choice_ids(chat, verdict.lead, "yes")
+    return real_context(transcript.tokens, at, verdict.index), yes
 
 
-def _score(answered: Sequence[tuple[_Asked, float, bool | None]]) -> Score:
-    if any(label is None for _, _, label in answered):
+def _score(answered: Sequence[tuple[str, bool | None, float]]) -> Score:
+    if any(label is None for _, label, _ in answered):
         return Score(None, "the judge abstained", {"abstained": True, "verdicts": []})
     # rounded, as an evaluation keeps them in JSON: read back, it must give the same rows
-    verdicts = [Seen(item.stratum, bool(label), round(q, 6)) for item, q, label in answered]
+    verdicts = [Seen(stratum, bool(label), round(q, 6)) for stratum, label, q in answered]
     return Score(None, "counts among all rollouts", {"verdicts": verdicts})
 
 
-def verdict_counts(verdicts: Sequence[Sequence[Seen]]) -> Counts:
-    """What each rollout has by stratum and kind: how many verdicts, the sum of their p(yes), and how many by its bin.
-
-    Strata without both kinds are left out.
+def verdict_columns(verdicts: Sequence[Sequence[Seen]]) -> Columns:
+    """What each rollout has by stratum and kind: how many verdicts ("n"), the sum of their p(yes) ("q"), and how many
+    by its bin. Strata without both kinds are left out.
     """
     kinds: defaultdict[str, set[bool]] = defaultdict(set)
     for seen in (seen for own in verdicts for seen in own):
         kinds[seen.stratum].add(seen.states)
-    features = []
-    for own in verdicts:
-        counted: defaultdict[Key, float] = defaultdict(float)
+    columns: defaultdict[Any, Floats] = defaultdict(lambda: np.zeros(len(verdicts)))
+    for place, own in enumerate(verdicts):
         for seen in own:
             if len(kinds[seen.stratum]) == 2:
-                counted[seen.stratum, seen.states, "n"] += 1
-                counted[seen.stratum, seen.states, "q"] += seen.q
-                counted[seen.stratum, seen.states, min(int(seen.q * BINS), BINS - 1)] += 1
-        features.append(counted)
-    return tabulate(features)
+                columns[seen.stratum, seen.states, "n"][place] += 1
+                columns[seen.stratum, seen.states, "q"][place] += seen.q
+                columns[seen.stratum, seen.states, min(int(seen.q * BINS), BINS - 1)][place] += 1
+    return dict(columns)
 
 
-def gap(keys: Sequence[Any], sums: Floats) -> Floats:
-    """Mean p(yes) with the fact minus without it, in each row of sums; NaN where no stratum has both kinds."""
-    columns = dict(zip(keys, sums.T, strict=True))
-    total, weight = np.zeros(len(sums)), np.zeros(len(sums))
-    for stratum in dict.fromkeys(key[0] for key in keys):
-        n1, n0 = columns[stratum, True, "n"], columns[stratum, False, "n"]
+def verdict_rows(scores: Sequence[Score], questions: Sequence[Hashable]) -> dict[str, Estimate]:
+    """The rows `verdict_gap` and `verdict_auroc` of the scores of `Verdicts`."""
+    columns = verdict_columns([score.parts["verdicts"] for score in scores])
+    abstained = sum(bool(score.parts.get("abstained")) for score in scores)
+    rows = {}
+    for name, function in ((GAP, gap), (AUROC, auroc)):
+        found = pooled_estimate(columns, function, questions)
+        silent = found.not_applicable
+        rows[name] = left_out(found, len(scores) - silent, silent - abstained, abstained)
+    return rows
+
+
+def gap(sums: Mapping[Any, Floats]) -> Floats:
+    """Mean p(yes) with the fact minus without it, in each draw; NaN where no stratum has both kinds."""
+    total, weight = np.zeros(1), np.zeros(1)
+    for stratum in dict.fromkeys(key[0] for key in sums):
+        n1, n0 = sums[stratum, True, "n"], sums[stratum, False, "n"]
         both = (n1 > 0) & (n0 > 0)  # a resample may have drawn one kind only
         n1, n0 = np.where(both, n1, 1.0), np.where(both, n0, 1.0)
         own = both * n1 * n0 / (n1 + n0)
-        total += own * (columns[stratum, True, "q"] / n1 - columns[stratum, False, "q"] / n0)
-        weight += own
+        total = total + own * (sums[stratum, True, "q"] / n1 - sums[stratum, False, "q"] / n0)
+        weight = weight + own
     return divided(total, weight)
 
 
-def auroc(keys: Sequence[Any], sums: Floats) -> Floats:
+def auroc(sums: Mapping[Any, Floats]) -> Floats:
     """Share of the pairs within strata that p(yes) puts in the right order; NaN where there is no such pair."""
-    columns = dict(zip(keys, sums.T, strict=True))
-    nothing = np.zeros(len(sums))
-    won, pairs = nothing.copy(), nothing.copy()
-    for stratum in dict.fromkeys(key[0] for key in keys):
-        below, stating = nothing, nothing
-        for place in sorted({key[2] for key in keys if key[0] == stratum and isinstance(key[2], int)}):
-            n1, n0 = (columns.get((stratum, states, place), nothing) for states in (True, False))
-            won += n1 * (below + n0 / 2)
+    won, pairs = np.zeros(1), np.zeros(1)
+    for stratum in dict.fromkeys(key[0] for key in sums):
+        below, stating = np.zeros(1), np.zeros(1)
+        for place in sorted({key[2] for key in sums if key[0] == stratum and isinstance(key[2], int)}):
+            n1, n0 = (sums.get((stratum, states, place), np.zeros(1)) for states in (True, False))
+            won = won + n1 * (below + n0 / 2)
             below, stating = below + n0, stating + n1
-        pairs += stating * below
+        pairs = pairs + stating * below
     return divided(won, pairs)

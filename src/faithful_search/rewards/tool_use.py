@@ -25,7 +25,7 @@ class ToolUse(Reward):
     uncited:   |{calls with evidence none of which is cited}| / |{calls with evidence}|
     ```
 
-    Ours, beside the tool ratios and entropy of Proof-of-Use (`measure.tool_use`), which describe a corpus.
+    Ours, beside the tool ratios and entropy of Proof-of-Use (`measure.behaviour`), which describe a corpus.
 
     A call repeats an earlier one when it names the same tool and its arguments differ at most in case, punctuation and
     blanks; trying again after an error counts as well. Evidence is cited when the valid verdict of the next step names

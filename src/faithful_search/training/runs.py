@@ -22,10 +22,8 @@ from ..inference.loading import read_tokenizer
 from ..judges import Judge
 from ..measure import report
 from ..measure.controls import control_tasks, unremembered
-from ..measure.episodes import run_episodes
-from ..measure.evaluation import Evaluation
-from ..measure.record import Record
-from ..measure.suite import default_rewards, evaluate_rollouts, run_blanked, run_controlled
+from ..measure.evaluation import Evaluation, Record
+from ..measure.suite import default_rewards, evaluate_rollouts, run_suite
 from ..rewards import Reward
 from ..rollout import Engine
 from ..tasks import WORLD, Task, load_tasks
@@ -242,9 +240,8 @@ def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[
     )
     # Every process must enter both blocks, also one that has fewer questions: weights are gathered there.
     with trainer.generating():
-        episodes, blanked = run_episodes(engine, own), run_blanked(engine, own)
-        controlled = run_controlled(engine, asked)
-    rollouts, blind, controls = gather_object(episodes), gather_object(blanked), gather_object(controlled)
+        found = run_suite(engine, own, asked)
+    rollouts, blind, controls = map(gather_object, found)
     order = [task.id for start in range(state.num_processes) for task in tasks[start :: state.num_processes]]
     policy, sampler = trainer.policy, trainer.generator
     bound = {name: reward.bind(policy=policy, sampler=sampler) for name, reward in metrics.items()}

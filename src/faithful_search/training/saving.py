@@ -17,7 +17,7 @@ from transformers.integrations import deepspeed
 
 from ..errors import ConfigError
 from ..inference.loading import adapter_base, read_model, read_tokenizer
-from ..measure.record import MERGED
+from ..measure.evaluation import MERGED
 
 _ADAPTER = ("adapter_config.json", "adapter_model*.safetensors")
 _WHOLE = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")

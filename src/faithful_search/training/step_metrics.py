@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..measure.decoration import Decorated
-from ..measure.tool_use import tool_counts, tool_entropy, tool_ratios
+from ..measure.behaviour import tool_counts, tool_entropy, tool_ratios
+from ..measure.origins import Decorated
 from ..rewards import Correctness, Format, Mix, MixState, Reward, Score
 from ..tools import ToolStats
 from ..trajectory import Trajectory
