@@ -118,7 +118,7 @@ async def client(host: str, port: int, stream: Iterator[str], many: int, until: 
         asked = {"queries": list(itertools.islice(stream, many)), "topk": 3, "return_scores": True}
         body = json.dumps(asked).encode()
         start = time.perf_counter()
-        writer.write(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        writer.write(b"POST /retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
         await reader.readexactly(length)

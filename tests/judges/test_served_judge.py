@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import ROOT
-from served import command, environment
+from served import command, environment, running
 
 from faithful_search.cli import cli
 from faithful_search.errors import JudgeError
@@ -35,11 +35,9 @@ from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.remote import CHUNK, RemoteJudge
 from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import InfoThink
-from faithful_search.serving.app import application
+from faithful_search.serving.app import Service
 from faithful_search.serving.judging import Judging, identity
-from faithful_search.serving.layers import guarded
-from faithful_search.serving.server import running
-from faithful_search.serving.wire import Limits
+from faithful_search.serving.middleware import Limits
 from faithful_search.trajectory import read_jsonl
 from faithful_search.wire.cache import Cache, key_of
 from faithful_search.wire.retry import Patience
@@ -83,9 +81,12 @@ class Noting:
 @contextmanager
 def serving(judge: Judge, cache: Cache | None = None, token: str = "", **limits) -> Iterator[tuple[str, Judging]]:
     judging = Judging(judge, cache, Limits(**limits))
-    app = application(judging.answers, limits=judging.limits, metrics=judging.metrics, about=judging.about)
-    with running(guarded(app, token)) as url:
+    with running(judging, judging.limits, token) as url:
         yield url, judging
+
+
+def count(judging: Judging, name: str, **labels: str) -> float:
+    return judging.registry.get_sample_value(f"faithful_search_{name}_total", labels) or 0
 
 
 @pytest.fixture(scope="module")
@@ -289,16 +290,16 @@ def test_order_and_number_are_kept_over_requests_none_of_which_is_too_large(prem
     ]
     with serving(Noting(), body_bytes=most) as (url, judging):
         assert asked(url, [*reversed(pairs), *pairs]) == Noting().judge_batch([*reversed(pairs), *pairs])
-        assert asked(url, []) == [] and judging.metrics.requests.value("/judge", "413") == 0
-        assert judging.metrics.judged.value() == len(pairs)
+        assert asked(url, []) == [] and count(judging, "requests", path="/judge", status="413") == 0
+        assert count(judging, "pairs_judged") == len(pairs)
 
 
 def test_clients_that_a_busy_server_sends_away_come_back():
     with serving(Noting(seconds=0.02), requests=4) as (url, judging), ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda n: asked(url, numbers(3, n), patience=Patience(retries=60)), range(8)))
-        refused = judging.metrics.requests.value("/judge", "503")
+        refused = count(judging, "requests", path="/judge", status="503")
     assert found == [Noting().judge_batch(numbers(3, n)) for n in range(8)] and refused
-    assert judging.metrics.judged.value() == 10
+    assert count(judging, "pairs_judged") == 10
 
 
 def test_what_clients_do_wrong_and_waiting_too_long_leave_no_trace_in_the_log(caplog):
@@ -327,13 +328,13 @@ def test_what_clients_do_wrong_and_waiting_too_long_leave_no_trace_in_the_log(ca
     ],
 )
 def test_what_is_no_verdict_is_not_taken_for_one(answer):
-    with running(application({"/judge": lambda body: answer})) as url:
+    with running(Service({"/judge": lambda body: answer})) as url:
         (found,) = asked(url, numbers(1))
     assert found.abstained and "does not hold the verdicts" in found.why
 
 
 def test_another_server_and_a_wrong_token_are_told_at_once(monkeypatch):
-    with running(application({})) as url:
+    with running(Service({})) as url:
         with pytest.raises(JudgeError, match=r"no served judge .*404"):
             asked(url, PAIRS)
         with pytest.raises(JudgeError, match="no served judge"):
@@ -402,7 +403,7 @@ def test_an_audit_and_the_recipes_name_what_a_served_judge_measured(judge, endin
     with serving(judge) as (url, judging):
         flags = ["--judge", "remote", "--judge-url", f"{url}/judge", "--out", str(tmp_path), "--no-report"]
         done = CliRunner().invoke(cli, ["audit", str(tmp_path / "rows.jsonl"), *flags])
-        asked_by_audit = judging.metrics.pairs.value()
+        asked_by_audit = count(judging, "pairs")
         evaluated = default_rewards("search_r1", JudgeArguments("remote", judge_url=url).load_judge())
     assert done.exit_code == 0 and asked_by_audit > 0, done.output
     audit = json.loads((tmp_path / "audit.json").read_text())

@@ -1,4 +1,4 @@
-"""Many callers, one thread: what goes together, what reaches whom, and what survives."""
+"""Many callers, few threads: what goes together, what reaches whom, and what survives."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given, settings
@@ -26,15 +27,23 @@ class Recorder:
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
-        self.gate = threading.Event()
+        self.gate, self.begun = threading.Event(), threading.Event()
         self.gate.set()
-        self.begun = threading.Event()
 
     def __call__(self, items):
         self.batches.append(list(items))
         self.begun.set()
         assert self.gate.wait(20)
         return [2 * item for item in items]
+
+    @asynccontextmanager
+    async def held(self, batcher):
+        """While the block runs, the batch of the call that is given does."""
+        self.gate.clear()
+        first = asyncio.ensure_future(batcher.ask(0))
+        await asyncio.to_thread(self.begun.wait, 20)
+        yield first
+        self.gate.set()
 
 
 def test_calls_of_one_turn_are_one_batch_in_order_however_long_it_takes():
@@ -53,7 +62,29 @@ def test_calls_of_one_turn_are_one_batch_in_order_however_long_it_takes():
     assert run.batches == [[9], [0, 1, 2]]
 
 
-def test_nothing_of_an_answered_call_is_kept():
+def test_what_arrives_while_a_batch_runs_is_the_next_batch_without_the_calls_cancelled_meanwhile():
+    """One who leaves while the own batch runs spoils nothing for the others."""
+    run, said = Recorder(), []
+
+    async def scenario():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
+        batcher = Batcher(run, most=3)
+        async with run.held(batcher) as first:
+            rest = [asyncio.ensure_future(batcher.ask(n)) for n in range(1, 7)]
+            await asyncio.sleep(0.05)
+            for call in (first, rest[1]):
+                call.cancel()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            return await asyncio.gather(first, *rest, return_exceptions=True)
+
+    gone, one, dropped, *others = asyncio.run(scenario())
+    assert (one, others) == (2, [6, 8, 10, 12]) and said == []
+    assert isinstance(gone, asyncio.CancelledError) and isinstance(dropped, asyncio.CancelledError)
+    assert run.batches == [[0], [1, 3, 4], [5, 6]]
+
+
+def test_nothing_of_an_answered_call_is_kept_and_the_threads_end_with_the_batcher():
     class Heavy:
         pass
 
@@ -62,6 +93,8 @@ def test_nothing_of_an_answered_call_is_kept():
         await batcher.ask(item)
         return weakref.ref(item)
 
+    gc.collect()
+    before = set(threading.enumerate())
     batcher = Batcher(lambda items: [None] * len(items))
     held = asyncio.run(ask(batcher))
     deadline = time.monotonic() + 10
@@ -69,52 +102,11 @@ def test_nothing_of_an_answered_call_is_kept():
         time.sleep(0.01)
         gc.collect()
     assert held() is None
-
-
-def test_one_who_leaves_while_the_batch_runs_spoils_nothing_for_the_others():
-    run, said = Recorder(), []
-
-    async def scenario():
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
-        batcher = Batcher(run)
-        run.gate.clear()
-        calls = [asyncio.ensure_future(batcher.ask(n)) for n in range(3)]
-        await asyncio.to_thread(run.begun.wait, 20)
-        calls[0].cancel()
-        await asyncio.sleep(0)
-        run.gate.set()
-        async with asyncio.timeout(20):
-            return await asyncio.gather(*calls[1:])
-
-    assert asyncio.run(scenario()) == [2, 4] and said == []
-
-
-def test_what_arrives_while_a_batch_runs_is_the_next_batch():
-    run = Recorder()
-
-    async def scenario():
-        batcher = Batcher(run, most=3)
-        run.gate.clear()
-        first = asyncio.ensure_future(batcher.ask(0))
-        await asyncio.to_thread(run.begun.wait, 20)
-        rest = [asyncio.ensure_future(batcher.ask(n)) for n in range(1, 6)]
-        await asyncio.sleep(0.05)
-        run.gate.set()
-        return await asyncio.gather(first, *rest)
-
-    assert asyncio.run(scenario()) == [0, 2, 4, 6, 8, 10]
-    assert run.batches == [[0], [1, 2, 3], [4, 5]]
-
-
-def test_a_lone_call_waits_for_nobody():
-    async def one_by_one():
-        batcher = Batcher(lambda items: items)
-        for n in range(100):
-            await batcher.ask(n)
-
-    start = time.perf_counter()
-    asyncio.run(one_by_one())
-    assert time.perf_counter() - start < 2
+    (thread,) = set(threading.enumerate()) - before
+    del batcher
+    gc.collect()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_an_error_reaches_its_own_batch_only():
@@ -147,26 +139,6 @@ def test_the_thread_lives_through_any_error_and_through_a_missing_result(error):
     assert asyncio.run(scenario()) == "good"
 
 
-def test_a_cancelled_call_is_not_run():
-    run = Recorder()
-
-    async def scenario():
-        batcher = Batcher(run)
-        run.gate.clear()
-        first = asyncio.ensure_future(batcher.ask(1))
-        await asyncio.to_thread(run.begun.wait, 20)
-        dropped, kept = asyncio.ensure_future(batcher.ask(2)), asyncio.ensure_future(batcher.ask(3))
-        await asyncio.sleep(0.02)
-        dropped.cancel()
-        await asyncio.sleep(0)
-        run.gate.set()
-        return await asyncio.gather(first, dropped, kept, return_exceptions=True)
-
-    first, dropped, kept = asyncio.run(scenario())
-    assert (first, kept) == (2, 6) and isinstance(dropped, asyncio.CancelledError)
-    assert run.batches == [[1], [3]]
-
-
 def test_several_threads_and_loops_never_run_two_batches_at_once():
     running, most_at_once = [], []
 
@@ -194,9 +166,9 @@ def test_several_threads_and_loops_never_run_two_batches_at_once():
 def test_a_loop_that_closed_meanwhile_harms_nobody():
     run = Recorder()
     batcher = Batcher(run)
-    run.gate.clear()
 
     async def leave():
+        run.gate.clear()
         waiting = asyncio.ensure_future(batcher.ask(1))
         await asyncio.to_thread(run.begun.wait, 20)
         assert not waiting.done()
@@ -207,39 +179,16 @@ def test_a_loop_that_closed_meanwhile_harms_nobody():
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_has_a_thread_of_its_own():
-    batcher = Batcher(Recorder())
-    assert asyncio.run(batcher.ask(1)) == 2
+def test_a_forked_child_and_a_pickled_copy_have_threads_of_their_own():
+    batcher = Batcher(operator.itemgetter(slice(None)), most=7)
+    assert asyncio.run(batcher.ask("a")) == "a"
     child = os.fork()
     if child == 0:
         signal.alarm(20)  # rather than waiting for ever for a thread that is not there
-        os._exit(0 if asyncio.run(batcher.ask(4)) == 8 else 1)
+        os._exit(0 if asyncio.run(batcher.ask("b")) == "b" else 1)
     assert os.waitpid(child, 0) == (child, 0)
-    assert asyncio.run(batcher.ask(5)) == 10
-
-
-def test_pickles_without_its_thread():
-    batcher = Batcher(operator.itemgetter(slice(None)), most=7)
-    assert asyncio.run(batcher.ask("a")) == "a"
     copy = pickle.loads(pickle.dumps(batcher))
-    assert copy.most == 7 and asyncio.run(copy.ask("b")) == "b"
-
-
-def test_the_thread_ends_with_the_batcher():
-    def batch_threads():
-        return {thread for thread in threading.enumerate() if thread.name == "faithful-search-batches"}
-
-    gc.collect()
-    before = batch_threads()
-    batcher = Batcher(Recorder())
-    asyncio.run(batcher.ask(1))
-    mine = batch_threads() - before
-    assert len(mine) == 1
-    del batcher
-    gc.collect()
-    (thread,) = mine
-    thread.join(20)
-    assert not thread.is_alive()
+    assert copy.most == 7 and asyncio.run(copy.ask("b")) == asyncio.run(batcher.ask("b")) == "b"
 
 
 @pytest.mark.parametrize("settings", [{"most": 0}, {"threads": 0}])

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
-from served import PARSERS, Shelf, app_of, command, connected, invoked, use_parser
+from served import PARSERS, Shelf, command, connected, head, invoked, retrieving, running, use_parser
 
-from faithful_search.serving import connection, wire
-from faithful_search.serving.app import application
-from faithful_search.serving.server import running
-from faithful_search.tools import Toolbox
+from faithful_search.serving import connection
+from faithful_search.serving.app import Service
+from faithful_search.serving.middleware import Limits
+from faithful_search.tools import LocalSearch, Toolbox
 
 OPENED = {
     "jsonrpc": "2.0",
@@ -23,95 +24,168 @@ OPENED = {
     "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}},
 }
 ACCEPT = {"Accept": "application/json, text/event-stream"}
-SLOW = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
 
 
-@pytest.fixture(scope="module")
-def url():
-    with running(app_of(Shelf())) as found:
-        yield found
-
-
-# --- web pages
-
-
-def test_who_is_refused_is_told_what_to_do(url):
-    for path in ("health", "metrics"):
-        assert httpx.get(f"{url}/{path}", headers={"Host": "evil.example"}).status_code == 421
-    answer = httpx.post(f"{url}/retrieve", headers={"Host": "shelf.lab:8000"})
-    assert answer.status_code == 421 and "--allow-host shelf.lab " in answer.json()["error"]
-    answer = httpx.post(f"{url}/retrieve", headers={"Origin": "http://evil.example"})
-    assert answer.status_code == 403 and "'http://evil.example'" in answer.json()["error"]
-
-
-# --- strangers
-
-
-@pytest.mark.parametrize("verb", ["serve", "serve-judge"])
-def test_an_address_that_others_reach_needs_a_token_or_a_word(verb, monkeypatch):
-    what = {"serve": "world", "serve-judge": "lexical"}[verb]
-    monkeypatch.setenv("FAITHFUL_SEARCH_SERVE_TOKEN", "")
-    refused = invoked(verb, what, "--host", "0.0.0.0", "--port", "0")
-    assert refused.exit_code == 1 and len(refused.stderr.splitlines()) == 1
-    assert "FAITHFUL_SEARCH_SERVE_TOKEN" in refused.stderr and "--without-token" in refused.stderr
-    with command(what, "--host", "0.0.0.0", "--without-token", verb=verb) as (_, found):
-        assert httpx.get(f"{found}/health").status_code == 200
-    with command(what, "--host", "0.0.0.0", verb=verb, FAITHFUL_SEARCH_SERVE_TOKEN="sesame") as (_, found):
-        assert httpx.get(f"{found}/metrics").status_code == 401
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.2"])
-def test_an_address_of_this_machine_alone_needs_none(host):
-    with command("world", "--host", host, FAITHFUL_SEARCH_SERVE_TOKEN="") as (_, found):
-        assert httpx.get(f"{found}/health").status_code == 200
-
-
-# --- the slow
-
-
-def crawling(stack, url, path, number):
-    """So many clients that begin a body and do not go on."""
-    slow = [stack.enter_context(connected(url)) for _ in range(number)]
-    for client in slow:
-        client.sendall(SLOW % path)
-    return slow
-
-
-def test_slow_bodies_take_no_place_of_others():
-    with running(app_of(Shelf(), wire.Limits(requests=4))) as url, ExitStack() as stack:
-        crawling(stack, url, b"/retrieve", 40)
-        assert httpx.post(f"{url}/retrieve", json={"queries": ["a"]}).status_code == 200
+def ask(url, **how):
+    return httpx.post(f"{url}/retrieve", **({"json": {"queries": ["a"]}} | how), timeout=30)
 
 
 def padded(size):
     return b'{"queries": ["a"], "padding": "%s"}' % (b"x" * size)
 
 
+def crawling(stack, url, number, path="/retrieve", length=50, begun=b"{"):
+    """So many clients that begin a body and do not go on."""
+    slow = [stack.enter_context(connected(url)) for _ in range(number)]
+    for client in slow:
+        client.sendall(head(length, path, b"Content-Type: application/json\r\n") + begun)
+    return slow
+
+
+def assert_waits(client):
+    client.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        client.recv(1)
+
+
+# --- web pages and strangers
+
+
+def test_who_is_refused_is_told_what_to_do():
+    with retrieving(Shelf()) as url:
+        for path in ("health", "metrics"):
+            assert httpx.get(f"{url}/{path}", headers={"Host": "evil.example"}).status_code == 421
+        answer = ask(url, headers={"Host": "shelf.lab:8000"})
+        assert answer.status_code == 421 and "--allow-host shelf.lab " in answer.json()["error"]
+        answer = ask(url, headers={"Origin": "http://evil.example"})
+        assert answer.status_code == 403 and "'http://evil.example'" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("verb", "what"), [("serve", "world"), ("serve-judge", "lexical")])
+def test_an_address_that_others_reach_needs_a_token_or_a_word(verb, what, monkeypatch):
+    monkeypatch.setenv("FAITHFUL_SEARCH_SERVE_TOKEN", "")
+    refused = invoked(verb, what, "--host", "0.0.0.0", "--port", "0")
+    assert refused.exit_code == 1 and len(refused.stderr.splitlines()) == 1
+    assert "FAITHFUL_SEARCH_SERVE_TOKEN" in refused.stderr and "--without-token" in refused.stderr
+    for flags, token, status in (
+        (("--host", "0.0.0.0", "--without-token"), "", 200),
+        (("--host", "0.0.0.0"), "sesame", 401),
+        (("--host", "localhost"), "", 200),
+        (("--host", "127.0.0.2"), "", 200),
+    ):
+        with command(what, *flags, verb=verb, FAITHFUL_SEARCH_SERVE_TOKEN=token) as (_, found):
+            assert httpx.get(f"{found}/metrics").status_code == status
+
+
+# --- bodies
+
+
+@pytest.fixture(scope="module")
+def small():
+    with retrieving(Shelf(), Limits(body_bytes=2000, seconds=1.0)) as found:
+        yield found
+
+
+def test_a_body_without_a_length_ends_at_the_limit(small):
+    def endless():
+        for _ in range(100_000):
+            yield b"x" * 1000
+        raise AssertionError("all of it was taken")
+
+    with suppress(httpx.WriteError, httpx.ReadError):  # closed while we still wrote
+        assert ask(small, json=None, content=endless()).status_code == 413
+    assert ask(small).status_code == 200
+
+
+@pytest.mark.parametrize("length", [b"99999999999999999999999", b"-5", b"abc"])
+def test_a_wrong_length_header_is_refused(small, length):
+    with connected(small) as rough:
+        rough.sendall(head(length) + b"{")
+        assert rough.recv(100)[9:12] in (b"400", b"413")
+    assert ask(small).status_code == 200
+
+
+def test_a_body_that_never_comes_is_given_up(small):
+    with ExitStack() as stack:
+        [slow] = crawling(stack, small, 1)
+        assert ask(small).status_code == 200  # others are served meanwhile
+        answer = slow.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 408") and b"connection: close" in answer.lower()
+
+
+def test_slow_bodies_take_no_place_of_others():
+    with retrieving(Shelf(), Limits(requests=4)) as url, ExitStack() as stack:
+        crawling(stack, url, 40)
+        assert ask(url).status_code == 200
+
+
 def test_large_bodies_that_do_not_end_make_room_for_others():
-    limits = wire.Limits(body_bytes=1_000_000, bodies_bytes=3_000_000)
-    head = (SLOW[:-1] % b"/retrieve").replace(b"50", b"950000")
-    with running(app_of(Shelf(), limits)) as url, ExitStack() as stack:
-        slow = [stack.enter_context(connected(url)) for _ in range(8)]
-        for client in slow:
-            client.sendall(head + padded(900_000))
-        assert httpx.post(f"{url}/retrieve", content=padded(900_000)).status_code == 200
+    limits = Limits(body_bytes=1_000_000, bodies_bytes=3_000_000)
+    with retrieving(Shelf(), limits) as url, ExitStack() as stack:
+        slow = crawling(stack, url, 8, length=950_000, begun=padded(900_000))
+        assert ask(url, json=None, content=padded(900_000)).status_code == 200
         for client in slow[:5]:  # with the two next to last there is no room for another
             refused = client.recv(1000)
             assert refused.startswith(b"HTTP/1.1 503") and b"retry-after: 1" in refused
-        slow[-1].setblocking(False)
-        with pytest.raises(BlockingIOError):
-            slow[-1].recv(1)
+        assert_waits(slow[-1])
 
 
 def test_bodies_being_answered_take_room_until_they_are():
-    shelf, limits = Shelf(seconds=1.0), wire.Limits(body_bytes=1_000_000, bodies_bytes=1_000_000)
-    with running(app_of(shelf, limits)) as url, ThreadPoolExecutor() as pool:
-        first = pool.submit(httpx.post, f"{url}/retrieve", content=padded(900_000), timeout=30)
+    shelf, limits = Shelf(seconds=1.0), Limits(body_bytes=1_000_000, bodies_bytes=1_000_000)
+    large = {"json": None, "content": padded(900_000)}
+    with retrieving(shelf, limits) as url, ThreadPoolExecutor() as pool:
+        first = pool.submit(ask, url, **large)
         while not shelf.batches:
             pass
-        assert httpx.post(f"{url}/retrieve", content=padded(900_000)).status_code == 503
+        assert ask(url, **large).status_code == 503
         assert first.result().status_code == 200
-        assert httpx.post(f"{url}/retrieve", content=padded(900_000)).status_code == 200
+        assert ask(url, **large).status_code == 200
+
+
+# --- connections
+
+
+@pytest.fixture(params=PARSERS)
+def prompt(request, monkeypatch):
+    """A server whose connections have a fifth of a second for headers, with either parser that uvicorn knows."""
+    use_parser(monkeypatch, request.param)
+    monkeypatch.setattr(connection, "SECONDS", 0.2)
+    with retrieving(Shelf()) as url:
+        yield url
+
+
+def _closed_after(url, *pieces):
+    """Seconds until the server hangs up on one that sends these pieces."""
+    start = time.monotonic()
+    with connected(url) as rough, suppress(ConnectionError):
+        rough.settimeout(0.05)
+        for piece in itertools.chain(pieces, itertools.repeat(b"")):
+            rough.sendall(piece)
+            with suppress(TimeoutError):
+                if not rough.recv(100):
+                    break
+            assert time.monotonic() - start < 20
+    return time.monotonic() - start
+
+
+def test_headers_that_never_end_are_neither_waited_for_nor_kept(prompt, monkeypatch):
+    begun = b"POST /retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    drops = [b"X-%d: y\r\n" % number for number in range(200)]
+    for pieces in ([], [begun], [begun, *drops]):
+        assert 0.15 < _closed_after(prompt, *pieces) < 8
+    assert httpx.get(f"{prompt}/health").status_code == 200
+    monkeypatch.setattr(connection, "SECONDS", 60)
+    assert _closed_after(prompt, begun, *[b"X: " + b"y" * 30_000 + b"\r\n"] * 5) < 15
+
+
+def test_a_kept_connection_may_rest_between_requests_and_send_much(prompt):
+    with httpx.Client(timeout=30) as client:
+        for seconds in (0.5, 0.0, 0.0):
+            answer = client.post(f"{prompt}/retrieve", json={"queries": ["a" * 30_000] * 5, "topk": 1})
+            assert answer.status_code == 200 and len(answer.json()["result"]) == 5
+            time.sleep(seconds)
+        elsewhere = client.post(f"{prompt}/retrieve", content=b"x" * 1_000_000, headers={"Host": "evil.example"})
+        assert elsewhere.status_code == 421  # refused before its body came, which is read to its end
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -120,23 +194,21 @@ def test_of_too_many_connections_the_one_silent_for_longest_is_closed(parser, mo
     use_parser(monkeypatch, parser)
     monkeypatch.setattr(connection, "OPEN", 4)
     shelf, body = Shelf(seconds=1.0), b'{"queries": ["a"]}'
-    with running(app_of(shelf)) as url, ExitStack() as stack:
+    with retrieving(shelf) as url, ExitStack() as stack:
         asked = stack.enter_context(connected(url))
-        asked.sendall((SLOW[:-1] % b"/retrieve").replace(b"50", b"%d" % len(body)) + body)
+        asked.sendall(head(len(body)) + body)
         while not shelf.batches:  # it is being answered
             pass
-        first, *others = crawling(stack, url, b"/retrieve", 6)
+        first, *others = crawling(stack, url, 6)
         assert first.recv(1) == b""
         assert asked.recv(100).startswith(b"HTTP/1.1 200")
-        others[-1].setblocking(False)
-        with pytest.raises(BlockingIOError):
-            others[-1].recv(1)
+        assert_waits(others[-1])
 
 
-def test_many_requests_at_once_are_not_all_read(url):
+def test_many_requests_at_once_are_not_all_read():
     """Reading them takes the time of others, who would wait for seconds."""
     pytest.importorskip("httptools")
-    with connected(url) as client, suppress(ConnectionError):
+    with retrieving(Shelf()) as url, connected(url) as client, suppress(ConnectionError):
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000)
         said = b"".join(iter(lambda: client.recv(1 << 20), b""))
         assert b"HTTP/1.1 400" in said and said.count(b"HTTP/1.1 200") <= connection.PIPELINED + 1
@@ -144,7 +216,7 @@ def test_many_requests_at_once_are_not_all_read(url):
 
 def test_an_answer_that_is_not_taken_in_time_is_not_kept(monkeypatch):
     monkeypatch.setattr(connection, "UNTAKEN", 0.0)
-    with running(application({"/large": lambda _: "x" * 50_000_000})) as url:
+    with running(Service({"/large": lambda _: "x" * 50_000_000})) as url:
         with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message body"):
             httpx.post(f"{url}/large", timeout=30)
         monkeypatch.setattr(connection, "UNTAKEN", 60.0)
@@ -159,48 +231,41 @@ def tools():
     """A server of tools over HTTP whose bodies must come within a second, and whose sessions rest for two."""
     pytest.importorskip("mcp")
     from faithful_search.serving.mcp import mcp_app
-    from faithful_search.tools import LocalSearch
 
-    with Toolbox([LocalSearch.from_corpus("world")]) as toolbox:
-        app = mcp_app(toolbox, wire.Limits(body_bytes=2000, seconds=1.0), idle=2.0)  # counting sessions takes time
-        with running(app) as url:
-            yield url
+    limits = Limits(body_bytes=2000, seconds=1.0)
+    toolbox = Toolbox([LocalSearch.from_corpus("world")])
+    with toolbox, running(mcp_app(toolbox, limits, idle=2.0), limits) as url:  # counting sessions takes time
+        yield url
 
 
-def test_a_body_for_the_tools_that_never_comes_is_given_up(tools):
+def opened(url, **how):
+    return httpx.post(f"{url}/mcp", **({"json": OPENED} | how), headers=ACCEPT)
+
+
+def test_bodies_for_the_tools_are_bounded_in_time_and_size(tools):
     with ExitStack() as stack:
-        slow = crawling(stack, tools, b"/mcp", 50)
-        assert httpx.post(f"{tools}/mcp", json=OPENED, headers=ACCEPT).status_code == 200
+        slow = crawling(stack, tools, 50, "/mcp")
+        assert opened(tools).status_code == 200
         for client in slow:
             assert client.recv(1000).startswith(b"HTTP/1.1 408")
+    assert opened(tools, json=OPENED | {"padding": "x" * 3000}).status_code == 413
 
 
-def test_a_body_for_the_tools_has_the_commands_limit(tools):
-    padded = OPENED | {"padding": "x" * 3000}
-    assert httpx.post(f"{tools}/mcp", json=padded, headers=ACCEPT).status_code == 413
-
-
-def test_a_session_that_nobody_uses_ends(tools):
+def test_sessions_that_nobody_uses_end_and_free_what_they_held(tools):
     """And its next request is told so, as the protocol wants it; a new one begins as before."""
     listed = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
     with httpx.Client(base_url=tools, headers=ACCEPT, timeout=30) as client:
-        session = {"mcp-session-id": client.post("/mcp", json=OPENED).headers["mcp-session-id"]}
+        for _ in range(30):
+            session = {"mcp-session-id": client.post("/mcp", json=OPENED).headers["mcp-session-id"]}
         client.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session)
         assert "local_search" in client.post("/mcp", json=listed, headers=session).text
-        _until(lambda: _sessions() == 0)
+        assert _sessions() > 1
+        deadline = time.monotonic() + 30
+        while _sessions():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         assert client.post("/mcp", json=listed, headers=session).status_code == 404
         assert client.post("/mcp", json=OPENED).status_code == 200
-
-
-def test_sessions_free_what_they_held(tools):
-    with httpx.Client(base_url=tools, headers=ACCEPT, timeout=30) as client:
-        for _ in range(30):
-            opened = client.post("/mcp", json=OPENED)
-            assert opened.status_code == 200
-        session = {"mcp-session-id": opened.headers["mcp-session-id"]}
-        assert client.delete("/mcp", headers=session).status_code == 200
-        assert _sessions() > 1
-        _until(lambda: _sessions() == 0)
 
 
 def _sessions():
@@ -211,17 +276,10 @@ def _sessions():
     return sum(isinstance(item, StreamableHTTPServerTransport) for item in gc.get_objects())
 
 
-def _until(true):
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_no_more_sessions_than_there_is_room_for(tools, monkeypatch):
+def test_no_more_sessions_than_there_is_room_for(monkeypatch):
+    pytest.importorskip("mcp")
     from faithful_search.serving import mcp
 
     monkeypatch.setattr(mcp, "SESSIONS", 3)
-    with Toolbox([]) as toolbox, running(mcp.mcp_app(toolbox, wire.Limits())) as url, httpx.Client() as client:
-        statuses = [client.post(f"{url}/mcp", json=OPENED, headers=ACCEPT).status_code for _ in range(5)]
-    assert statuses == [200, 200, 200, 503, 503]
+    with Toolbox([]) as toolbox, running(mcp.mcp_app(toolbox, Limits())) as url:
+        assert [opened(url).status_code for _ in range(5)] == [200, 200, 200, 503, 503]

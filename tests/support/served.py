@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,9 @@ from paths import ROOT
 
 from faithful_search.cli import cli
 from faithful_search.errors import ToolError
-from faithful_search.serving.app import application
+from faithful_search.serving.middleware import App, Guarded, Limits
 from faithful_search.serving.retrieval import Retrieval
+from faithful_search.serving.server import bind, server_of, url_of
 from faithful_search.tools.retrieval.index import Index
 from faithful_search.trajectory import Evidence
 
@@ -56,10 +58,28 @@ def passage(query: str, number: int) -> Evidence:
     )
 
 
-def app_of(index: Index, limits=None, **settings):
-    """The retrieval server's application over an index."""
-    retrieval = Retrieval(index, limits=limits, **settings)
-    return application(retrieval.answers, limits=limits, metrics=retrieval.metrics, about={"passages": len(index)})
+@contextmanager
+def running(app: App, limits: Limits | None = None, token: str = "") -> Iterator[str]:
+    """The URL of an application that a thread serves on a free port."""
+    bound = bind("127.0.0.1", 0)
+    server = server_of(Guarded(app, limits or Limits(), token), drain=10.0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():  # one that cannot start would be waited for without end
+        time.sleep(0.005)
+    try:
+        yield url_of(bound)
+    finally:
+        server.should_exit = True
+        thread.join(15)
+        bound.close()
+
+
+@contextmanager
+def retrieving(index: Index, limits: Limits | None = None, **settings) -> Iterator[str]:
+    """The URL of a retrieval server."""
+    with running(Retrieval(index, limits=limits, **settings), limits) as url:
+        yield url
 
 
 def use_parser(monkeypatch: pytest.MonkeyPatch, parser: str) -> None:
@@ -82,10 +102,10 @@ def connected(url: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=30)
 
 
-def head(length: int | bytes, path: str = "/retrieve") -> bytes:
+def head(length: int | bytes, path: str = "/retrieve", more: bytes = b"") -> bytes:
     """The head of a request whose body is said to have so many bytes."""
     said = length if isinstance(length, bytes) else b"%d" % length
-    return b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %s\r\n\r\n" % (path.encode(), said)
+    return b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%sContent-Length: %s\r\n\r\n" % (path.encode(), more, said)
 
 
 def invoked(*arguments: object) -> Result:

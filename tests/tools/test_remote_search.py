@@ -11,15 +11,11 @@ import pytest
 from faulty_server import FaultyServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served import Shelf, command, passage
+from served import Shelf, command, passage, running
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.serving.app import application
-from faithful_search.serving.layers import guarded
-from faithful_search.serving.metrics import RetrievalMetrics
+from faithful_search.serving.middleware import Limits
 from faithful_search.serving.retrieval import Retrieval
-from faithful_search.serving.server import running
-from faithful_search.serving.wire import Limits
 from faithful_search.tools.remote_search import _UNREADABLE, TOKEN, RemoteSearch, _passages
 from faithful_search.tools.toolbox import Toolbox
 from faithful_search.trajectory import Evidence, ToolCall
@@ -31,7 +27,7 @@ ONCE = Http(timeout=10, patience=Patience(retries=0), per_host=64)
 
 @pytest.fixture(scope="module")
 def url():
-    with running(application(Retrieval(Shelf()).answers)) as found:
+    with running(Retrieval(Shelf())) as found:
         yield found
 
 
@@ -162,16 +158,16 @@ def test_a_server_killed_in_the_midst_is_told_to_the_policy():
 
 
 def test_an_overloaded_server_is_asked_again():
-    limits, metrics = Limits(requests=1), RetrievalMetrics()
-    retrieval = Retrieval(Shelf(seconds=0.3), limits=limits, metrics=metrics)
-    with running(application(retrieval.answers, limits=limits, metrics=metrics)) as url:
+    retrieval = Retrieval(Shelf(seconds=0.3), limits=Limits(requests=1))
+    with running(retrieval) as url:
         tool = RemoteSearch(url, top_k=1, http=Http(timeout=60, patience=Patience(retries=4)))
 
         async def two():
             return await asyncio.gather(tool.search("a"), tool.search("b"))
 
         assert asyncio.run(two()) == [[passage("a", 0)], [passage("b", 0)]]
-    assert metrics.requests.value("/retrieve", "503") >= 1
+    labels = {"path": "/retrieve", "status": "503"}
+    assert retrieval.registry.get_sample_value("faithful_search_requests_total", labels) >= 1
 
 
 def test_calls_are_kept_by_server_format_and_number_without_the_addresss_secrets():
@@ -182,7 +178,7 @@ def test_calls_are_kept_by_server_format_and_number_without_the_addresss_secrets
 
 
 def test_the_token_comes_from_the_environment(monkeypatch):
-    with running(guarded(application(Retrieval(Shelf()).answers), "s3cret")) as url:
+    with running(Retrieval(Shelf()), token="s3cret") as url:
         tool = RemoteSearch(url, top_k=1, http=ONCE)
         with pytest.raises(ToolError, match="not available"):
             search(tool)

@@ -19,7 +19,7 @@ from .options import AT_LEAST_1, FILE, F, config, echo, read_yaml, together, tru
 if TYPE_CHECKING:
     from socket import socket
 
-    from ..serving.app import App
+    from ..serving.middleware import App, Limits
     from ..tools import Toolbox
 
 _SECONDS = click.FloatRange(min=0.1)
@@ -75,29 +75,27 @@ def serve(corpus: str, topk: int, mcp: bool, mcp_http: bool, **given: Any) -> No
         with _toolbox(corpus, topk, given) as toolbox:
             return serve_stdio(toolbox)
     from ..serving.server import url_of
-    from ..serving.wire import Limits
 
     bound = _bind(given)  # before the index, which may take long to open
+    from ..serving.middleware import Limits
+
     url = url_of(bound)
     limits = Limits(given["body_limit"], given["queries_limit"], top_k=given["topk_limit"], seconds=given["timeout"])
     if mcp_http:
         from ..serving.mcp import mcp_app
 
-        return _serve(mcp_app(_toolbox(corpus, topk, given), limits), bound, given, f"MCP tools at {url}/mcp")
-    from ..serving.app import application
-    from ..serving.metrics import RetrievalMetrics
+        app = mcp_app(_toolbox(corpus, topk, given), limits)
+        return _serve(app, limits, bound, given, f"MCP tools at {url}/mcp")
     from ..serving.retrieval import Retrieval
     from ..tools import LocalSearch
     from ..tools.opening import open_search
 
-    search, metrics = open_search(corpus, top_k=topk), RetrievalMetrics()
+    search = open_search(corpus, top_k=topk)
     if not isinstance(search, LocalSearch):
         raise ConfigError(f"{corpus} is served already: use it as it is, or over MCP with --mcp or --mcp-http")
-    index = search.index
-    retrieval = Retrieval(index, topk, limits, metrics, given["batch"])
-    app = application(retrieval.answers, limits=limits, metrics=metrics, about={"passages": len(index)})
+    retrieval = Retrieval(search.index, topk, limits, given["batch"])
     example = f'curl {url}/retrieve -d \'{{"queries": ["capital"], "topk": {topk}}}\''
-    _serve(app, bound, given, f"{len(index):,} passages of {corpus} at {url}, try: {example}")
+    _serve(retrieval, limits, bound, given, f"{len(search.index):,} passages of {corpus} at {url}, try: {example}")
 
 
 @click.command("serve-judge")
@@ -123,26 +121,25 @@ def serve_judge(spec: str, cache: Path | None, **given: Any) -> None:
     """
     from ..judges import distilled
     from ..measure.agreement import parse_judge
-    from ..serving.app import application
-    from ..serving.judging import Judging
     from ..serving.server import url_of
-    from ..serving.wire import Limits
     from ..wire.cache import Cache
     from ..wire.redact import redact
 
     bound = _bind(given)  # before the model, which may take long to open
+    from ..serving.judging import Judging
+    from ..serving.middleware import Limits
+
     limits = Limits(given["body_limit"], seconds=given["timeout"], pairs=given["pairs_limit"])
     name, judge = parse_judge(spec, given["trust_remote_code"])
     verdicts = None if cache is None else Cache(cache)
     if verdicts is not None:
         len(verdicts)  # opens it: a file that cannot be used is told now, not with the first verdict
-    judging = Judging(judge, verdicts, limits, batch=given["batch"])
     kind, _, model = spec.partition(":")
     own = distilled.read(model) if kind in ("nli", "generator") else None
-    about = {**judging.about, "model": redact(model) or None, "task": own.task if own else None}
-    app = application(judging.answers, limits=limits, metrics=judging.metrics, about=about)
+    about = {"model": redact(model) or None, "task": own.task if own else None}
+    judging = Judging(judge, verdicts, limits, given["batch"], about)
     url = url_of(bound)
-    _serve(app, bound, given, f"{name} at {url}, use: --judge remote --judge_url {url}")
+    _serve(judging, limits, bound, given, f"{name} at {url}, use: --judge remote --judge_url {url}")
 
 
 @click.command()
@@ -179,16 +176,15 @@ def _bind(given: dict[str, Any]) -> socket:
     return bound
 
 
-def _serve(app: App, bound: socket, given: dict[str, Any], line: str) -> None:
+def _serve(app: App, limits: Limits, bound: socket, given: dict[str, Any], line: str) -> None:
     """Serve to clients that send the environment's token, to all where it has none; `line` says that it is ready."""
-    from ..serving.layers import guarded
+    from ..serving.middleware import Guarded
     from ..serving.server import serve
     from ..tools.remote_search import TOKEN
 
     # A request must name this server by one of these, against DNS rebinding
     names = [name.strip() for name in (given["host"], *(given["allow_host"] or "").split(",")) if name.strip()]
-    app = guarded(app, os.environ.get(TOKEN, ""))
-    serve(app, bound, given["drain"], lambda: echo(line), names)
+    serve(Guarded(app, limits, os.environ.get(TOKEN, ""), names), bound, given["drain"], lambda: echo(line))
 
 
 def _toolbox(corpus: str, topk: int, given: dict[str, Any]) -> Toolbox:

@@ -28,46 +28,52 @@ def protocol() -> type[Any]:
     unasked: dict[Any, None] = {}  # connections without a whole request, the eldest first
 
     class Prompt(base):
-        _late: asyncio.TimerHandle | None = None
-        _untaken: asyncio.TimerHandle | None = None
-        _waiting = 0
+        _waiting = 0  # bytes of a request whose headers are not complete
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
+            self._timers: dict[str, asyncio.TimerHandle] = {}
             unasked[self] = None
             if len(self.connections) > most:
                 eldest = next(iter(unasked))
                 del unasked[eldest]  # it is lost only when the event loop comes round
                 eldest.transport.abort()
-            self._wait()
+            self._hang_up_after(SECONDS, "headers")
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             self._note()
             if self.cycle is not None and not self.cycle.response_complete:
-                return self._heard()
+                self._waiting = 0
+                return self._never_mind("headers")
             self._waiting += len(data)
             refused = self.cycle is not None and self.cycle.more_body
             if self._waiting > (UNREAD if refused else BYTES):
                 return self.transport.abort()
-            return self._wait()
+            return self._hang_up_after(SECONDS, "headers")
 
         def on_message_begin(self) -> None:  # of httptools; h11 reads one request after the other
             if len(self.pipeline) >= PIPELINED:
                 raise OverflowError("too many requests at once")
             super().on_message_begin()
 
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._untaken = asyncio.get_running_loop().call_later(UNTAKEN, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._taken()
-
         def on_response_complete(self) -> None:
             super().on_response_complete()
             self._note()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._hang_up_after(UNTAKEN, "taking")
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._never_mind("taking")
+
+        def connection_lost(self, error: Exception | None) -> None:
+            unasked.pop(self, None)
+            for what in list(self._timers):
+                self._never_mind(what)
+            super().connection_lost(error)
 
         def _note(self) -> None:
             # a connection whose request is whole is being answered, and is never closed for others
@@ -77,24 +83,13 @@ def protocol() -> type[Any]:
             else:
                 unasked.setdefault(self)
 
-        def connection_lost(self, error: Exception | None) -> None:
-            unasked.pop(self, None)
-            self._heard()
-            self._taken()
-            super().connection_lost(error)
+        def _hang_up_after(self, seconds: float, what: str) -> None:
+            if what not in self._timers:
+                self._timers[what] = asyncio.get_running_loop().call_later(seconds, self.transport.abort)
 
-        def _wait(self) -> None:
-            self._late = self._late or asyncio.get_running_loop().call_later(SECONDS, self.transport.abort)
-
-        def _heard(self) -> None:
-            if self._late is not None:
-                self._late.cancel()
-            self._late, self._waiting = None, 0
-
-        def _taken(self) -> None:
-            if self._untaken is not None:
-                self._untaken.cancel()
-            self._untaken = None
+        def _never_mind(self, what: str) -> None:
+            if timer := self._timers.pop(what, None):
+                timer.cancel()
 
     return Prompt
 
@@ -104,6 +99,6 @@ def _files() -> int:
     try:
         import resource
     except ImportError:  # Windows
-        return OPEN
+        return OPEN + FILES
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return OPEN + FILES if soft == resource.RLIM_INFINITY else max(soft, 2 * FILES)

@@ -9,8 +9,7 @@ import json
 import logging
 import shutil
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,28 @@ from ..errors import JudgeError
 from ..judges import Judge, Pair, Verdict, is_lexical, prompting
 from ..tools.batcher import Batcher
 from ..wire.cache import Cache, key_of
-from .app import Answer
-from .metrics import JudgeMetrics
-from .wire import Limits, read_judge
+from .app import SECONDS, SIZES, Service, decode
+from .middleware import Limits, RequestError
 
 _LOG = logging.getLogger(__name__)
 _DECODER = msgspec.json.Decoder(Verdict)
+_LIKE = '{"pairs": [{"premise": "…", "hypothesis": "…", "question": "", "task": "support"}]}'
 
 
-class Judging:
-    """What a served judge answers: give `answers` to `application`.
+class _Asked(msgspec.Struct):
+    pairs: list[Pair]
+
+
+class _AbstainedError(Exception):
+    """Carries a verdict that is not to be kept."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.why)
+        self.verdict = verdict
+
+
+class Judging(Service):
+    """The server of a judge.
 
     `POST /judge` `{"pairs": [{"premise": "…", "hypothesis": "…", "question": "", "task": "support"}]}` is answered by
     `{"judge": name, "verdicts": [{"p": 0.9, "label": true, "why": "…", "judge": "…"}]}`, in the order of the pairs.
@@ -45,8 +56,8 @@ class Judging:
         cache: of the verdicts. By default a file that is removed when the process ends. Verdicts are found again by the
             judge's name and settings, its model's files, the prompt of the task, and the pair.
         limits: of what a request may ask for.
-        metrics: where to count.
         batch: pairs judged at once; those of all requests are collected while a batch is judged.
+        about: what `/health` tells besides the judge's name, and whether it only compares words.
     """
 
     def __init__(
@@ -54,43 +65,46 @@ class Judging:
         judge: Judge,
         cache: Cache | None = None,
         limits: Limits | None = None,
-        metrics: JudgeMetrics | None = None,
         batch: int = 256,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
-        self.judge, self.limits, self.metrics = judge, limits or Limits(), metrics or JudgeMetrics()
+        told = {"judge": judge.name, "lexical": is_lexical(judge), **(about or {})}
+        super().__init__({"/judge": self._answer_pairs}, limits, told)
         if cache is None:
             folder = tempfile.mkdtemp(prefix="faithful-search-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             cache = Cache(f"{folder}/verdicts.sqlite")
-        self.cache = cache
+        self.judge, self.cache = judge, cache
+        self._pairs = self.counter("pairs", "Pairs asked for.")
+        self._judged = self.counter("pairs_judged", "Pairs that the judge was asked about.")
+        # identical pairs of one request count as known but for the first
+        self._known = self.counter("pairs_known", "Pairs answered with a verdict there was already.")
+        self._abstained = self.counter("pairs_abstained", "Pairs answered without a verdict.")
+        self._batches = self.histogram("batch_pairs", "Different pairs judged at once.", SIZES)
+        self._judging = self.histogram("judge_seconds", "Time to judge a batch.", SECONDS)
         self._identity = identity(judge)
         self._batcher: Batcher[Pair, Verdict] = Batcher(self._judge, batch)
         self._tasks: set[asyncio.Task[Verdict]] = set()
 
-    @property
-    def answers(self) -> dict[str, Answer]:
-        """By path."""
-        return {"/judge": self._answer}
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What `/health` tells of the judge: its name, and whether it only compares words."""
-        return {"judge": self.judge.name, "lexical": is_lexical(self.judge)}
-
-    async def _answer(self, body: bytes) -> dict[str, Any]:
-        pairs = read_judge(body, self.limits)
-        self.metrics.pairs.add(len(pairs))
+    async def _answer_pairs(self, body: bytes) -> dict[str, Any]:
+        pairs = decode(body, _Asked, _LIKE).pairs
+        if len(pairs) > self.limits.pairs:
+            raise RequestError(f"{len(pairs)} pairs in a request; at most {self.limits.pairs}: send several", 413)
+        for place, pair in enumerate(pairs):
+            size = len(pair.premise) + len(pair.hypothesis) + len(pair.question)
+            if size > self.limits.pair_chars:
+                raise RequestError(f"pair {place} has {size} characters; at most {self.limits.pair_chars}", 413)
+        self._pairs.inc(len(pairs))
         tasks = {pair: asyncio.create_task(self._verdict(pair)) for pair in dict.fromkeys(pairs)}
-        self.metrics.known.add(len(pairs) - len(tasks))
+        self._known.inc(len(pairs) - len(tasks))
         for task in tasks.values():  # held here: a verdict is worked for even when nobody waits for it any more
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        found = dict(zip(tasks, await asyncio.gather(*map(asyncio.shield, tasks.values())), strict=True))
-        written = {
-            pair: {"p": verdict.p, "label": verdict.label, "why": verdict.why, "judge": verdict.judge}
-            for pair, verdict in found.items()
-        }
-        return {"judge": self.judge.name, "verdicts": [written[pair] for pair in pairs]}
+        verdicts = await asyncio.gather(*map(asyncio.shield, tasks.values()))
+        # written out: what is the default of a verdict is sent, too
+        written = [{"p": one.p, "label": one.label, "why": one.why, "judge": one.judge} for one in verdicts]
+        found = dict(zip(tasks, written, strict=True))
+        return {"judge": self.judge.name, "verdicts": [found[pair] for pair in pairs]}
 
     async def _verdict(self, pair: Pair) -> Verdict:
         async def compute() -> bytes:
@@ -104,66 +118,54 @@ class Judging:
         try:
             value, known = await self.cache.get_or_compute(key, compute)
         except _AbstainedError as abstained:
-            self.metrics.abstained.add()
+            self._abstained.inc()
             return abstained.verdict
-        self.metrics.known.add(known)
+        self._known.inc(known)
         return _DECODER.decode(value)
 
     def _judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        start = time.perf_counter()
-        found = self._judge_all(pairs)
-        self.metrics.judged.add(len(pairs))
-        self.metrics.batches.observe(len(pairs))
-        self.metrics.judging.observe(time.perf_counter() - start)
+        with self._judging.time():
+            found = self._judge_all(pairs)
+        self._judged.inc(len(pairs))
+        self._batches.observe(len(pairs))
         return found
 
     def _judge_all(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """A pair that makes the judge fail abstains; the others of its batch do not."""
+        name = self.judge.name
         try:
             found = self.judge.judge_batch(pairs)
             if len(found) != len(pairs):
-                raise JudgeError(f"{self.judge.name} gave {len(found)} verdicts for {len(pairs)} pairs")
-            # JSON has no NaN, and a p that is no probability must not be kept
-            return [
-                verdict
-                if verdict.p is None or 0 <= verdict.p <= 1
-                else Verdict(None, None, f"the judge gave p = {verdict.p}", verdict.judge)
-                for verdict in found
-            ]
+                raise JudgeError(f"{name} gave {len(found)} verdicts for {len(pairs)} pairs")
         except JudgeError as error:
-            return [Verdict(None, None, str(error), self.judge.name)] * len(pairs)
+            return [Verdict(None, None, str(error), name)] * len(pairs)
         except Exception as error:
             # which of the pairs it was shows when each is asked about alone
             if len(pairs) > 1:
                 return [verdict for pair in pairs for verdict in self._judge_all([pair])]
             _LOG.exception("a pair could not be judged")
-            why = f"the served judge failed ({type(error).__name__}); its log says more"
-            return [Verdict(None, None, why, self.judge.name)]
-
-
-class _AbstainedError(Exception):
-    """Carries a verdict that is not to be kept."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict.why)
-        self.verdict = verdict
+            return [Verdict(None, None, f"the served judge failed ({type(error).__name__}); its log says more", name)]
+        # JSON has no NaN, and a p that is no probability must not be kept
+        return [
+            one if one.p is None or 0 <= one.p <= 1 else Verdict(None, None, f"the judge gave p = {one.p}", one.judge)
+            for one in found
+        ]
 
 
 def identity(judge: Judge) -> list[Any]:
     """What a verdict depends on besides the pair: the judge's kind, name and settings, and which weights it has."""
     known: Any = judge
-    fields: Sequence[Any] = dataclasses.fields(known) if dataclasses.is_dataclass(judge) else ()
-    settings = [[item.name, getattr(judge, item.name)] for item in fields if item.repr]
     plain = []
-    for setting in settings:
+    for item in dataclasses.fields(known) if dataclasses.is_dataclass(known) else ():
         # what cannot be written into a key is left out: a model in memory is known by its weights below
         with suppress(TypeError, ValueError):
-            json.dumps(setting, sort_keys=True)
-            plain.append(setting)
+            setting = [item.name, getattr(known, item.name)]
+            if item.repr and json.dumps(setting, sort_keys=True):
+                plain.append(setting)
     # the weights: the revision on the Hub, or size and time of every file in the model's directory
-    held = next((getattr(judge, name) for name in ("generator", "encoder") if hasattr(judge, name)), known)
+    held = next((getattr(known, name) for name in ("generator", "encoder") if hasattr(known, name)), known)
     config = getattr(getattr(held, "model", None), "config", None)
-    weights: list[Any] = [commit] if (commit := getattr(config, "_commit_hash", None)) else []
+    weights = [getattr(config, "_commit_hash", None)]
     place = getattr(known, "source", None) or getattr(held, "source", None) or getattr(config, "name_or_path", "")
     if place and Path(place).is_dir():
         files = sorted(path for path in Path(place).iterdir() if path.is_file())

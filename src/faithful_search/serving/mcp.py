@@ -13,14 +13,12 @@ from ..errors import ConfigError
 from ..tools.base import Observation
 from ..tools.toolbox import Toolbox
 from ..trajectory import ToolCall
-from .layers import in_time
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult
 
-    from .app import App
-    from .wire import Limits
+    from .middleware import App, Limits
 
 SESSIONS = 1000  # that clients may hold at the same time; further ones are sent away to come back later
 IDLE = 600.0  # seconds without a request after which a session ends; the next request is told to begin another
@@ -97,21 +95,20 @@ def serve_stdio(toolbox: Toolbox) -> None:
 
 
 def mcp_app(toolbox: Toolbox, limits: Limits, idle: float = IDLE) -> App:
-    """The toolbox's tools at `/mcp`, over HTTP. Raises as `mcp_server`.
+    """The toolbox's tools at `/mcp`, over HTTP, for `Guarded`. Raises as `mcp_server`.
 
-    `limits` are those of a body's size and time; an answer takes as long as the toolbox lets a call take.
+    Of the limits only `body_bytes` is read; an answer takes as long as the toolbox lets a call take.
     """
     server = mcp_server(toolbox)
     from mcp.server.transport_security import TransportSecuritySettings
 
-    app = server.streamable_http_app(
+    return server.streamable_http_app(
         max_request_body_size=limits.body_bytes,
         session_idle_timeout=idle,
         max_sessions=SESSIONS,
-        # `addressed` stands before every application and knows the names that this server was given
+        # `Guarded` stands before every application and knows the names that this server was given
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    return in_time(app, limits)
 
 
 def as_text(found: Observation) -> str:

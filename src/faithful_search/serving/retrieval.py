@@ -1,4 +1,14 @@
-"""An index behind the paths of the Search-R1 and ReCall families; queries of all requests are searched in batches."""
+"""A retrieval server: an index behind the paths and in the formats that trainers of search agents speak.
+
+| family | request | answer |
+|---|---|---|
+| Search-R1 | `POST /retrieve` `{"queries": [...], "topk": 3, "return_scores": true}` | `{"result": [[{"document": D, "score": s}]]}` |
+| ReCall | `POST /search` `{"query": "...", "top_n": 3, "return_score": true}` | `[[D], [s]]` |
+| ReCall | `POST /batch_search` `{"query": ["..."], "top_n": 3, "return_score": true}` | `[[[D]], [[s]]]` |
+
+Without scores the answers hold documents only: `{"result": [[D]]}`, `[D]`, `[[D]]`. A document D has `id` and `contents`, see
+`join_contents` in `tools/retrieval/corpus.py`, and `url` where it has one. Unknown fields of a request are ignored.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -6,76 +16,100 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from ..errors import ToolError
 from ..tools.batcher import Batcher
 from ..tools.local_search import found_by_each, is_quick
+from ..tools.retrieval.corpus import join_contents
 from ..tools.retrieval.index import Index
 from ..trajectory import Evidence
-from .app import Answer
-from .metrics import RetrievalMetrics
-from .wire import Asked, Limits, read_batch_search, read_retrieve, read_search
+from .app import SIZES, Service, decode
+from .middleware import Limits, RequestError
 
 Query = tuple[str, int]
 """A query and how many passages it asks for."""
 
-Found = list[Evidence] | ToolError
-"""Passages, or why there are none: what refuses one query concerns no other of its batch."""
-
 _FEW, _THREADS = 4, 8  # queries that are searched on the event loop, and threads for more
+_RECALL = {"queries": "query", "top_k": "top_n", "scores": "return_score"}
 
 
-class Retrieval:
-    """What a retrieval server answers: give `answers` to `application`.
+# trainers send null for what they leave out, so every option may be that
+class _SearchR1(msgspec.Struct, rename={"top_k": "topk", "scores": "return_scores"}):
+    queries: list[str]
+    top_k: int | None = None
+    scores: bool | None = False
+
+
+class _ReCall(msgspec.Struct, rename=_RECALL):
+    queries: str
+    top_k: int | None = None
+    scores: bool | None = False
+
+
+class _ReCallBatch(msgspec.Struct, rename=_RECALL):
+    queries: list[str]
+    top_k: int | None = None
+    scores: bool | None = False
+
+
+class Retrieval(Service):
+    """The retrieval server of an index.
 
     Args:
         index: what is searched. One that is `inline` gains nothing by batches: requests of few queries are searched
             on the event loop itself, others by several threads.
         top_k: passages for a request that names no number.
         limits: of what a request may ask for.
-        metrics: where to count.
         batch: queries searched for at once; those of all requests are collected while a batch runs.
     """
 
-    def __init__(
-        self,
-        index: Index,
-        top_k: int = 3,
-        limits: Limits | None = None,
-        metrics: RetrievalMetrics | None = None,
-        batch: int = 64,
-    ) -> None:
+    def __init__(self, index: Index, top_k: int = 3, limits: Limits | None = None, batch: int = 64) -> None:
+        answers = {path: partial(self._answer_in, form) for path, form in _FORMATS.items()}
+        super().__init__(answers, limits, {"passages": len(index)})
         self.index, self.top_k = index, top_k
-        self.limits, self.metrics = limits or Limits(), metrics or RetrievalMetrics()
-        self.metrics.passages.add(len(index))
+        self._queries = self.counter("queries", "Queries searched for.")
+        self._batches = self.histogram("batch_queries", "Different queries searched for at once.", SIZES)
         self._quick = is_quick(index)
         batch, threads = (min(batch, _FEW), min(os.cpu_count() or 1, _THREADS)) if index.inline else (batch, 1)
-        self._batcher: Batcher[Query, Found] = Batcher(self._search, batch, threads)
+        self._batcher: Batcher[Query, list[Evidence] | ToolError] = Batcher(self._search, batch, threads)
 
-    @property
-    def answers(self) -> dict[str, Answer]:
-        """By path."""
-        readers = {"/retrieve": read_retrieve, "/search": read_search, "/batch_search": read_batch_search}
-        return {path: partial(self._answer, read) for path, read in readers.items()}
-
-    def _answer(self, read: Callable[[bytes, Limits, int], Asked], body: bytes) -> Any:
-        asked = read(body, self.limits, self.top_k)
-        self.metrics.queries.add(len(asked.queries))
-        wanted = [(query, asked.top_k) for query in asked.queries]
+    def _answer_in(self, form: _Format, body: bytes) -> Any:
+        asked = decode(body, form.shape, form.like)
+        queries: list[str] = [asked.queries] if isinstance(asked.queries, str) else asked.queries
+        if form.shape is _ReCall and not asked.queries.strip():
+            raise RequestError("query is empty: say what to search for")
+        top_k = self._within_limits(queries, asked.top_k)
+        self._queries.inc(len(queries))
+        wanted = [(query, top_k) for query in queries]
         if self._quick and len(wanted) <= _FEW:
-            return _written(asked, self._search(wanted))
+            return form.write(_all_found(self._search(wanted)), asked.scores)
 
         async def batched() -> Any:
-            return _written(asked, await asyncio.gather(*map(self._batcher.ask, wanted)))
+            found = await asyncio.gather(*map(self._batcher.ask, wanted))
+            return form.write(_all_found(found), asked.scores)
 
         return batched()
 
-    def _search(self, batch: Sequence[Query]) -> list[Found]:
+    def _within_limits(self, queries: list[str], wanted: int | None) -> int:
+        """How many passages are asked for, by a request within the limits."""
+        limits, top_k = self.limits, wanted or self.top_k
+        if not 0 < top_k <= limits.top_k:
+            raise RequestError(f"{top_k} passages asked for; at least 1 and at most {limits.top_k}", 422)
+        if len(queries) > limits.queries:
+            raise RequestError(f"{len(queries)} queries in a request; at most {limits.queries}: send several", 413)
+        for place, query in enumerate(queries):
+            if len(query) > limits.query_chars:
+                raise RequestError(f"query {place} has {len(query)} characters; at most {limits.query_chars}", 413)
+        return top_k
+
+    def _search(self, batch: Sequence[Query]) -> list[list[Evidence] | ToolError]:
         """Each different query once: rollouts of one question often ask the same."""
-        found: dict[Query, Found] = {item: [] for item in batch if not item[0].strip()}
+        found: dict[Query, list[Evidence] | ToolError] = {item: [] for item in batch if not item[0].strip()}
         wanted = dict.fromkeys(item for item in batch if item not in found)
-        self.metrics.batches.observe(len(wanted))
+        self._batches.observe(len(wanted))
         # an index takes one number of passages for all queries of a call
         for top_k in dict.fromkeys(top_k for _, top_k in wanted):
             queries = [query for query, number in wanted if number == top_k]
@@ -84,10 +118,48 @@ class Retrieval:
         return [found[item] for item in batch]
 
 
-def _written(asked: Asked, found: Sequence[Found]) -> Any:
-    results: list[list[Evidence]] = []
+def _all_found(found: Sequence[list[Evidence] | ToolError]) -> list[list[Evidence]]:
+    results = []
     for items in found:
         if isinstance(items, ToolError):
             raise items
         results.append(items)
-    return asked.write(results)
+    return results
+
+
+def _write_search_r1(found: list[list[Evidence]], scores: bool | None) -> Any:
+    if not scores:
+        return {"result": _documents(found)}
+    return {"result": [[{"document": _document(item), "score": item.score} for item in items] for items in found]}
+
+
+def _write_recall_batch(found: list[list[Evidence]], scores: bool | None) -> Any:
+    documents = _documents(found)
+    return (documents, [[item.score for item in items] for items in found]) if scores else documents
+
+
+def _write_recall(found: list[list[Evidence]], scores: bool | None) -> Any:
+    written = _write_recall_batch(found, scores)
+    return tuple(part[0] for part in written) if scores else written[0]
+
+
+def _documents(found: list[list[Evidence]]) -> list[list[dict[str, str]]]:
+    return [[_document(item) for item in items] for items in found]
+
+
+def _document(item: Evidence) -> dict[str, str]:
+    document = {"id": item.source, "contents": join_contents(item.title, item.text)}
+    return document | {"url": item.url} if item.url else document
+
+
+class _Format(NamedTuple):
+    shape: type[Any]
+    write: Callable[[list[list[Evidence]], bool | None], Any]
+    like: str
+
+
+_FORMATS = {
+    "/retrieve": _Format(_SearchR1, _write_search_r1, '{"queries": ["…"], "topk": 3, "return_scores": true}'),
+    "/search": _Format(_ReCall, _write_recall, '{"query": "…", "top_n": 3, "return_score": true}'),
+    "/batch_search": _Format(_ReCallBatch, _write_recall_batch, '{"query": ["…"], "top_n": 3, "return_score": true}'),
+}

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
 import signal
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
-from .layers import addressed, is_loopback
 
 if TYPE_CHECKING:
     from uvicorn import Server
 
-    from .app import App
+    from .middleware import App
 
 _KEEP_ALIVE = 75  # seconds an idle connection stays open: longer than clients keep theirs, or they would lose requests
 _BACKLOG = 2048
@@ -25,20 +22,26 @@ _BACKLOG = 2048
 def bind(host: str, port: int) -> socket.socket:
     """A socket at that address, on which clients are refused until `serve`. Port 0 takes a free one.
 
-    Raises `ConfigError` when the port is taken or the address is not of this machine.
+    Raises `ConfigError` when the port is taken, the address is not of this machine, or the extra `serve` is missing.
     """
+    try:
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"a server needs {error.name}: pip install 'faithful-search[serve]'") from error
+    bound = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
-    # a server that was ended leaves its port reserved for a while
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
+        # a server that was ended leaves its port reserved for a while
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-    except OSError as error:
-        bound.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; is another server there?") from error
+    except (OSError, UnicodeError, OverflowError) as error:
+        if bound is not None:
+            bound.close()
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot listen on {host}:{port}: {why}; is another server there?") from error
     return bound
 
 
@@ -51,16 +54,10 @@ def url_of(bound: socket.socket) -> str:
 
 def is_public(bound: socket.socket) -> bool:
     """Whether other machines can reach a bound socket."""
-    return not is_loopback(bound.getsockname()[0])
+    return not ipaddress.ip_address(bound.getsockname()[0]).is_loopback
 
 
-def serve(
-    app: App,
-    bound: socket.socket,
-    drain: float = 10.0,
-    ready: Callable[[], object] = lambda: None,
-    names: Sequence[str] = (),
-) -> None:
+def serve(app: App, bound: socket.socket, drain: float = 10.0, ready: Callable[[], object] = lambda: None) -> None:
     """Serve until SIGTERM or SIGINT; then no new requests, and up to `drain` seconds for those that run.
 
     Args:
@@ -68,12 +65,11 @@ def serve(
         bound: from `bind`; closed at the end.
         drain: seconds.
         ready: called as soon as clients can connect.
-        names: of this server, besides its addresses, see `layers.addressed`.
 
     Raises:
         ConfigError: when another server has begun to listen there since `bind`.
     """
-    server = _server(app, drain, names)
+    server = server_of(app, drain)
 
     def stop(*_: object) -> None:
         server.should_exit = True
@@ -91,33 +87,15 @@ def serve(
         bound.close()
 
 
-@contextmanager
-def running(app: App, host: str = "127.0.0.1", drain: float = 10.0) -> Iterator[str]:
-    """Serve on a free port from a thread, for tests and notebooks; gives the URL."""
-    bound = bind(host, 0)
-    server = _server(app, drain)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="faithful-search-serve", daemon=True)
-    thread.start()
-    while not server.started and thread.is_alive():  # one that cannot start would be waited for without end
-        time.sleep(0.005)
-    try:
-        yield url_of(bound)
-    finally:
-        server.should_exit = True
-        thread.join(drain + 5)
-        bound.close()
+def server_of(app: App, drain: float) -> Server:
+    """uvicorn with this application, on bounded connections."""
+    import uvicorn
 
+    from .connection import protocol
 
-def _server(app: App, drain: float, names: Sequence[str] = ()) -> Server:
-    try:
-        import uvicorn
-
-        from .connection import protocol
-    except ImportError as error:
-        raise ConfigError("a server needs uvicorn: pip install 'faithful-search[serve]'") from error
     return uvicorn.Server(
         uvicorn.Config(
-            addressed(app, names),
+            app,
             http=protocol(),
             log_level="warning",
             access_log=False,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from ..errors import ConfigError, kind_of
+from ..wire.background import DaemonThreads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_Call = tuple[Any, asyncio.Future[Any]]
 
 
 class Batcher(Generic[Item, Result]):
@@ -41,98 +41,82 @@ class Batcher(Generic[Item, Result]):
         if most < 1 or threads < 1:
             raise ConfigError(f"most and threads must be at least 1, got {most} and {threads}")
         self.run, self.most, self.threads = run, most, threads
-        self._workers: dict[int, _Worker] = {}
+        self._start_fresh()
+
+    def _start_fresh(self) -> None:
+        self._process = os.getpid()
+        self._executor = DaemonThreads(self.threads)
+        weakref.finalize(self, self._executor.shutdown)
+        self._queues: MutableMapping[asyncio.AbstractEventLoop, _Queue] = weakref.WeakKeyDictionary()
 
     async def ask(self, item: Item) -> Result:
         """The result of one item; raises what `run` raised for its batch. An item whose caller is cancelled before its
         batch begins is not run."""
+        if self._process != os.getpid():  # threads do not cross a fork
+            self._start_fresh()
         loop = asyncio.get_running_loop()
+        queue = self._queues.setdefault(loop, _Queue())
         future: asyncio.Future[Result] = loop.create_future()
-        # by process: threads do not cross a fork, so a child starts its own
-        worker = self._workers.get(os.getpid())
-        if worker is None:
-            made = _Worker(self.run, self.most, self.threads)
-            worker = self._workers.setdefault(os.getpid(), made)
-            weakref.finalize(self, made.stop)
-        worker.waiting.append(_Call(item, future, loop))
-        loop.call_soon(worker.wake)  # not before the other calls of this turn are waiting too
+        queue.waiting.append((item, future))
+        if len(queue.workers) < self.threads:
+            # it takes its first batch when the other calls of this turn are waiting, too
+            queue.workers.add(loop.create_task(self._work(queue)))
         return await future
+
+    async def _work(self, queue: _Queue) -> None:
+        try:
+            while batch := queue.take(self.most):
+                await self._answer(batch)
+        finally:
+            queue.workers.discard(asyncio.current_task())
+
+    async def _answer(self, batch: list[_Call]) -> None:
+        results: Sequence[Any] = ()
+        failure = None
+        try:
+            items = [item for item, _ in batch]
+            results = await asyncio.get_running_loop().run_in_executor(self._executor, self._run, items)
+        except Exception as error:
+            failure = error
+        for place, (_, future) in enumerate(batch):
+            if future.done():  # its caller was cancelled while the batch ran
+                continue
+            if failure is not None:
+                future.set_exception(failure)
+            else:
+                future.set_result(results[place])
+
+    def _run(self, items: Sequence[Item]) -> Sequence[Result]:
+        try:
+            results = list(self.run(items))
+        except Exception:
+            raise
+        except BaseException as error:  # an exit or an interrupt would end the event loops of those who ask
+            raise RuntimeError(f"a batch raised {kind_of(error)}") from error
+        if len(results) != len(items):
+            raise RuntimeError(f"a batch of {len(items)} items gave {len(results)} results")
+        return results
 
     def __getstate__(self) -> dict[str, Any]:
         return {"run": self.run, "most": self.most, "threads": self.threads}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _workers={})
+        self.__dict__.update(state)
+        self._start_fresh()
 
 
-class _Call(NamedTuple):
-    item: Any
-    future: asyncio.Future[Any]
-    loop: asyncio.AbstractEventLoop
+class _Queue:
+    """What waits on one event loop, and the tasks that work it off."""
 
-
-class _Worker:
-    """The queue and the threads of one process; does not refer to the batcher, so that it can be thrown away."""
-
-    def __init__(self, run: Callable[[Sequence[Any]], Sequence[Any]], most: int, threads: int) -> None:
-        self.run, self.most, self.threads = run, most, threads
+    def __init__(self) -> None:
         self.waiting: deque[_Call] = deque()
-        self._called = threading.Semaphore(0)
-        self.wake = self._called.release
-        self._stopped = False
-        for _ in range(threads):
-            threading.Thread(target=self._serve, name="faithful-search-batches", daemon=True).start()
+        self.workers: set[asyncio.Task[None] | None] = set()
 
-    def stop(self) -> None:
-        self._stopped = True
-        self._called.release(self.threads)
-
-    def _serve(self) -> None:
-        while True:
-            self._called.acquire()
-            while batch := self._next():
-                # in a function of its own: a thread that waits must hold no item and no result
-                _deliver(batch, *self._outcome([call.item for call in batch]))
-            if self._stopped:
-                return
-
-    def _next(self) -> list[_Call]:
+    def take(self, most: int) -> list[_Call]:
+        """The next batch, without the items whose callers were cancelled."""
         batch: list[_Call] = []
-        with suppress(IndexError):  # nothing waits any more
-            while len(batch) < self.most:
-                call = self.waiting.popleft()
-                if not call.future.done():
-                    batch.append(call)
+        while self.waiting and len(batch) < most:
+            item, future = self.waiting.popleft()
+            if not future.done():
+                batch.append((item, future))
         return batch
-
-    def _outcome(self, items: list[Any]) -> tuple[list[Any], Exception | None]:
-        """The results, or what the batch raised."""
-        try:
-            results = list(self.run(items))
-            if len(results) != len(items):
-                raise RuntimeError(f"a batch of {len(items)} items gave {len(results)} results")
-            return results, None
-        except BaseException as error:  # whatever it is, the callers must hear of it and the thread must live
-            if isinstance(error, Exception) and not isinstance(error, StopIteration):
-                return [None] * len(items), error
-            retold = RuntimeError(f"a batch raised {kind_of(error)}")  # no future takes a `StopIteration`
-            retold.__cause__ = error
-            return [None] * len(items), retold
-
-
-def _deliver(batch: list[_Call], results: list[Any], error: Exception | None) -> None:
-    # each loop is woken once, whatever the number of its callers
-    for loop in dict.fromkeys(call.loop for call in batch):
-        settled = [(call.future, result) for call, result in zip(batch, results, strict=True) if call.loop is loop]
-        with suppress(RuntimeError):  # the loop was closed meanwhile, and its callers with it
-            loop.call_soon_threadsafe(_settle, settled, error)
-
-
-def _settle(settled: list[tuple[asyncio.Future[Any], Any]], error: Exception | None) -> None:
-    for future, result in settled:
-        if future.done():  # its caller was cancelled while the batch ran
-            continue
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
