@@ -44,7 +44,7 @@ from faithful_search.measure.evaluation import Evaluation, differences
 from faithful_search.measure.ledger import answers_kept, same_as_written
 from faithful_search.measure.probes import Blanked
 from faithful_search.measure.suite import default_rewards, evaluate_policy
-from faithful_search.measure.writing import results_folder, write_result
+from faithful_search.measure.writing import results_folder, write_metrics
 from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import WORLD, Task, load_tasks
@@ -135,7 +135,7 @@ def prepare(folder: Path, script: EvaluationArguments) -> None:
         "weights": [weights_of(name) for name in (script.policy, script.compare_with) if name is not None],
     }
     same_as_written(folder / SETTINGS, "rollouts", settings, "--overwrite_output_dir true starts anew")
-    write_result(results_folder(folder) / SETTINGS, settings)
+    write_metrics(folder / SETTINGS, settings)
 
 
 def asked(script: EvaluationArguments) -> list[Task]:

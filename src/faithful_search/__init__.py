@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .inference.transformers import TransformersGenerator
     from .measure.audit import Audit, audit
     from .measure.batches import BatchScorer
-    from .measure.install import install_metrics
+    from .measure.metrics import install_metrics
     from .rewards import Mix, Reward, Score, answer_only_mix, pou_mix
     from .rollout.engine import Engine
     from .rollout.environment import SearchEnvironment, tool_functions
@@ -55,7 +55,7 @@ _NAMES = {
     "errors": ("FaithfulSearchError",),
     "measure.audit": ("Audit", "audit"),
     "measure.batches": ("BatchScorer",),
-    "measure.install": ("install_metrics",),
+    "measure.metrics": ("install_metrics",),
     "inference.base": ("Sampling",),
     "inference.transformers": ("TransformersGenerator",),
     "rewards": ("Mix", "Reward", "Score", "answer_only_mix", "pou_mix"),

@@ -163,7 +163,7 @@ def test_an_interruption_says_how_to_go_on(run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(auditing.Scorer, "score", stops)
     done = run("audit", "a.jsonl", "--no-report", "--workers", "1")
-    assert done.exit_code == 130 and "64 rows are in" in done.stderr and "run the same again" in done.stderr
+    assert done.exit_code == 130 and "64 lines are in" in done.stderr and "run the same again" in done.stderr
     monkeypatch.setattr(auditing.Scorer, "score", score)
     assert run("audit", "a.jsonl", "--no-report").exit_code == 0
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from paths import SHARED
 
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import GroundingJudge, LexicalJudge, Pair, Verdict
+from faithful_search.measure import agreement
 from faithful_search.measure.agreement import from_scores, is_scores, parse_judge, run
 from faithful_search.measure.agreement import judges as comparison
 from faithful_search.measure.agreement.labelled import Labelled, load
@@ -97,7 +99,7 @@ def test_the_judge_reads_the_pair_its_question_and_task_and_equal_ones_once(tmp_
 
 def test_a_second_run_asks_only_what_is_missing_or_was_abstained_from(tmp_path):
     first = Recorder(abstains=frozenset({3, 4}))
-    found = run(rows(), {"r": first}, tmp_path, draws=DRAWS, chunk=5)
+    found = run(rows(), {"r": first}, tmp_path, draws=DRAWS)
     row = against(found, "r")
     assert (row.pairs, row.abstained, row.agreement.abstained, row.agreement.value) == (10, 2, 2, 1.0)
     second = Recorder()
@@ -120,10 +122,11 @@ def test_another_judge_or_another_text_is_asked_anew(tmp_path):
     assert [pair.premise for pair in same.asked] == ["The office number 3 moved."]
 
 
-def test_what_was_judged_before_a_judge_broke_off_is_kept_and_half_a_line_asked_again(tmp_path):
+def test_what_was_judged_before_a_judge_broke_off_is_kept_and_half_a_line_asked_again(tmp_path, monkeypatch):
     path = tmp_path / "verdicts.jsonl"
-    with pytest.raises(JudgeError, match="key was refused"):
-        run(rows(4), {"r": Recorder(breaks_at=3)}, tmp_path, draws=DRAWS, chunk=2)
+    monkeypatch.setattr(agreement, "CHUNK", 2)
+    with pytest.raises(JudgeError, match=r"key was refused; 2 lines are in .*verdicts\.jsonl"):
+        run(rows(4), {"r": Recorder(breaks_at=3)}, tmp_path, draws=DRAWS)
     assert len(lines(path)) == 2 and not (tmp_path / "agreement.json").exists()
     run(rows(4), {"r": Recorder()}, tmp_path, draws=DRAWS)
     path.write_bytes(path.read_bytes()[:-20])
@@ -151,7 +154,7 @@ def test_the_table_and_the_file_hold_every_number(tmp_path):
     assert stored["against"][-1]["abstained"] == 1
     assert stored["settings"]["judges"]["r"] == "recorder" and stored["settings"]["bins"] == 10
     assert stored["curves"]["lexical"] == [{"p": 0.0, "share": 0.0, "n": 6}, {"p": 1.0, "share": 1.0, "n": 6}]
-    assert stored == json.loads(json.dumps(found.to_dict()))
+    assert stored == json.loads(msgspec.json.encode(found))
     one_class = run([row for row in rows() if row.label], {"r": Recorder()}, tmp_path / "true", draws=DRAWS)
     row = against(one_class, "r")
     assert row.agreement.value == 1.0 and row.kappa.value is row.auroc.value is None and " -  " in one_class.table()
@@ -223,7 +226,7 @@ def test_two_audits_are_compared_pair_by_pair(tmp_path):
     two = audit(tmp_path / "two.jsonl", GroundingJudge(), "info_think_lexical")
     found = from_scores([one, two], tmp_path / "out", draws=DRAWS)
     assert found.judges == ("recorder", "lexical")
-    assert found.against == () and found.curves == {}
+    assert found.against == [] and found.curves == {}
     (row,) = found.between
     assert (row.source, row.agreement.value, row.agreement.n) == ("info_think", 0.5, 3)  # 0, 2, 4 of six; three rows
     assert row.kappa.value == 0.0

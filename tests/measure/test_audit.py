@@ -367,7 +367,7 @@ def test_of_a_row_a_few_numbers_are_kept(tmp_path):
             log.add([row], [json.dumps(line).encode() + b"\n"])
         kept = tracemalloc.get_traced_memory()[0]
         log.finish(whole=True)
-    found = summarize(path, count, {})
+    found = summarize(read_scores(path), {})
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.n == found.rows["a"].n == count and kept < 40 * count and peak < 250 * count
@@ -432,7 +432,7 @@ def test_after_an_interruption_only_the_rest_is_asked_also_without_a_cache(tmp_p
             time.sleep(0.01)
         running.send_signal(how)
         said = running.communicate(timeout=20)[1]
-        assert how == signal.SIGKILL or re.search(rb"64 rows are in .*; run the same again", said)
+        assert how == signal.SIGKILL or re.search(rb"64 lines are in .*, run the same again", said)
         assert server.calls < 200 and [line.row for line in read_scores(out / "scores.jsonl")] == list(range(1, 65))
         subprocess.run([sys.executable, "-c", PAID, path, out, server.url], check=True, timeout=60)
         # also the answers of rows that were not yet written are kept; when it was killed two were under way

@@ -20,8 +20,8 @@ from faithful_search.measure.report import page as audit_page
 from faithful_search.measure.report import rollout as rollout_view
 from faithful_search.measure.report.asks import asks, sentences
 from faithful_search.measure.stats import mean_ci
-from faithful_search.measure.writing import replacing
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
+from faithful_search.wire.files import replacing
 
 HOSTILE = (
     "</script><script>window.pwned = 1</script>",
@@ -132,8 +132,8 @@ def test_reasons_stand_at_their_steps_and_say_why_a_metric_does_not_apply(tmp_pa
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     (tmp_path / "page").write_bytes(b"old")
-    with pytest.raises(RuntimeError, match="gone"), replacing(tmp_path / "page") as file:
-        file.write(b"new")
+    with pytest.raises(RuntimeError, match="gone"), replacing(tmp_path / "page") as partial:
+        partial.write_bytes(b"new")
         raise RuntimeError("gone")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("page", b"old")]
 

@@ -24,7 +24,7 @@ from paths import ROOT
 import faithful_search as fs
 from faithful_search.errors import ConfigError, DataError, DialectError, JudgeError
 from faithful_search.judges import GroundingJudge, Pair, Verdict
-from faithful_search.measure import install, metrics, widget
+from faithful_search.measure import metrics, widget
 from faithful_search.measure.rows import read_trajectories
 
 FOLDERS = ROOT / "evaluate_metrics"
@@ -358,35 +358,33 @@ def test_evidence_sensitivity_asks_the_policy_it_is_given():
 # installing
 
 
-def test_installing_twice_changes_nothing_and_the_last_version_installed_is_newest(tmp_path, monkeypatch):
-    first = install.install_metrics(tmp_path)
+def test_the_version_installed_last_is_the_only_one_and_a_damaged_copy_is_put_right(tmp_path, monkeypatch):
+    def versions(file):
+        return [path.name for path in file.parent.parent.iterdir() if path.is_dir()]
+
+    first = metrics.install_metrics(tmp_path)
     whole = first[0].read_bytes()
-    first[0].write_bytes(b"")  # a damaged copy is put right
-    assert install.install_metrics(tmp_path) == first and first[0].read_bytes() == whole
-    place = first[0].parent.parent
-    assert [path.name for path in place.iterdir() if path.is_dir()] == [first[0].parent.name]
-    assert all((level / "__init__.py").exists() for level in list(first[0].parents)[:5])
+    first[0].write_bytes(b"")
+    assert metrics.install_metrics(tmp_path) == first and first[0].read_bytes() == whole
+    assert all((level / "__init__.py").exists() for level in first[0].parents[:3])
     other = tmp_path / "checkout"
     for name in NAMES:
         (other / name).mkdir(parents=True)
         (other / name / f"{name}.py").write_text(f"# version 2 of {name}\n", encoding="utf-8")
     with monkeypatch.context() as patch:
-        patch.setattr(install, "shipped", lambda name: other)
-        second = install.install_metrics(tmp_path)
-    assert second[0] != first[0] and second[0].stat().st_mtime > first[0].stat().st_mtime
-    later = second[0].stat().st_mtime + 1000
-    os.utime(second[0], (later, later))
-    install.install_metrics(tmp_path)
-    assert first[0].stat().st_mtime > later
+        patch.setattr(metrics, "shipped", lambda name: other)
+        second = metrics.install_metrics(tmp_path)
+    assert second[0].read_text().startswith("# version 2") and versions(second[0]) == [second[0].parent.name]
+    assert metrics.install_metrics(tmp_path) == first and versions(first[0]) == [first[0].parent.name]
 
 
 def test_a_cache_that_cannot_be_written_and_a_missing_folder_are_explained(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="HF_MODULES_CACHE"):
-        install.install_metrics(tmp_path / "file")
+        metrics.install_metrics(tmp_path / "file")
     monkeypatch.setattr("faithful_search.bundled._DATA", tmp_path / "a" / "b" / "c" / "data")
     with pytest.raises(ConfigError, match="reinstall"):
-        install.install_metrics(tmp_path)
+        metrics.install_metrics(tmp_path)
 
 
 # cards and pages

@@ -89,9 +89,9 @@ def test_labels_of_other_files(tmp_path, label, meaning):
         ({"premise": "P", "claim": "C", "label": 0.5}, "label 0.5 is not understood"),
         ({"premise": "P", "claim": 3, "label": 1}, "must be texts"),
         ({"premise": {"a": 1}, "claim": "C", "label": 1}, "a text or a list of texts"),
-        ({"context": "C", "statement": "S", "gold_label": "x"}, "gold_label is 'x'"),
-        ({"knowledge": "K", "response": "R", "begin_label": "?"}, "begin_label is"),
-        (attribution(None), "must be texts"),
+        ({"context": "C", "statement": "S", "gold_label": "x"}, "label 'x' is not understood"),
+        ({"knowledge": "K", "response": "R", "begin_label": "?"}, "label '\\?' is not understood"),
+        (attribution(3), "must be texts"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, row, message):
@@ -105,9 +105,9 @@ def test_a_later_row_without_the_columns_is_named(tmp_path):
 
 
 def test_missing_and_empty_sources(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="No such file"):
         load(tmp_path / "nothing.jsonl")
-    with pytest.raises(DataError, match=r"no \.jsonl"):
+    with pytest.raises(DataError, match=r"no labelled rows in \.jsonl and \.jsonl\.gz files"):
         load(tmp_path)
     with pytest.raises(DataError, match="no labelled rows"):
         load(file_of(tmp_path / "empty.jsonl", []))
@@ -202,7 +202,7 @@ def test_labels_of_another_run_are_a_judge(tmp_path):
     assert parse_judge(f"labels:{path.parent}")[1].name == judge.name
     file_of(path, rows)
     assert parse_judge(f"labels:{path}")[1].name != judge.name
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="No such file"):
         parse_judge(f"labels:{tmp_path}/none.jsonl")
 
 

@@ -177,7 +177,7 @@ def test_a_line_that_is_no_label_is_named_and_kept(tmp_path):
     pairs = tmp_path / "out" / "pairs.jsonl"
     damaged = b'{"id": 1}\n' + pairs.read_bytes()
     pairs.write_bytes(damaged)
-    with pytest.raises(DataError, match="line 1: not a labelled pair"):
+    with pytest.raises(DataError, match="line 1: not a line of labelling"):
         label([path], tmp_path / "out", judge=Scripted())
     assert pairs.read_bytes() == damaged
 
@@ -191,7 +191,9 @@ def test_a_judge_that_breaks_off_keeps_what_it_said(tmp_path):
                 raise JudgeError("the key was revoked")
             return super().judge_batch(pairs)
 
-    with pytest.raises(JudgeError, match=r"the key was revoked; 32 labels are in .*pairs\.jsonl"):
+    with pytest.raises(
+        JudgeError, match=r"the judge cannot be asked: the key was revoked; 32 lines are in .*pairs\.jsonl"
+    ):
         label([path], tmp_path / "out", judge=Mortal())
     assert not json.loads((tmp_path / "out" / "provenance.json").read_text())["finished"]
     judge = Scripted()
@@ -225,7 +227,7 @@ def test_a_sample_is_seeded_and_a_larger_one_contains_it(tmp_path):
 
 @given(st.lists(st.sampled_from("abcdefghijkl")), st.integers(1, 12), st.integers(1, 12), st.integers(0, 3))
 def test_samples_are_distinct_nested_and_in_order(letters, one, two, seed):
-    cuts = [Cut(letter, Pair(letter, "h"), "s", f"s:{n}", 1) for n, letter in enumerate(letters)]
+    cuts = [Cut(letter, Pair(letter, "h"), f"s:{n}", 1) for n, letter in enumerate(letters)]
     few, more = (sampled(cuts, count, seed) for count in sorted((one, two)))
     assert [cut for cut in more if cut in few] == few and len(few) == min(one, two, len(set(letters)))
     assert len({cut.id for cut in more}) == len(more)
@@ -252,7 +254,7 @@ def test_what_cannot_be_labelled_is_refused(tmp_path):
     for files, message in (
         ([], "at least one"),
         (["-"], "standard input"),
-        ([path, tmp_path / "none.jsonl"], "no such file.*none"),
+        ([path, tmp_path / "none.jsonl"], "cannot read .*none"),
         ([tmp_path / "empty"], "is a folder without"),
     ):
         with pytest.raises((ConfigError, DataError), match=message):

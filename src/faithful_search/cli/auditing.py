@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import DataError
 from ..judges import Judge
 from ..measure.settings import AuditSettings, LabelSettings
 from .options import ANY_PATH, FOLDER, UNFINISHED, config, echo, flags, judge_flags, judge_of, taken, trust_remote_code
@@ -73,8 +74,8 @@ def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **gi
             shown = pick(source, chosen, settings.dialect, settings.text_column, corpus)
             page.write(folder / "report.html", found, folder / SCORES, shown)
             written.insert(0, "report.html")
-        except OSError as error:
-            echo(f"no report.html: it cannot be written: {error}", err=True)
+        except DataError as error:
+            echo(f"no report.html: {error}", err=True)
     echo(f"{', '.join(written)} in {folder}")
     if not found.complete:
         echo(_unfinished_audit(found), err=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError
 from .options import ANY_PATH, AT_LEAST_1, FOLDER, echo, trust_remote_code
 
 
@@ -24,15 +24,12 @@ def compare(paths: tuple[str, ...], out: Path) -> None:
 
     from ..measure import comparison
     from ..measure.report import page
-    from ..measure.writing import results_folder, write_result
+    from ..measure.writing import write_metrics
 
     sides = comparison.open_sides(paths)
     found = comparison.compare(sides)
-    write_result(results_folder(out) / "comparison.json", to_builtins(found))
-    try:
-        page.write_comparison(out / "comparison.html", found, sides)
-    except OSError as error:
-        raise DataError(f"cannot write the page: {error}") from error
+    write_metrics(out / "comparison.json", to_builtins(found))
+    page.write_comparison(out / "comparison.html", found, sides)
     echo(f"{found}\n\ncomparison.html, comparison.json in {out}")
 
 

@@ -26,6 +26,6 @@ def list_metrics() -> None:
 @click.option("--cache", type=FOLDER, help="The modules cache; by default the one that evaluate looks into.")
 def install_metrics(cache: Path | None) -> None:
     """Put the metrics where evaluate.load("info_think_faithfulness") finds them by bare name."""
-    from ..measure.install import install_metrics as install
+    from ..measure.metrics import install_metrics as install
 
     echo("\n".join(map(str, install(cache))))

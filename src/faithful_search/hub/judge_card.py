@@ -40,7 +40,7 @@ def judge_card(
     Args:
         file: the judge's `judges.distilled.JudgeFile`.
         base_model: what training started from; a Hub id also goes into the front matter.
-        agreement: the held-out measurement (`measure.agreement.table.Agreement`); `None` where there is none.
+        agreement: the held-out measurement (`measure.agreement.Agreement`); `None` where there is none.
         license: of the weights, front matter; left out where it is not known.
         sources: provenance and terms of each source of pairs.
         repo_id: what the snippet loads; default the folder.

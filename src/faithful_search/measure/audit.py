@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,16 @@ from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
 from ..tools.retrieval.corpus import digest
 from . import metrics
-from .files import STDIN, PathLike, local_file
+from .files import STDIN, PathLike, Raw, local_file, total_rows
 from .invented import SearchedCorpus
 from .ledger import answers_kept, same_settings
-from .rows import Raw, Source, pick, read_trajectories, total_rows
-from .scores import SCORES, ScoreLog
+from .rows import Source, pick, read_trajectories
+from .scores import SCORES, ScoreLog, read_scores
 from .scoring import Scorer
 from .settings import AuditSettings
 from .summary import SUMMARY, Audit, choose_rows, read_audit, summarize
 from .workers import in_order, progress_bar
-from .writing import results_folder, write_result
+from .writing import results_folder, write_metrics
 
 __all__ = ["SCORES", "SPOOLED", "Audit", "audit", "choose_rows", "pick", "read_trajectories"]
 
@@ -80,9 +80,10 @@ def audit(
         print(found.rows["info_think_lexical"])
         ```
     """
-    given, folder = AuditSettings(**settings), Path(out)
+    given, folder, piped = AuditSettings(**settings), Path(out), str(source) == STDIN
     names = metrics_of(given, judge, policy)
-    with _spooled(folder) if str(source) == STDIN else nullcontext(local_file(source)) as path:
+    with ExitStack() as opened:
+        path = opened.enter_context(_spooled(folder)) if piped else local_file(source)
         rows = Source(path, given.dialect, given.text_column, given.limit)
         scorer = Scorer(names, judge, given.how, policy, rows.reader)
         header = _header(source, given, scorer)
@@ -90,31 +91,24 @@ def audit(
         before = _begun(folder, header) if resume else None
         if given.corpus is not None:  # only now: the one that is there belongs to the audit that is there
             scorer = replace(scorer, reader=replace(rows.reader, corpus=SearchedCorpus.of(given.corpus, folder)))
-        log = ScoreLog(folder / SCORES, resume)
-        if str(source) == STDIN:  # only now, for the same reason
+        log = opened.enter_context(ScoreLog(folder / SCORES, resume))
+        if piped:  # only now, for the same reason
             path = path.replace(folder / SPOOLED)
-    counted = _usage(judge)
-    with log:
         if before is None:
-            write_result(folder / SUMMARY, Audit(settings=header, finished=False).to_dict())
+            write_metrics(folder / SUMMARY, Audit(settings=header, finished=False).to_dict())
+        counted = _usage(judge)
         bar = (on_progress or progress_bar)(total=total_rows([path], given.limit), desc="auditing", unit="row")
-        try:
-            with answers_kept(judge, folder, resume), bar:
-                _score(rows, scorer, log, given.workers, bar)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"interrupted: {len(log.places)} rows are in {log.path}; run the same again to go on"
-            ) from None
+        with answers_kept(judge, folder, resume), bar:
+            _score(rows, scorer, log, given.workers, bar)
         log.finish(whole=given.limit is None and not rows.error)
     found = summarize(
-        folder / SCORES,
-        len(log.places),
+        read_scores(folder / SCORES, len(log.places)),
         {name: reward.bounds for name, reward in scorer.rewards.items()},
         settings=header,
         source_error=rows.error,
         usage=_added(_usage(judge), counted, before.usage if before else {}),
     )
-    write_result(folder / SUMMARY, found.to_dict())
+    write_metrics(folder / SUMMARY, found.to_dict())
     if not found.n:
         first = found.unread[0]
         raise DataError(f"{source}: none of its rows ({found.errors}) can be read; row {first.row}: {first.error}")
@@ -183,13 +177,11 @@ def _begun(folder: Path, header: Mapping[str, Any]) -> Audit | None:
 
 def _score(rows: Source, scorer: Scorer, log: ScoreLog, workers: int | None, bar: Any) -> None:
     """Score the rows that the log does not hold yet, batch by batch, into the log."""
-    size, counts, judged = _ROWS, Counter[str](), False
-    if workers is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if scorer.policy is not None or scorer.shared is not None:
         workers = 1  # the model is in this process, or its requests are concurrent already
-    if scorer.shared is not None:
-        size = _JUDGED
+    elif workers is None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    size, counts, judged = _ROWS if scorer.shared is None else _JUDGED, Counter[str](), False
     if isinstance(width := getattr(scorer.judge, "concurrency", None), int):
         # enough to keep all of its requests under way, few enough to lose little
         size = max(_ROWS, min(8 * width, 8 * _ROWS))
@@ -197,7 +189,7 @@ def _score(rows: Source, scorer: Scorer, log: ScoreLog, workers: int | None, bar
         log.add(batch.rows, batch.lines)
         # A judge that refuses from the start has a wrong key or address: no row after it can be judged either
         if batch.refusal and not judged:
-            raise JudgeError(f"the judge cannot be asked: {batch.refusal}")
+            raise JudgeError(batch.refusal)
         judged = judged or not batch.refusal
         counts.update(abstained=batch.abstained, unread=batch.unread)
         bar.update(len(batch.rows))

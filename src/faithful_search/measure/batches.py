@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,8 @@ from ..errors import ConfigError
 from ..judges import Judge
 from ..trajectory import encoded
 from .audit import metrics_of
-from .rows import Raw, Reader
+from .files import Raw
+from .rows import Reader
 from .scores import LINE
 from .scoring import ENCODER, Scorer
 from .settings import AuditSettings, How
@@ -70,12 +70,10 @@ class BatchScorer:
 
     def __call__(self, batch: Any) -> Any:
         """The batch with its scores, in the form in which it came."""
-        clash = [name for name in self._types if name in batch]
-        if clash:
+        if clash := [name for name in self._types if name in batch]:
             raise ConfigError(f"the batch has columns {', '.join(clash)} already: give a prefix for the new ones")
         if isinstance(batch, Mapping):
-            names, columns = list(batch), list(batch.values())
-            rows: Iterable[dict[str, Any]] = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+            rows = (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
             return {**batch, **self._columns(rows)}
         return batch.assign(**self._columns(batch.to_dict("records")))
 
@@ -100,20 +98,18 @@ class BatchScorer:
         return {f"{self.prefix}{name}": kind for name, kind in (scores | BESIDE).items()}
 
     def _columns(self, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        raws = [
-            Raw(number, blake2b(data, digest_size=16).hexdigest(), data)
-            for number, data in enumerate((encoded(row, ENCODER) for row in rows), start=1)
-        ]
-        found = []
+        raws = [Raw.of(number, encoded(row, ENCODER)) for number, row in enumerate(rows, start=1)]
+        found: list[dict[str, Any]] = []
         for line in map(LINE.decode, self._scorer.score(raws).lines):
-            own: dict[str, Any] = {**line.values, "read_as": line.dialect, "read_error": line.error or ""}
-            own["issues"] = float(sum(line.issues.values()))
-            own["abstained"] = float(sum(cell.parts.abstained for cell in line.scores.values()))
-            # Of a row that could not be read nothing is known: NaN, not 0 calls
-            found.append(own if line.error is None else {"read_as": "", "read_error": line.error})
+            own: dict[str, Any] = {"read_as": line.dialect, "read_error": line.error or ""}
+            if line.error is None:  # of a row that could not be read nothing is known: NaN, not 0 calls
+                own |= line.values
+                own["issues"] = float(sum(line.issues.values()))
+                own["abstained"] = float(sum(cell.parts.abstained for cell in line.scores.values()))
+            found.append(own)
         made = {}
         for column, kind in self._types.items():
-            values = [own.get(column[len(self.prefix) :]) for own in found]
+            values = [own.get(column.removeprefix(self.prefix)) for own in found]
             made[column] = np.array(values, dtype=np.float64 if kind == "double" else object)
         return made
 

@@ -11,8 +11,8 @@ import msgspec
 from ..errors import ConfigError
 from ..judges.endpoint import EndpointJudge
 from .audit import metrics_of
-from .files import STDIN, PathLike, local_file
-from .rows import Source, total_rows
+from .files import STDIN, PathLike, local_file, total_rows
+from .rows import Source
 from .scoring import Scorer
 from .settings import AuditSettings
 from .workers import chunks
@@ -50,9 +50,8 @@ def bill(source: PathLike, judge: EndpointJudge, **settings: Any) -> Bill:
     """Estimate what a new audit with this judge and these settings takes; nothing is asked. Raises as `audit` does."""
     if str(source) == STDIN:
         raise ConfigError("the standard input can be read only once: save it to a file for an estimate")
-    given, path = AuditSettings(**settings), local_file(source)
+    given, path, dry = AuditSettings(**settings), local_file(source), replace(judge, dry=True, on_progress=None)
     rows = Source(path, given.dialect, given.text_column, given.limit)
-    dry = replace(judge, dry=True, on_progress=None)
     scorer, read = Scorer(metrics_of(given, dry), dry, given.how, None, rows.reader), 0
     for batch in chunks(islice(rows, READ), 64):
         scorer.score(batch)
@@ -61,8 +60,7 @@ def bill(source: PathLike, judge: EndpointJudge, **settings: Any) -> Bill:
     total = read if read < READ else total_rows([path], given.limit)
     times, stats = (total or read) / read, dry.stats
     dry.close()
-    counted = {
-        name: round(times * getattr(stats, name)) for name in ("calls", "hits", "prompt_tokens", "completion_tokens")
-    }
+    names = ("calls", "hits", "prompt_tokens", "completion_tokens")
+    counted = {name: round(times * getattr(stats, name)) for name in names}
     seconds = counted["calls"] * _SECONDS / judge.concurrency
     return Bill(read, total, **counted, cost=times * stats.cost, seconds=seconds)

@@ -43,9 +43,13 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One question: its mean on each side (`None` where there is none), and the rows of an audit it stands in."""
+    """One question: its mean on each side (`None` where there is none), and the rows of an audit it stands in.
+
+    `change` is the largest of the others' differences from the first.
+    """
 
     question: str
+    change: float
     values: list[float | None]
     rows: list[list[int]]
 
@@ -73,9 +77,8 @@ class Comparison(msgspec.Struct, frozen=True):
         found = {}
         for place, name in enumerate(self.names[1:]):
             parts: dict[str, list[str]] = {"better": [], "worse": [], "higher": [], "lower": []}
-            columns = {metric: row[place] for metric, row in self.differences.items()}
-            known = {metric: change for metric, change in columns.items() if change.value is not None}
-            for metric, change in known.items():
+            known = [(metric, row[place]) for metric, row in self.differences.items() if row[place].value is not None]
+            for metric, change in known:
                 if is_clear(change):
                     up, good = (change.value or 0) > 0, direction(metric)
                     word = ("higher" if up else "lower") if not good else "better" if up == (good > 0) else "worse"
@@ -113,43 +116,44 @@ def open_sides(paths: Sequence[PathLike]) -> list[Side]:
     if len(sides) < 2:
         raise ConfigError(f"nothing to compare {sides[0].name} with: name another audit or evaluation")
     times = Counter(side.name for side in sides)
-    for place, side in enumerate(sides):
-        if times[side.name] > 1:  # out/a/audit and out/b/audit are told apart by the folder before
-            sides[place] = msgspec.structs.replace(side, name=f"{Path(side.folder).parent}/{side.name}")
-    return sides
+    return [  # out/a/audit and out/b/audit are told apart by the folder before
+        msgspec.structs.replace(side, name=f"{Path(side.folder).parent}/{side.name}") if times[side.name] > 1 else side
+        for side in sides
+    ]
 
 
 def compare(sides: Sequence[Side]) -> Comparison:
     """Compare each with the first. Raises `DataError` for one that shares no question with it."""
-    runs = [side.evaluation for side in sides]
-    asked = [dict.fromkeys(run.questions) for run in runs]
+    start, *others = sides
+    asked = [dict.fromkeys(side.evaluation.questions) for side in sides]
     shared = [len(asked[0].keys() & own.keys()) for own in asked[1:]]
-    for side, count in zip(sides[1:], shared, strict=True):
+    notes = []
+    for side, count in zip(others, shared, strict=True):
         if not count:
             raise DataError(
-                f"{side.name} shares no question with {sides[0].name} (one there is {next(iter(asked[0]), None)!r}): "
+                f"{side.name} shares no question with {start.name} (one there is {next(iter(asked[0]), None)!r}): "
                 "only answers to the same questions can be paired"
             )
-    rows: dict[str, list[Estimate]] = {}
-    differences: dict[str, list[Estimate]] = {}
-    for metric in dict.fromkeys(metric for run in runs for metric in run.rows):
-        rows[metric] = [run.rows.get(metric, NOTHING) for run in runs]
-        first, *others = rows[metric]
-        # No difference where a judge abstained too often for a mean: the rows it answered are not a fair sample
-        differences[metric] = [
-            NOTHING if first.value is None or own.value is None else difference(runs[0], run, metric)
-            for own, run in zip(others, runs[1:], strict=True)
-        ]
-    notes, made = [], sides[0].made
-    for side in sides[1:]:
-        differing = [name for name in made if name in side.made and made[name] != side.made[name]]
-        if differing:
-            named = "; ".join(f"{name}: {made[name]!r} there, {side.made[name]!r} here" for name in differing)
-            other = f"{side.name} was measured in another way than {sides[0].name}"
+        both = [(name, value, side.made[name]) for name, value in start.made.items() if name in side.made]
+        if named := "; ".join(f"{name}: {old!r} there, {new!r} here" for name, old, new in both if old != new):
+            other = f"{side.name} was measured in another way than {start.name}"
             notes.append(f"{other}, which may be the difference: {named}")
     for side in sides:
         if nameless := sum(question.startswith(NAMELESS) for question in side.evaluation.questions):
             notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")
+    runs = [side.evaluation for side in sides]
+    rows = {
+        metric: [run.rows.get(metric, NOTHING) for run in runs]
+        for metric in dict.fromkeys(metric for run in runs for metric in run.rows)
+    }
+    # No difference where a judge abstained too often for a mean: the rows it answered are not a fair sample
+    differences = {
+        metric: [
+            NOTHING if first.value is None or own.value is None else difference(runs[0], run, metric)
+            for own, run in zip(rest, runs[1:], strict=True)
+        ]
+        for metric, (first, *rest) in rows.items()
+    }
     return Comparison([side.name for side in sides], [*map(len, asked)], shared, rows, differences, notes)
 
 
@@ -163,14 +167,14 @@ def changes(sides: Sequence[Side], metric: str) -> list[Change]:
     spans = {key: [own[key] - value for own in others if key in own] for key, value in first.items()}
     most = sorted((max(span, key=abs), str(key)) for key, span in spans.items() if any(span))
     # Both ends: the greatest changes alone could all be of one direction
-    fell, rose = [key for by, key in most if by < 0][:SHOWN], [key for by, key in most if by > 0][-SHOWN:]
+    fell, rose = [item for item in most if item[0] < 0][:SHOWN], [item for item in most if item[0] > 0][-SHOWN:]
     places: list[dict[str, list[int]]] = [{} for _ in sides]  # the rows of each question
     for side, own in zip(sides, places, strict=True):
         for question, row in zip(side.evaluation.questions, side.rows, strict=False):
             own.setdefault(question, []).append(row)
     return [
-        Change(key, [own.get(key) for own in means], [own.get(key, []) for own in places])
-        for key in (*fell, *rose[::-1])
+        Change(key, by, [own.get(key) for own in means], [own.get(key, []) for own in places])
+        for by, key in (*fell, *rose[::-1])
     ]
 
 
@@ -183,7 +187,7 @@ def _sides(path: str) -> Iterator[Side]:
         return
     file = place / RESULTS if place.is_dir() else place
     try:
-        found = msgspec.json.decode(file.read_bytes())
+        found = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
         held = {
             name: Evaluation.from_dict(value)
             for name, value in found.items()
@@ -191,7 +195,7 @@ def _sides(path: str) -> Iterator[Side]:
         }
     except OSError as error:
         raise DataError(f"cannot read {path}: neither an audit's folder nor one with {RESULTS} ({error})") from error
-    except (AttributeError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise DataError(f"{file}: no evaluations ({error})") from error
     if not held:
         raise DataError(f"{file}: no evaluation{f' called {wanted!r}' if wanted else ''} in it")

@@ -21,7 +21,7 @@ from .origins import Decorated, declines
 from .report import aligned, interval
 from .stats import Estimate, mean_ci, paired_difference
 from .suite import Agent, run_episodes
-from .writing import results_folder, write_result
+from .writing import results_folder, write_metrics
 
 ROLLOUTS, SETTINGS, RESULTS = "rollouts.jsonl", "settings.json", "controls.json"
 RIGHT, SAME, DECORATED = "right", "same_answer", "decorated"
@@ -140,7 +140,7 @@ def run_study(
     file = results_folder(folder) / ROLLOUTS
     with Ledger(file, "evaluation", anew):  # locked: another run may own the folder
         kept(folder, settings)
-        write_result(folder / SETTINGS, settings)
+        write_metrics(folder / SETTINGS, settings)
     rollouts: dict[str, dict[str, Trajectory]] = {}
     failed: dict[str, str] = {}
     for condition, tasks in found.asked.items():
@@ -151,7 +151,7 @@ def run_study(
         unanswered = {id: rollout for id, rollout in paired.items() if rollout.stop_reason == FAILED}
         failed |= {f"{id} ({condition})": rollout.meta["why"] for id, rollout in unanswered.items()}
     result = compare(rollouts, right, found.left_out, failed)
-    write_result(folder / RESULTS, {**msgspec.to_builtins(result), "settings": dict(settings)})
+    write_metrics(folder / RESULTS, {**msgspec.to_builtins(result), "settings": dict(settings)})
     return result
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,20 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigError, DataError
+from ..wire.files import replacing
 from ..wire.redact import REMOVED, redact
-from .files import PathLike, local_file
-from .rows import Raw, Source
+from .files import PathLike, Raw, local_file
+from .rows import Source
 from .scores import SCORES, Line, read_scores
 from .settings import Reading
 from .summary import NAMED
 from .writers import WRITERS, Document
-from .writing import replacing, results_folder
+from .writing import results_folder
 
 _UNSAFE = re.compile(r"[^\w.-]+", re.ASCII)
 
 
-class Converted(msgspec.Struct, frozen=True):
+class Converted(msgspec.Struct):
     """What became of a file's rows; `unread` says why, `secrets` counts what looks like a key."""
 
     written: int = 0
@@ -49,47 +49,54 @@ def convert(
     Raises `DataError` when the source cannot be read, the result cannot be written, or the scores are of other rows,
     `ConfigError` for an unknown format, or one that cannot be a line of a file.
     """
-    out, one_file = Path(out), Path(out).suffix == ".jsonl"
+    out = Path(out)
     if to not in WRITERS:
         raise ConfigError(f"unknown format {to!r}; there are: {', '.join(WRITERS)}")
-    if to == "pi" and one_file:
+    if to == "pi" and out.suffix == ".jsonl":
         raise ConfigError(f"a pi session is a file of its own: name a folder instead of {out}")
-    given, now = Reading(**settings), datetime.now(UTC)
+    given, found = Reading(**settings), Converted()
     rows = Source(local_file(source), given.dialect, given.text_column, given.limit)
-    written = secrets = scored = 0
-    unread: list[str] = []
-    with_secrets: list[int] = []
-    folder = results_folder(out.parent if one_file else out)
+    documents = _documents(rows, to, scores, scrub, found)
+    folder = results_folder(out.parent if out.suffix == ".jsonl" else out)
     try:
-        with replacing(out) if one_file else nullcontext() as file:
-            for raw, line in _with_scores(rows, scores):
-                read = rows.reader(raw)
-                if read.trajectory is None:
-                    unread.append(f"row {raw.number}: {read.error}")
-                    continue
-                cells = line.scores if line is not None else {}
-                scored += bool(cells)
-                values = {name: cell.value for name, cell in cells.items()}
-                reasons = {name: cell.why for name, cell in cells.items() if cell.why}
-                made = WRITERS[to](Document(raw.number, read.trajectory, now, values, reasons))
-                clean = redact(made)
-                if found := _removed(clean) - _removed(made):  # the text may hold the mark already
-                    secrets += found
-                    with_secrets.append(raw.number)
-                kept, written = clean if scrub else made, written + 1
-                lines, ending = (kept, ".jsonl") if isinstance(kept, list) else ([kept], ".json")
-                data = b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
-                if file is not None:
-                    file.write(data)
-                    continue
-                # The number keeps the order and tells equal ids apart; file systems take 255 bytes
-                name = _UNSAFE.sub("-", f"{raw.number:06}-{read.trajectory.id}").strip("-.")[:100]
-                (folder / f"{name}{ending}").write_bytes(data)
+        if out.suffix == ".jsonl":
+            with replacing(out) as partial, partial.open("wb") as file:
+                file.writelines(data for _, data in documents)
+        else:
+            for name, data in documents:
+                (folder / name).write_bytes(data)
     except OSError as error:
         raise DataError(f"cannot write {out}: {error}") from error
-    if rows.error:
-        unread.append(rows.error)
-    return Converted(written, unread, with_secrets, secrets, scored)
+    found.unread += [rows.error] if rows.error else []
+    return found
+
+
+def _documents(
+    rows: Source, to: str, scores: PathLike | None, scrub: bool, found: Converted
+) -> Iterator[tuple[str, bytes]]:
+    """The name of a file for each row, and what is written into it; counted in `found`."""
+    now = datetime.now(UTC)
+    for raw, line in _with_scores(rows, scores):
+        read = rows.reader(raw)
+        if read.trajectory is None:
+            found.unread.append(f"row {raw.number}: {read.error}")
+            continue
+        cells = line.scores if line is not None else {}
+        values = {name: cell.value for name, cell in cells.items()}
+        reasons = {name: cell.why for name, cell in cells.items() if cell.why}
+        made = WRITERS[to](Document(raw.number, read.trajectory, now, values, reasons))
+        clean = redact(made)
+        before, after = (msgspec.json.encode(value).count(REMOVED.encode()) for value in (made, clean))
+        if after > before:  # the text may hold the mark already
+            found.secrets += after - before
+            found.with_secrets.append(raw.number)
+        found.scored += bool(cells)
+        found.written += 1
+        kept = clean if scrub else made
+        lines, ending = (kept, ".jsonl") if isinstance(kept, list) else ([kept], ".json")
+        # The number keeps the order and tells equal ids apart; file systems take 255 bytes
+        name = _UNSAFE.sub("-", f"{raw.number:06}-{read.trajectory.id}").strip("-.")[:100]
+        yield f"{name}{ending}", b"".join(msgspec.json.encode(one) + b"\n" for one in lines)
 
 
 def _with_scores(rows: Source, scores: PathLike | None) -> Iterator[tuple[Raw, Line | None]]:
@@ -104,10 +111,6 @@ def _with_scores(rows: Source, scores: PathLike | None) -> Iterator[tuple[Raw, L
         if own is not None and own.digest != raw.digest:
             raise DataError(f"{scores}: row {raw.number} is not the row that was scored; audit the file again")
         yield raw, own
-
-
-def _removed(value: Any) -> int:
-    return msgspec.json.encode(value).count(REMOVED.encode())
 
 
 def told(found: Converted, scrub: bool) -> list[str]:

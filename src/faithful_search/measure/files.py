@@ -13,8 +13,9 @@ import sys
 import zipfile
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,25 @@ STDIN = "-"
 _READ = (".jsonl", ".ndjson", ".json", ".parquet", ".eval")
 _HUB = "hf://datasets/"
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # two letters at least: C:/ is a path
-_OUTSIDE, _IN_STRING = re.compile(rb'["{}\[\],]'), re.compile(rb'"|\\.?', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|[\[\]{},]', re.DOTALL)  # strings whole: brackets in them are text
 _AUDIT = ("audit.json", "scores.jsonl", "source.jsonl")
 """What an audit leaves in its folder, which may lie in its source's."""
 _BLOCK = 1 << 20
 _COUNTED = 1 << 30
 """Bytes of the largest file whose rows are counted for a progress bar."""
+
+
+class Raw(msgspec.Struct, frozen=True):
+    """One row as it lies in the file: `number` counts from 1, `data` is its JSON, `digest` the hex of that."""
+
+    number: int
+    digest: str
+    data: bytes
+
+    @staticmethod
+    def of(number: int, data: bytes) -> Raw:
+        # Stripped: an audit knows a row again in a file that was packed, or written on another system
+        return Raw(number, blake2b(data.strip(), digest_size=16).hexdigest(), data)
 
 
 def local_file(path: PathLike) -> Path:
@@ -68,10 +82,9 @@ def _from_hub(address: str) -> Path:
     name, _, revision = name.partition("@")
     # A data set may also hold images or models: only what can be read is downloaded
     wanted = [inner, f"{inner}/*"] if inner else [f"*{end}{packed}" for end in _READ for packed in ("", ".gz")]
+    options: dict[str, Any] = {"repo_type": "dataset", "revision": revision or None, "allow_patterns": wanted}
     try:
-        found = Path(
-            snapshot_download(f"{owner}/{name}", repo_type="dataset", revision=revision or None, allow_patterns=wanted)
-        )
+        found = Path(snapshot_download(f"{owner}/{name}", **options))
     except Exception as error:  # of the Hub's client, of its HTTP library, or of the disk
         raise DataError(f"cannot download {address}: {kind_of(error)}") from error
     if not (found / inner).exists():
@@ -84,45 +97,52 @@ def called(path: PathLike) -> str:
     return "the standard input" if str(path) == STDIN else str(path)
 
 
-def read_json(path: PathLike, text_column: str | None, known: Collection[str]) -> Iterator[tuple[int, bytes]]:
-    """Yield the JSON of each row with its number from 1: the line's in a file of lines, else how many came before.
+def read_rows(path: PathLike) -> Iterator[Raw]:
+    """Yield the rows of a file without looking into them.
 
-    Parquet must have the `text_column`, or where none is given one of the `known` columns. Raises `DataError` when the
-    file cannot be read, or has another form; also on the way, after the rows before.
+    A row's number is the line's in a file of lines, else how many came before. Raises `DataError` when the file is
+    empty, cannot be read, or has another form; also on the way, after the rows before.
     """
     if str(path) == STDIN:
-        return _episodes((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
-    file = local_file(path)
-    if not file.is_dir():
-        return _file_rows(file, text_column, known)
-    rows = (data for inner in inside(file) for _, data in _file_rows(inner, text_column, known))
-    return enumerate(rows, start=1)
+        lines = ((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
+        rows = _episodes(lines)
+    elif (file := local_file(path)).is_dir():
+        rows = enumerate((data for inner in inside(file) for _, data in _file_rows(inner)), start=1)
+    else:
+        rows = _file_rows(file)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{called(path)}: no rows in it")
+    for number, data in chain([first], rows):
+        yield Raw.of(number, data)
 
 
-def count_rows(path: Path) -> int | None:
-    """How many rows there are, where that is quickly known."""
-    name = path.name.lower()
-    if path.is_dir():
-        return None
-    if name.endswith(".parquet"):
-        return int(_parquet(path).metadata.num_rows)
-    most = _COUNTED // 16 if name.endswith(".gz") else _COUNTED  # text packs to a sixteenth at best
-    if ".jsonl" not in name or path.stat().st_size > most:
-        return None
-    try:
-        return sum(1 for _ in read_lines(path))
-    except DataError:  # a file that is cut short is reported when it is read
-        return None
+def total_rows(paths: Iterable[Path], limit: int | None) -> int | None:
+    """How many rows will be read, for a progress bar; `None` where that is not quickly known."""
+    total = 0
+    for path in paths:
+        most = _COUNTED // 16 if path.suffix == ".gz" else _COUNTED  # text packs to a sixteenth at best
+        if path.suffix.lower() == ".parquet":
+            count = int(_parquet(path).metadata.num_rows)
+        elif ".jsonl" in path.name.lower() and path.is_file() and path.stat().st_size <= most:
+            count = 0
+            with suppress(DataError):  # a file that is cut short is reported when it is read
+                for _ in read_lines(path):
+                    count += 1
+        else:
+            return None
+        total += min(count, limit or count)
+    return total
 
 
-def _file_rows(file: Path, text_column: str | None, known: Collection[str]) -> Iterator[tuple[int, bytes]]:
+def _file_rows(file: Path) -> Iterator[tuple[int, bytes]]:
     name = file.name.removesuffix(".gz").lower()
     if name.endswith((".jsonl", ".ndjson")):
         return _episodes(read_lines(file))
     if name.endswith(".json"):
-        return _episodes(enumerate(_elements(_blocks(file), file), start=1))
+        return _episodes(enumerate(_elements(file), start=1))
     if name.endswith(".parquet"):
-        return _parquet_rows(file, text_column, known)
+        return _parquet_rows(file)
     if name.endswith(".eval"):
         return _samples(file)
     raise DataError(f"{file}: expected {', '.join(_READ)} (also .gz), a folder of these, or - for JSON lines on stdin")
@@ -151,10 +171,53 @@ def _episodes(rows: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
 
 
 def _decoded(data: bytes) -> Any:
-    try:
+    with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         return msgspec.json.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
+    return None
+
+
+def _elements(path: Path) -> Iterator[bytes]:
+    """The elements of a JSON array, or objects that follow one another, each with a line break behind it.
+
+    They are found by their brackets and not decoded, so that a broken element costs no other.
+    """
+    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+    depth = base = number = start = seen = 0  # elements stand at depth `base`: 1 in an array
+    first, closed = True, False
+    with _reading(path), opener(path, "rb") as file:
+        if file.read(len(BOM_UTF8)) != BOM_UTF8:
+            file.seek(0)
+        held = b""
+        # Blocks grow with what is held, so that a long element is looked through in linear time
+        while not closed and (block := file.read(max(_BLOCK, len(held) - start))):
+            held, seen, start = held[start:] + block, seen - start, 0
+            for mark in _TOKEN.finditer(held, seen):
+                token = mark[0]
+                if token.startswith(b'"') and mark.end() == len(held):  # it may go on in the next block
+                    break
+                seen = mark.end()
+                depth = max(0, depth + (token in b"[{") - (token in b"]}"))
+                opens = first and token == b"[" and not held[: mark.start()].strip()
+                first = False
+                if opens:
+                    base, start = 1, seen
+                elif depth <= base and not token.startswith(b'"'):
+                    closed = depth < base
+                    # the bracket that closes an element belongs to it; a comma, or the array's own bracket, does not
+                    element = held[start : mark.start() if closed or token == b"," else seen].strip()
+                    start = seen
+                    if element:
+                        number += 1
+                        yield element + b"\n"
+                    if closed:
+                        break
+        rest = (held[start:] + file.read(_BLOCK)).strip()
+    if closed and rest:
+        raise DataError(f"{path}: text after the end of the array, whose last row is {number}")
+    if base and not closed and not rest:
+        raise DataError(f"{path}: the array is not closed after row {number}; the file seems cut off")
+    if not closed and rest:
+        yield rest  # no line break: an error in this element can then say that the file is cut off
 
 
 def _samples(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -162,76 +225,12 @@ def _samples(path: Path) -> Iterator[tuple[int, bytes]]:
     with suppress(ImportError):
         import zipfile_zstd  # noqa: F401 - lets zipfile read the compression that newer logs have
     try:
-        with zipfile.ZipFile(path) as log:
+        with _reading(path), zipfile.ZipFile(path) as log:
             names = sorted(name for name in log.namelist() if name.startswith("samples/") and name.endswith(".json"))
             for number, name in enumerate(names, start=1):
                 yield number, log.read(name) + b"\n"
     except NotImplementedError as error:
         raise DataError(f"{path} is compressed in a way that needs: pip install 'faithful-search[inspect]'") from error
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            if (start := file.read(len(BOM_UTF8))) != BOM_UTF8:
-                yield start
-            while block := file.read(_BLOCK):
-                yield block
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-
-
-def _elements(blocks: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    """The elements of a JSON array, or objects that follow one another, each with a line break behind it.
-
-    They are found by their brackets and not decoded, so that a broken element costs no other; in linear time.
-    """
-    held = bytearray()  # what has not become an element yet
-    depth = base = number = 0  # `base` is the depth at which elements stand: 1 in an array
-    started = closed = extra = in_string = escaped = False
-    for block in blocks:
-        start, at = 0, int(escaped)
-        escaped = False
-        while not closed and (mark := (_IN_STRING if in_string else _OUTSIDE).search(block, at)):
-            char, at = mark[0], mark.end()
-            if in_string:
-                in_string = char != b'"'
-                escaped = char == b"\\"  # what it escapes comes with the next block
-                continue
-            if char == b'"':
-                in_string = started = True
-                continue
-            if char in b"{[":
-                opens = char == b"[" and not started and not held.strip()
-                started, base = True, 1 if opens else base
-                depth += 1
-                if not opens:
-                    continue
-            elif char in b"}]":
-                depth = max(0, depth - 1)
-                closed = base == 1 and depth < 1
-            if depth > base:
-                continue
-            end = at if char in b"}]" and depth >= base else mark.start()
-            element = bytes(held + block[start:end]).strip()
-            held.clear()
-            start = at
-            if element:
-                number += 1
-                yield element + b"\n"
-        if closed:
-            extra = extra or bool(block[start:].strip())
-        else:
-            held += block[start:]
-    if held.strip():
-        yield bytes(held)  # no line break: an error in this element can then say that the file is cut off
-    elif base and not closed:
-        raise DataError(f"{path}: the array is not closed after row {number}; the file seems cut off")
-    elif extra:
-        raise DataError(f"{path}: text after the end of the array, whose last row is {number}")
 
 
 def _parquet(path: Path) -> Any:
@@ -239,23 +238,21 @@ def _parquet(path: Path) -> Any:
         from pyarrow import parquet
     except ImportError as error:
         raise DataError(f"reading {path} needs pyarrow: pip install 'faithful-search[parquet]'") from error
-    try:
+    with _reading(path):
         return parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        raise DataError(f"cannot read {path}: {error}") from error
 
 
-def _parquet_rows(path: Path, text_column: str | None, known: Collection[str]) -> Iterator[tuple[int, bytes]]:
-    file = _parquet(path)
-    names = file.schema_arrow.names
-    if text_column and text_column not in names:
-        raise DataError(f"{path}: no column {text_column!r}; it has: {', '.join(names)}")
-    if not text_column and not set(known) & set(names):
-        raise DataError(f"{path}: none of its columns ({', '.join(names)}) is known to hold messages or text; name one")
-    encoder, number = msgspec.json.Encoder(enc_hook=str), 0  # dates and decimals as text
-    rows = (row for batch in file.iter_batches(batch_size=64) for row in batch.to_pylist())
-    try:
-        for number, row in enumerate(rows, start=1):
+def _parquet_rows(path: Path) -> Iterator[tuple[int, bytes]]:
+    encoder = msgspec.json.Encoder(enc_hook=str)  # dates and decimals as text
+    batches = _parquet(path).iter_batches(batch_size=64)
+    with _reading(path):
+        for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1):
             yield number, encoder.encode(row) + b"\n"
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {path} after row {number}: {error}") from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:  # pyarrow's are ValueErrors
+        raise DataError(f"cannot read {path}: {error}") from error

@@ -7,7 +7,6 @@ from array import array
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ import numpy.typing as npt
 from ..text import sentences, shortened
 from ..tools.retrieval.corpus import Corpus, passages
 from ..trajectory import Evidence, Issue, Step, Trajectory
+from ..wire.files import replacing
 from .workers import progress_bar
-from .writing import replacing
 
 NOT_IN_CORPUS = "evidence_not_in_corpus"
 KEPT = "corpus.npy"
@@ -29,30 +28,22 @@ _CUT = re.compile(r"(\.\.\.|…)\s*\Z")
 
 @dataclass(frozen=True)
 class SearchedCorpus:
-    """The sentences of a corpus: sorted 64-bit hashes in a file, which every process maps and none copies.
-
-    Attributes:
-        path: the file, as `of` writes it: eight bytes for each sentence.
-    """
+    """The sentences of a corpus: sorted 64-bit hashes in the file `path`, which every process maps and none copies."""
 
     path: str
 
     @classmethod
     def of(cls, corpus: Corpus, folder: Path) -> SearchedCorpus:
-        """Read a corpus once.
-
-        Args:
-            corpus: see `tools.retrieval.corpus.passages`.
-            folder: where `corpus.npy` is written.
+        """Read a corpus (see `tools.retrieval.corpus.passages`) once; `corpus.npy` is written into the folder.
 
         Raises:
             DataError: for a corpus that cannot be read, or a row of it.
         """
         hashes = array("Q")
         for passage in progress_bar(iterable=passages(corpus), desc="reading the corpus", unit="passage"):
-            hashes.extend(_hash(words) for words in map(_words, sentences(passage.text)))
+            hashes.extend(_hash(_words(sentence)) for sentence in sentences(passage.text))
         path = folder / KEPT
-        with replacing(path) as file:
+        with replacing(path) as partial, partial.open("wb") as file:
             np.save(file, np.unique(np.frombuffer(hashes, dtype=np.uint64)))
         _table.cache_clear()  # the file may have been another corpus's
         return cls(str(path))
@@ -62,29 +53,23 @@ class SearchedCorpus:
         said = sentences(evidence.text)
         whole = said[:-1] if said and _CUT.search(said[-1]) else said
         words = [found for found in map(_words, whole) if found]
+        table, hashes = _table(self.path), np.array([_hash(found) for found in words], dtype=np.uint64)
+        known = table[np.minimum(np.searchsorted(table, hashes), max(0, len(table) - 1))] == hashes
         lengths = np.array([len(found) for found in words])
-        return not words or bool(lengths[self._known([_hash(found) for found in words])].sum() * 2 >= lengths.sum())
+        return not words or bool(lengths[known].sum() * 2 >= lengths.sum())
 
     def without_invented(self, trajectory: Trajectory) -> Trajectory:
         """The trajectory with an `Issue` in place of evidence that the corpus does not hold; citing it is an error."""
         return msgspec.structs.replace(trajectory, steps=tuple(self._checked(step) for step in trajectory.steps))
 
     def _checked(self, step: Step) -> Step:
-        held = [self.holds(item) for item in step.evidence]
-        if all(held):
-            return step
-        kept = tuple(compress(step.evidence, held))
-        found = [
+        invented = [item for item in step.evidence if not self.holds(item)]
+        issues = [
             Issue(NOT_IN_CORPUS, f"{item.id or 'a passage'} stands nowhere in the corpus: {shortened(item.text, 60)!r}")
-            for item, known in zip(step.evidence, held, strict=True)
-            if not known
+            for item in invented
         ]
-        return msgspec.structs.replace(step, evidence=kept, issues=(*step.issues, *found))
-
-    def _known(self, hashes: list[int]) -> npt.NDArray[Any]:
-        table, asked = _table(self.path), np.array(hashes, dtype=np.uint64)
-        places = np.minimum(np.searchsorted(table, asked), max(0, len(table) - 1))
-        return table[places] == asked
+        kept = tuple(item for item in step.evidence if item not in invented)
+        return msgspec.structs.replace(step, evidence=kept, issues=(*step.issues, *issues)) if invented else step
 
 
 @cache

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,23 +11,21 @@ from typing import Any
 import msgspec
 
 from .. import __version__
-from ..errors import ConfigError, DataError, JudgeError
+from ..errors import ConfigError, DataError
 from ..judges import Judge, Verdict, Writer, is_lexical
 from ..judges.base import Task
 from . import provenance
-from .files import STDIN, inside, local_file
-from .ledger import Ledger, answers_kept, ask_in_parts, same_settings
+from .files import STDIN, PathLike, inside, local_file, total_rows
+from .ledger import Records, answers_kept, ask_in_parts, same_settings
 from .pairs import Cut, Cutter, reward, sampled
 from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
-from .report import label_card
-from .rows import Source, total_rows
+from .rows import Source
 from .settings import LabelSettings
 from .workers import chunks, in_order, progress_bar
-from .writing import results_folder, write_result
+from .writing import results_folder, write_metrics
 
 ROWS = 64
 """Rows read at a time, for each process twice."""
-PathLike = str | os.PathLike[str]
 Progress = Callable[..., Any]
 
 
@@ -52,6 +48,23 @@ class LabelledPair(msgspec.Struct, frozen=True):
     source: str
     trajectory: str
     step: int
+
+    @staticmethod
+    def of(cut: Cut, said: Verdict, judge: str) -> LabelledPair:
+        """A pair with its verdict; `judge` is the name of a judge that does not give it."""
+        return LabelledPair(
+            id=cut.id,
+            question=cut.pair.question,
+            premise=cut.pair.premise,
+            hypothesis=cut.pair.hypothesis,
+            task=cut.pair.task,
+            label=bool(said.label),
+            p=said.p,
+            judge=said.judge or judge,
+            source=cut.trajectory.rpartition(":")[0],
+            trajectory=cut.trajectory,
+            step=cut.step,
+        )
 
 
 def label(
@@ -85,31 +98,17 @@ def label(
         ConfigError: for settings that contradict each other, or those of the labels that are in `out`.
     """
     given, bar = LabelSettings(**settings), on_progress or progress_bar
-    judge = reward(given.metric, judge).judge
-    reading = _Reading(_files(files), given, judge, bar)
-    folder = results_folder(Path(out))
-    with _Labels(folder / PAIRS) as labels:
-        before = provenance.read(folder)
-        begun = _begun(given, judge, before, reading.paths.values())
-        if labels.ids:
-            if before is None:
-                raise ConfigError(
-                    f"{folder} holds labels, but no {PROVENANCE} that says whose they are; use another folder"
-                )
-            same_settings(folder, "labels", before.made_by, begun.made_by, "use another folder")
+    judge, read = reward(given.metric, judge).judge, _files(files)
+    folder, unsplit = results_folder(Path(out)), list[str]()
+    with _Labels(folder / PAIRS, "labelling", LabelledPair) as labels:
+        begun = _begun(given, judge, folder, labels).with_files(list(read.values()))
         # before the first label: those of a run that is killed must still say whose they are
-        write_result(folder / PROVENANCE, msgspec.to_builtins(begun))
-        try:
-            with answers_kept(judge, folder):
-                unjudged = _ask(judge, labels, _wanted(reading, given, bar))
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"interrupted: {len(labels.ids)} labels are in {labels.path}; run the same again to go on"
-            ) from None
-        unjudged += reading.unsplit
+        write_metrics(folder / PROVENANCE, msgspec.to_builtins(begun))
+        with answers_kept(judge, folder):
+            unjudged = _ask(judge, labels, _wanted(_cuts(read, unsplit, given, judge, bar), given, bar))
+        unjudged += unsplit
         found = msgspec.structs.replace(
-            begun,
-            files=provenance.merged(begun.files, reading.files),
+            begun.with_files(list(read.values())),
             judges=dict(labels.judges.most_common()),
             pairs=len(labels.ids),
             positives=labels.positives,
@@ -118,12 +117,12 @@ def label(
             date=_now(),
             finished=True,
         )
-        write_result(folder / PROVENANCE, msgspec.to_builtins(found))
+        write_metrics(folder / PROVENANCE, msgspec.to_builtins(found))
     if not any(file.pairs for file in found.files):
         first = next((f"; {file.name}, {why}" for file in found.files for why in file.reasons), "")
-        rows = sum(file.rows for file in found.files)
-        raise DataError(f"no {found.metric} pair in the {rows} rows read, {found.skipped} of which could not be{first}")
-    label_card.write(folder, found)
+        rows, skipped = (sum(getattr(file, name) for file in found.files) for name in ("rows", "skipped"))
+        raise DataError(f"no {found.metric} pair in the {rows} rows read, {skipped} of which could not be{first}")
+    provenance.write_card(folder, found)
     return found
 
 
@@ -134,107 +133,81 @@ def _files(files: Sequence[PathLike]) -> dict[Path, File]:
     if any(str(file) == STDIN for file in files):
         raise ConfigError("labels name the files they come from: save the standard input to a file first")
     given = map(local_file, files)
-    paths = list(dict.fromkeys(own for path in given for own in (inside(path) if path.is_dir() else [path])))
-    missing = [str(path) for path in paths if not path.exists()]
-    if missing:
-        raise DataError(f"no such file: {', '.join(missing)}")
+    paths = dict.fromkeys(own for path in given for own in (inside(path) if path.is_dir() else [path]))
     return {path: File.of(path) for path in paths}
 
 
-def _begun(given: LabelSettings, judge: Judge, before: Provenance | None, files: Iterable[File]) -> Provenance:
-    """What is known when a run begins: its settings and files, and what earlier runs into the folder left."""
-    earlier = before or Provenance(given.metric, judge.name)
-    return msgspec.structs.replace(
-        earlier,
+def _begun(given: LabelSettings, judge: Judge, folder: Path, labels: _Labels) -> Provenance:
+    """What is known when a run begins. Raises `ConfigError` where the folder holds labels of another kind."""
+    before = provenance.read(folder)
+    begun = msgspec.structs.replace(
+        before or Provenance(given.metric, judge.name),
         metric=given.metric,
         judge=judge.name,
         prompts=provenance.prompts_of(judge, given.metric),
-        files=provenance.merged(earlier.files, list(files)),
         abstained=0,
         unjudged=[],
         settings={name: getattr(given, name) for name in ("sample", "seed", "limit", "dialect", "text_column")},
-        license=given.license or earlier.license,
+        license=given.license or (before.license if before else ""),
         version=__version__,
         date=_now(),
         finished=False,
     )
+    if labels.ids and before is None:
+        raise ConfigError(f"{folder} holds labels, but no {PROVENANCE} that says whose they are; use another folder")
+    if labels.ids and before is not None:
+        same_settings(folder, "labels", before.made_by, begun.made_by, "use another folder")
+    return begun
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class _Reading:
-    """The pairs of all files. What is left out of them is noted in `files` and `unsplit`."""
+class _Labels(Records[LabelledPair]):
+    """The open `pairs.jsonl`: its `ids`, how many rows say yes, and who labelled them."""
 
-    def __init__(self, paths: dict[Path, File], given: LabelSettings, judge: Judge, bar: Progress) -> None:
-        self.paths = paths
-        self.files: list[File] = []
-        self.unsplit: list[str] = []
-        self._given, self._bar = given, bar
-        # Only a judge that makes claims of answers is needed for cutting, and then in this process, where its cache is
-        writes = given.metric == "answer_support" and isinstance(judge, Writer)
-        self._workers = 1 if writes else given.workers or 1
-        self._cutter = Cutter(given.metric, judge if writes else None)
-
-    def __iter__(self) -> Iterator[Cut]:
-        with self._bar(total=total_rows(self.paths, self._given.limit), desc="reading", unit="row") as bar:
-            for path, file in self.paths.items():
-                rows = Source(path, self._given.dialect, self._given.text_column, self._given.limit)
-                stem = Path(path.name.removesuffix(".gz")).stem
-                cutter = replace(self._cutter, source=stem, reader=rows.reader)
-                for cuts in in_order(cutter, chunks(rows, ROWS), self._workers):
-                    file = file.counting(cuts.counted)
-                    self.unsplit += [f"{path.name}, {why}" for why in cuts.unsplit]
-                    yield from cuts.cuts
-                    bar.update(cuts.counted.rows)
-                self.files.append(msgspec.structs.replace(file, broken_off=rows.error))
-
-
-class _Labels(Ledger):
-    """The open `pairs.jsonl`: its `ids`, how many rows say yes, and who labelled them.
-
-    Raises:
-        DataError: for a line that holds no labelled pair: people edit datasets, and a label is never thrown away.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "labelling")
+    def __init__(self, *opened: Any) -> None:
         self.ids: set[str] = set()
-        self.positives = 0
-        self.judges: Counter[str] = Counter()
-        decode = msgspec.json.Decoder(LabelledPair).decode
-        for _, line in self.read():
-            try:
-                self._note(decode(line))
-            except (msgspec.MsgspecError, UnicodeError) as error:
-                raise DataError(
-                    f"{path}, line {self.count + 1}: not a labelled pair ({error}); "
-                    "take the line out, or use another folder"
-                ) from error
+        self.positives, self.judges = 0, Counter[str]()
+        super().__init__(*opened)
 
-    def add(self, rows: Sequence[LabelledPair]) -> None:
-        """Append rows; errors as those of `Ledger.append`."""
-        self.append([msgspec.json.encode(row) + b"\n" for row in rows])
-        for row in rows:
-            self._note(row)
-
-    def _note(self, row: LabelledPair) -> None:
-        self.ids.add(row.id)
-        self.positives += row.label
-        self.judges[row.judge] += 1
+    def note(self, value: LabelledPair) -> None:
+        self.ids.add(value.id)
+        self.positives += value.label
+        self.judges[value.judge] += 1
 
 
-def _wanted(reading: _Reading, given: LabelSettings, bar: Progress) -> Iterator[Cut]:
+def _cuts(
+    files: dict[Path, File], unsplit: list[str], given: LabelSettings, judge: Judge, bar: Progress
+) -> Iterator[Cut]:
+    """The pairs of all files; what is left out of them is noted in `files` and `unsplit`."""
+    # Only a judge that makes claims of answers is needed for cutting, and then in this process, where its cache is
+    writes = given.metric == "answer_support" and isinstance(judge, Writer)
+    workers = 1 if writes else given.workers or 1
+    with bar(total=total_rows(files, given.limit), desc="reading", unit="row") as shown:
+        for path in files:
+            rows = Source(path, given.dialect, given.text_column, given.limit)
+            stem = Path(path.name.removesuffix(".gz")).stem
+            cutter = Cutter(given.metric, judge if writes else None, stem, rows.reader)
+            for cuts in in_order(cutter, chunks(rows, ROWS), workers):
+                files[path] = files[path].counting(cuts.counted)
+                unsplit += [f"{path.name}, {why}" for why in cuts.unsplit]
+                yield from cuts.cuts
+                shown.update(cuts.counted.rows)
+            files[path] = msgspec.structs.replace(files[path], broken_off=rows.error)
+
+
+def _wanted(cuts: Iterable[Cut], given: LabelSettings, bar: Progress) -> Iterator[Cut]:
     """Each pair the first time it comes, or a sample of them."""
     if given.sample is None:
         seen: set[str] = set()
-        for cut in reading:
+        for cut in cuts:
             if cut.id not in seen:
                 seen.add(cut.id)
                 yield cut
         return
-    chosen = sampled(reading, given.sample, given.seed)
+    chosen = sampled(cuts, given.sample, given.seed)
     with bar(total=len(chosen), desc="labelling", unit="pair") as shown:
         for cut in chosen:
             yield cut
@@ -249,20 +222,7 @@ def _ask(judge: Judge, labels: _Labels, cuts: Iterable[Cut]) -> list[str]:
     width = max(64, min(8 * width, 512)) if isinstance(width, int) else usual
     missing = (cut for cut in cuts if cut.id not in labels.ids)  # as they are read: files may exceed the memory
     unjudged = []
-    try:
-        for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, width):
-            labels.add([_row(cut, own, judge.name) for cut, own in answered if own.label is not None])
-            unjudged += [f"{cut.trajectory}, step {cut.step}: {own.why}" for cut, own in answered if own.abstained]
-    except JudgeError as error:
-        raise JudgeError(
-            f"the judge cannot be asked: {error}; {len(labels.ids)} labels are in {labels.path}"
-        ) from error
+    for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, width):
+        labels.add([LabelledPair.of(cut, own, judge.name) for cut, own in answered if own.label is not None])
+        unjudged += [f"{cut.trajectory}, step {cut.step}: {own.why}" for cut, own in answered if own.abstained]
     return unjudged
-
-
-def _row(cut: Cut, said: Verdict, judge: str) -> LabelledPair:
-    pair, by = cut.pair, said.judge or judge
-    return LabelledPair(
-        cut.id, pair.question, pair.premise, pair.hypothesis, pair.task, bool(said.label), said.p, by,
-        cut.source, cut.trajectory, cut.step,
-    )  # fmt: skip

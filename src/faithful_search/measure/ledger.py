@@ -12,21 +12,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any, Self, TypeVar
+from typing import IO, Any, Generic, Self, TypeVar
+
+import msgspec
 
 from ..errors import ConfigError, DataError, JudgeError
 from ..judges import Judge, Pair, Verdict
 from ..wire import files
 from ..wire.redact import redact
 from .workers import chunks
-from .writing import replacing
 
 T = TypeVar("T")
 ANSWERS = "answers.sqlite"
 
 
 class Ledger:
-    """The open file, made where it does not exist and locked against a second writer.
+    """The open file, made where it does not exist and locked against a second writer; `count` lines are in it.
 
     `what` is what another run that holds the lock is called in the message; `anew` throws away what the file holds.
     Raises `DataError` when the file cannot be written, or another run writes it.
@@ -34,29 +35,26 @@ class Ledger:
 
     def __init__(self, path: Path, what: str = "audit", anew: bool = False) -> None:
         self.path = path
-        self.count = 0
-        """Lines in the file."""
-        self._end = 0
+        self.count = self._end = 0
         try:
             path.touch()
             self._file = path.open("r+b")
             lock(self._file, path, what)
             if anew:
-                self.clear()
+                self._file.truncate(0)
         except OSError as error:
             raise DataError(f"cannot write {path}: {error}") from error
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with suppress(OSError):  # closing flushes again what a full disk refused; `append` has reported that
             self._file.close()
-
-    def clear(self) -> None:
-        """Throw away what the file holds."""
-        self._file.truncate(0)
-        self._end = self.count = 0
+        if isinstance(error, (KeyboardInterrupt, JudgeError)):
+            what = f"the judge cannot be asked: {error}" if isinstance(error, JudgeError) else "interrupted"
+            told = f"{what}; {self.count} lines are in {self.path}, run the same again to go on"
+            raise type(error)(told) from error
 
     def read(self) -> Iterator[tuple[int, bytes]]:
         """Yield where each line begins, and the line. Half a last line, left by a run that was killed, is cut off.
@@ -76,11 +74,6 @@ class Ledger:
             self.count += 1
             self._end += len(line)
         self._file.truncate(self._end)
-
-    def cut(self) -> None:
-        """Cut off half a last line, where the file was read in another way."""
-        for _ in self.read():
-            pass
 
     def line(self, place: int) -> bytes:
         """The line that begins at `place`."""
@@ -105,14 +98,44 @@ class Ledger:
         self.count += len(lines)
         return places
 
-    def replace(self, places: Iterable[int]) -> None:
-        """Keep only the lines at these places, in this order, and close the file."""
+    def replace(self, lines: Iterable[bytes]) -> None:
+        """Put these lines, which may come out of it, in place of all that it holds, and close the file."""
         try:
-            with replacing(self.path) as file:
-                file.writelines(self.line(place) for place in places)
+            with files.replacing(self.path) as partial, partial.open("wb") as file:
+                file.writelines(lines)
                 self._file.close()
         except OSError as error:
             raise DataError(f"cannot write {self.path}: {error}; its lines are all kept, run again to go on") from error
+
+
+class Records(Ledger, Generic[T]):
+    """A ledger of values of one class, each passed to `note` when it is read and when it is added.
+
+    Raises:
+        DataError: for a line that holds no such value: people edit datasets, and a label is never thrown away.
+    """
+
+    def __init__(self, path: Path, what: str, kind: type[T]) -> None:
+        super().__init__(path, what)
+        decode = msgspec.json.Decoder(kind).decode
+        for _, line in self.read():
+            try:
+                self.note(decode(line))
+            except (msgspec.MsgspecError, UnicodeError) as error:
+                raise DataError(
+                    f"{path}, line {self.count + 1}: not a line of {what} ({error}); "
+                    "take the line out, or use another folder"
+                ) from error
+
+    def note(self, value: T) -> None:
+        """Remember what is needed of it."""
+        raise NotImplementedError
+
+    def add(self, values: Sequence[T]) -> None:
+        """Append values; errors as those of `append`."""
+        self.append([msgspec.json.encode(value) + b"\n" for value in values])
+        for value in values:
+            self.note(value)
 
 
 def lock(file: IO[bytes], path: Path, what: str) -> None:
@@ -127,11 +150,9 @@ def lock(file: IO[bytes], path: Path, what: str) -> None:
 
 def same_settings(folder: Path, what: str, before: Mapping[str, Any], now: Mapping[str, Any], instead: str) -> None:
     """Refuse to mix results of different settings in one folder, naming each that differs and what to do `instead`."""
-    differing = [
-        f"{name}: {before.get(name)!r} there, {value!r} now" for name, value in now.items() if before.get(name) != value
-    ]
-    if differing:
-        raise ConfigError(f"{folder} holds {what} made with other settings ({'; '.join(differing)}): {instead}")
+    pairs = ((name, before.get(name), value) for name, value in now.items())
+    if differing := "; ".join(f"{name}: {old!r} there, {new!r} now" for name, old, new in pairs if old != new):
+        raise ConfigError(f"{folder} holds {what} made with other settings ({differing}): {instead}")
 
 
 def same_as_written(path: Path, what: str, settings: Mapping[str, Any], instead: str) -> None:

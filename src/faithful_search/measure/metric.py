@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any, ClassVar
 
 import evaluate
@@ -13,75 +14,36 @@ import msgspec
 from datasets import Features, Value
 
 from .. import dialects, judges
-from ..errors import ConfigError, DataError, FaithfulSearchError
+from ..errors import ConfigError, DataError
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
-from ..rewards import Reward, Score
 from ..trajectory import Trajectory
-from . import metrics
-from .behaviour import tool_counts, tool_ratios
-from .evaluation import entropy_estimate, mean_of
+from .behaviour import tool_ratios
+from .evaluation import entropy_estimate
+from .files import Raw
 from .report.asks import WARNING
-from .scoring import open_policy, shown
+from .rows import Reader, Row
+from .scores import LINE, Line
+from .scoring import Scorer, open_policy
 from .settings import How
 from .stats import Estimate
+from .summary import summarize
 
-ARGUMENTS = """
-Args:
-    predictions: trajectories. Each is a text, a list of chat messages, a `Trajectory` or its JSON.
-    references: the gold answers of each, one string or a list of strings. Only `answer_correctness` needs them.
-    questions: the question of each, where the trajectory does not hold it.
-    dialect: how the trajectories are written; detected row by row when left out.
-    fenced: whether our own engine wrote the texts (`Trajectory.text` of a rollout): then what was escaped in tool
-        responses is given back, and the environment's notes are not taken for evidence.
-    judge: a `Judge`, or its kind: "lexical", "embedding", "nli", "generator" or "endpoint".
-    judge_model: the judge's model, a Hub id, a directory, or the name a server knows it by.
-    judge_url: the server of an "endpoint" judge.
-    judge_options: further settings of the judge, a dictionary.
-    how: the normaliser of compared answers, "squad" or "pokee".
-    policy: the agent itself, for `evidence_sensitivity`: a `Generator`, or a model's Hub id or directory.
-    tools: names of the tools that were available, for `tool_use`; those that were called when left out.
-    details: whether to add a list with the value, the reason and the parts of every trajectory.
-    knobs: fields of the rewards behind the metric, by name: `soft=True`, `evidence="retrieved"`, `budget=2`,
-        `snippets=[…]`; a name that the metric does not have is an error that lists those it has.
-"""
-"""The arguments of `compute`, the same for every module."""
-RESULTS = """
-Returns:
-    A dictionary: {returns}
-    Beside each NAME: NAME_stderr, NAME_low, NAME_high (95 % interval), NAME_n (questions), NAME_not_applicable,
-    NAME_not_applicable_share and NAME_abstained, and NAME_warning where words are compared; and once judge,
-    trajectories, dialects, errors (rows left out).
-
-Examples:
-    >>> metric = evaluate.load("{name}")
-    >>> metric.compute({example})  # doctest: +SKIP
-"""
-"""What `compute` returns, the same for every module."""
-PROOF_OF_USE = """\
-@article{ma2025proofofuse,
-  title  = {Proof-of-Use: Mitigating Tool-Call Hacking in Deep Research Agents},
-  author = {Ma, Shengjie and Deng, Chenlong and Mao, Jiaxin and Huang, Jiadeng and Wang, Teng and Wu, Junjie and
-            Zhang, Changwang and Wang, Jun},
-  year   = {2025}
-}
-"""
-VERITAS = """\
-@article{veritas2025,
-  title  = {Beyond Correctness: Rewarding Faithful Reasoning in Retrieval-Augmented Generation},
-  note   = {VERITAS: Verifying Entailed Reasoning through Intermediate Traceability in Agentic Search},
-  year   = {2025}
-}
-"""
+USAGE = (files(__package__) / "metric_usage.txt").read_text("utf-8")
+"""What `compute` takes and returns, the same for every module."""
+PROOF_OF_USE, VERITAS = (files(__package__) / "metric_papers.bib").read_text("utf-8").split("\n\n")
 NO_ROWS = "no predictions to score: predictions is empty"
 
 
 class TrajectoryMetric(evaluate.Metric):
     """One of `measure.metrics` as an `evaluate` module. A subclass names it and says what it is.
 
-    `compute` takes `ARGUMENTS` and returns `RESULTS`. `trajectories` is how many were scored, `dialects` how many of
+    `USAGE` says what `compute` takes and returns. `trajectories` is how many were scored, `dialects` how many of
     each, `errors` has an `{"index", "error"}` for every prediction that could not be read and was left out; with
     `details` there is also a list `details`, one entry for each prediction in order.
+
+    What is added is kept as it is, in memory: Arrow, where `evaluate` keeps it, takes neither messages nor half a
+    character.
     """
 
     measure: ClassVar[str]  # a name of `measure.metrics`
@@ -92,61 +54,36 @@ class TrajectoryMetric(evaluate.Metric):
     prompts: ClassVar[tuple[str, ...]] = ()  # files in `judges/prompts` that a prompted judge may be asked with
     needs_references: ClassVar[bool] = False
 
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        if self.num_process > 1:
+            raise ConfigError(f"{self.measure} is computed in one process: gather the trajectories there")
+        self._added: list[tuple[Any, Any, str | None]] = []
+
     def _info(self) -> evaluate.MetricInfo:
-        """The module's description. Its features are strings, because `compute` serialises whatever it is given."""
         features = Features({"predictions": Value("string"), "references": Value("string")})
-        told = RESULTS.format(returns=self.returns, name=self.measure, example=self.example)
-        return evaluate.MetricInfo(self.about, self.paper, features, ARGUMENTS + told, license="Apache-2.0")
+        told = USAGE.format(returns=self.returns, name=self.measure, example=self.example)
+        return evaluate.MetricInfo(self.about, self.paper, features, told, license="Apache-2.0")
 
     def add(self, *, prediction: Any = None, reference: Any = None, question: Any = None, **plural: Any) -> None:
         """Add one trajectory, to be measured by the next `compute()`."""
         # `evaluate.combine` adds single rows under the plural names
-        prediction, reference = plural.pop("predictions", prediction), plural.pop("references", reference)
-        question = plural.pop("questions", question)
-        super().add(prediction=_packed(prediction, question), reference=_golds(reference, "the reference"), **plural)
+        row = {"predictions": prediction, "references": reference, "questions": question} | plural
+        self.add_batch(**{name: [value] for name, value in row.items()})
 
-    def add_batch(
-        self, *, predictions: Any = None, references: Any = None, questions: Any = None, **other: Any
-    ) -> None:
+    def add_batch(self, *, predictions: Any = None, references: Any = None, questions: Any = None) -> None:
         """Add several trajectories, to be measured by the next `compute()`."""
         rows = _listed(predictions)
         answers, asked = _beside(references, rows, "references"), _beside(questions, rows, "questions")
-        packed = [_packed(row, question) for row, question in zip(rows, asked, strict=True)]
         golds = [_golds(answer, f"references[{index}]") for index, answer in enumerate(answers)]
-        super().add_batch(predictions=packed, references=golds, **other)
+        self._added += zip(rows, golds, asked, strict=True)
 
     def compute(
-        self, *, predictions: Any = None, references: Any = None, questions: Any = None, **settings: Any
-    ) -> dict[str, Any] | None:
-        """Measure the trajectories given here and those added before.
-
-        Raises:
-            DataError: when there is no trajectory, or none that can be read.
-            ConfigError: for settings that do not fit together, and without what this metric needs.
-        """
-        if predictions is not None:
-            self.add_batch(predictions=predictions, references=references, questions=questions)
-        outcome = super().compute(**settings)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    def corpus(self, trajectories: Sequence[Trajectory], tools: Sequence[str] | None) -> dict[str, Any]:
-        """Results about all trajectories together; none unless a subclass adds some."""
-        return {}
-
-    def _compute(self, *, predictions: Any, references: Any, **settings: Any) -> dict[str, Any] | FaithfulSearchError:
-        # raised in here, an error would leave evaluate's temporary files locked: `compute` raises it
-        try:
-            return self._measure(list(predictions), list(references), **settings)
-        except FaithfulSearchError as error:
-            return error
-
-    def _measure(
         self,
-        predictions: Sequence[str],
-        references: Sequence[str],
         *,
+        predictions: Any = None,
+        references: Any = None,
+        questions: Any = None,
         dialect: str | None = None,
         fenced: bool = False,
         judge: Judge | str | None = None,
@@ -159,64 +96,61 @@ class TrajectoryMetric(evaluate.Metric):
         details: bool = False,
         **knobs: Any,
     ) -> dict[str, Any]:
-        if dialect is not None:
-            dialects.load(dialect)  # an unknown name is one error, not one for each row
-        rewards = metrics.load(self.measure, _judge(judge, judge_model, judge_url, judge_options or {}), how, **knobs)
-        rows = list(zip(predictions, references, strict=True))
-        # rows that several dialects could have written are read as the one that most others are written in
-        usual = None if dialect else dialects.usual(_read(*row, fenced) for row in rows)
-        read = [_read(*row, fenced, dialect, usual) for row in rows]
-        kept = [item for item in read if isinstance(item, Trajectory)]
-        if not kept:
-            raise DataError(f"none of {len(read)} predictions can be read; the first: {read[0]}" if read else NO_ROWS)
-        if self.needs_references and not any(item.answers for item in kept):
-            raise ConfigError(
-                f"{self.measure} compares with gold answers: pass references=[…], one string or list each"
-            )
-        if any(reward.needs_policy for reward in rewards.values()):
-            rewards = self._bound(rewards, policy)
-        scores = {name: reward.score_batch(kept) for name, reward in rewards.items()}
-        result: dict[str, Any] = {}
-        for name, reward in rewards.items():
-            column = [reward.measure(score) for score in scores[name]]
-            result |= _flat(name, mean_of(column, scores[name], _questions(kept), reward.bounds), len(kept))
-        written = Counter(item.dialect or "unnamed" for item in kept)
-        result |= {"judge": self._judged_by(rewards), "trajectories": len(kept), "dialects": dict(written)}
-        result |= self.corpus(kept, tools)
-        result["errors"] = [{"index": at, "error": item} for at, item in enumerate(read) if isinstance(item, str)]
-        if details:
-            by_row = iter(zip(*scores.values(), strict=True))
-            result["details"] = [
-                {"index": at, "error": item} if isinstance(item, str) else _details(at, item, rewards, next(by_row))
-                for at, item in enumerate(read)
-            ]
-        return result
+        """Measure the trajectories given here and those added before.
 
-    def _bound(self, rewards: Mapping[str, Reward], policy: Any) -> dict[str, Reward]:
-        if policy is None:
+        Raises:
+            DataError: when there is no trajectory, or none that can be read.
+            ConfigError: for settings that do not fit together, and without what this metric needs.
+        """
+        if predictions is not None:
+            self.add_batch(predictions=predictions, references=references, questions=questions)
+        given, self._added = self._added, []  # also after an error the next `compute()` begins anew
+        judge = _judge(judge, judge_model, judge_url, judge_options or {})
+        if isinstance(policy, (str, os.PathLike)):
+            policy = open_policy(str(policy), "a policy")
+        scorer = Scorer((self.measure,), judge, how, policy, knobs=knobs)
+        if policy is None and any(reward.needs_policy for reward in scorer.rewards.values()):
             raise ConfigError(
                 f"{self.measure} measures a model: pass policy=, the Generator that wrote the trajectories, its Hub id "
                 "or directory"
             )
-        if isinstance(policy, (str, os.PathLike)):
-            policy = open_policy(str(policy), "a policy")
-        return {result: reward.bind(policy=policy) for result, reward in rewards.items()}
+        rows = _read(given, dialect, fenced)
+        if self.needs_references and not any(row.trajectory.answers for row in rows if row.trajectory):
+            raise ConfigError(
+                f"{self.measure} compares with gold answers: pass references=[…], one string or list each"
+            )
+        written = scorer.score_rows(rows).lines
+        lines = [LINE.decode(line) for line in written]
+        found = summarize(lines, {name: one.bounds for name, one in scorer.rewards.items()})
+        result: dict[str, Any] = {}
+        for name in scorer.rewards:
+            result |= _flat(name, found.rows[name], found.n)
+        result |= {"judge": self._judged_by(scorer), "trajectories": found.n, "dialects": found.dialects}
+        result |= self.corpus([line for line in lines if line.error is None], tools)
+        told = [_told(line) for line in written]
+        result["errors"] = [row for row in told if "error" in row]
+        return result | ({"details": told} if details else {})
 
-    def _judged_by(self, rewards: Mapping[str, Reward]) -> str | None:
+    def corpus(self, lines: Sequence[Line], tools: Sequence[str] | None) -> dict[str, Any]:
+        """Results about all trajectories together; none unless a subclass adds some."""
+        return {}
+
+    def _judged_by(self, scorer: Scorer) -> str | None:
         """The judge's name, as in its verdicts: with the prompts and their versions where it is prompted."""
-        found = [getattr(reward, "judge", None) for reward in rewards.values()]
+        found = [getattr(reward, "judge", None) for reward in scorer.rewards.values()]
         judge = next((judge for judge in found if judge is not None), None)
         if not isinstance(judge, Writer):
             return judge and judge.name
         return " ".join([judge.name, *(prompting.load(name).id for name in self.prompts)])  # type: ignore[attr-defined]
 
 
-def tool_figures(trajectories: Sequence[Trajectory], tools: Sequence[str] | None = None) -> dict[str, Any]:
+def tool_figures(lines: Sequence[Line], tools: Sequence[str] | None = None) -> dict[str, Any]:
     """`tool_calls` and `tool_ratios` by tool over all trajectories, and their normalised `tool_entropy`."""
-    counts = tool_counts(trajectories)
+    counts = sum((Counter(line.tools) for line in lines), Counter[str]())
     names = sorted(counts) if tools is None else list(tools)
-    table = {name: [tool_counts([item])[name] for item in trajectories] for name in names}
-    entropy = _flat("tool_entropy", entropy_estimate(table, _questions(trajectories)), len(trajectories))
+    table = {name: [line.tools.get(name, 0) for line in lines] for name in names}
+    questions = [(line.question or "").strip() or f"#{line.row}" for line in lines]
+    entropy = _flat("tool_entropy", entropy_estimate(table, questions), len(lines))
     return entropy | {"tool_calls": dict(counts.most_common()), "tool_ratios": tool_ratios(counts, names)}
 
 
@@ -240,48 +174,54 @@ def _beside(column: Any, rows: Sequence[Any], name: str) -> list[Any]:
     return list(column)
 
 
-def _packed(prediction: Any, question: str | None) -> str:
-    """A row as ASCII: Arrow takes no lone surrogates. What cannot be written down becomes the row's error."""
+def _golds(reference: Any, where: str) -> tuple[str, ...] | None:
+    golds = [reference] if isinstance(reference, str) else reference
+    if golds is None:
+        return None
+    golds = tuple(golds) if isinstance(golds, Iterable) else (golds,)
+    if not all(isinstance(gold, str) for gold in golds):
+        raise ConfigError(f"{where} must be a string or a list of strings, not {reference!r:.80}")
+    return golds
+
+
+def _read(given: Sequence[tuple[Any, Any, str | None]], dialect: str | None, fenced: bool) -> list[Row]:
+    """Each prediction as the audit reads a row of a file; answers that are given stand for its own."""
+    if not given:
+        raise DataError(NO_ROWS)
+    if dialect is not None:
+        dialects.load(dialect)  # an unknown name is one error, not one for each row
+    raws = [_packed(at, prediction, question) for at, (prediction, _, question) in enumerate(given)]
+    reader = Reader(dialect, fenced=fenced).beside(raw for raw in raws if isinstance(raw, Raw))
+    rows = [reader(raw) if isinstance(raw, Raw) else raw for raw in raws]
+    if all(row.trajectory is None for row in rows):
+        raise DataError(f"none of {len(rows)} predictions can be read; the first: {rows[0].error}")
+    for at, (row, (_, golds, _)) in enumerate(zip(rows, given, strict=True)):
+        if row.trajectory is not None and golds is not None:
+            answered = msgspec.structs.replace(row.trajectory, answers=golds)
+            rows[at] = msgspec.structs.replace(row, trajectory=answered)
+    return rows
+
+
+def _packed(number: int, prediction: Any, question: str | None) -> Raw | Row:
+    """The row of a file that a prediction would be, or why there is none."""
+    if isinstance(prediction, Trajectory):
+        prediction = msgspec.to_builtins(prediction)
     try:
-        if isinstance(prediction, Trajectory):
-            prediction = prediction.to_json()
-        elif not isinstance(prediction, (str, Mapping, list, tuple)):
+        if not isinstance(prediction, (str, Mapping, list, tuple)):
             raise TypeError(f"a prediction is text, chat messages or a Trajectory, not {type(prediction).__name__}")
-        elif isinstance(prediction, Mapping):
-            prediction = json.dumps(dict(prediction), default=_plain)
-        return json.dumps({"prediction": prediction, "question": question}, default=_plain)
+        data = json.dumps({"trajectory": prediction, "question": question}, default=_plain)
     except (TypeError, ValueError) as error:
-        return json.dumps({"error": str(error)})
+        return Row(number, "", None, str(error))
+    return Raw(number, "", data.encode())
 
 
 def _plain(value: Any) -> Any:
     """The message objects of client libraries know how to become dictionaries."""
+    if isinstance(value, Mapping):
+        return dict(value)
     if hasattr(value, "model_dump"):
         return value.model_dump(exclude_none=True)
     raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def _golds(reference: Any, where: str) -> str:
-    golds = [reference] if isinstance(reference, str) else reference
-    if golds is not None:
-        golds = list(golds) if isinstance(golds, Iterable) else [golds]
-        if not all(isinstance(gold, str) for gold in golds):
-            raise ConfigError(f"{where} must be a string or a list of strings, not {reference!r:.80}")
-    return json.dumps(golds)
-
-
-def _read(
-    packed: str, golds: str, fenced: bool, dialect: str | None = None, usual: str | None = None
-) -> Trajectory | str:
-    """The trajectory of a row, or why there is none."""
-    row, answers = json.loads(packed), json.loads(golds)
-    if "error" in row:
-        return row["error"]
-    try:
-        trajectory = dialects.parse(row["prediction"], dialect, row["question"], fenced=fenced, usual=usual)
-    except FaithfulSearchError as error:
-        return str(error)
-    return trajectory if answers is None else msgspec.structs.replace(trajectory, answers=tuple(answers))
 
 
 def _judge(judge: Judge | str | None, model: str | None, url: str | None, options: Mapping[str, Any]) -> Judge | None:
@@ -294,11 +234,6 @@ def _judge(judge: Judge | str | None, model: str | None, url: str | None, option
     return judge
 
 
-def _questions(trajectories: Sequence[Trajectory]) -> list[str]:
-    """What makes rollouts belong together; one without a question stands for itself."""
-    return [(item.question or "").strip() or f"#{number}" for number, item in enumerate(trajectories)]
-
-
 def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:
     parts = ("stderr", "low", "high", "n", "not_applicable", "abstained")
     found = {name: estimate.value, **{f"{name}_{part}": getattr(estimate, part) for part in parts}}
@@ -306,8 +241,7 @@ def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:
     return found | ({f"{name}_warning": WARNING} if name.endswith("_lexical") and estimate.n else {})
 
 
-def _details(index: int, item: Trajectory, rewards: Mapping[str, Reward], scores: Sequence[Score]) -> dict[str, Any]:
-    own = {name: shown(reward, score) for (name, reward), score in zip(rewards.items(), scores, strict=True)}
-    issues = dict(Counter(issue.kind for issue in item.all_issues()))
-    read_as = {"id": item.id, "question": item.question, "answer": item.answer, "dialect": item.dialect}
-    return {"index": index, **read_as, "scores": own, "issues": issues}
+def _told(line: bytes) -> dict[str, Any]:
+    """A row of the details, or of the errors: its line in place of a file."""
+    row = msgspec.json.decode(line)
+    return {"index": row["row"], **{name: value for name, value in row.items() if name not in ("row", "digest")}}

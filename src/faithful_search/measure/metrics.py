@@ -1,4 +1,4 @@
-"""The metrics by name: which rewards each consists of, and what its results are called.
+"""The metrics by name: which rewards each consists of, what its results are called, and how `evaluate` finds it.
 
 A result is named by what made it: `info_think_lexical` compares words, `info_think_faithfulness` asked a judge that
 reads; `f1_squad` names its normaliser. Its value for a trajectory is `reward.measure(score)`.
@@ -11,9 +11,12 @@ side of AttributionBench 0.66 against 0.53).
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 from typing import Any
 
 from .. import rewards
+from ..bundled import shipped
 from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge, is_lexical
 from ..rewards import Reward
@@ -29,6 +32,8 @@ LOWER_IS_BETTER = frozenset(
 """Results that count what should not happen."""
 NEUTRAL = frozenset(("calls", "tool_entropy", "query_from_question_lexical", "query_from_evidence_lexical"))
 """Results that are neither good nor bad."""
+_SET_HERE = {"judge", "how", "metric", "what", "source"}
+"""Fields that the metric's name, its judge and its normaliser decide."""
 
 
 def names() -> list[str]:
@@ -62,14 +67,10 @@ def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any
         raise ConfigError(f"unknown metric {name!r}; there are: {', '.join(sorted(metrics))}")
     found = metrics[name]
     own = {field.name for reward in found.values() for field in dataclasses.fields(reward)} - _SET_HERE
-    if not own.issuperset(knobs):
-        unknown = ", ".join(sorted(set(knobs) - own))
-        raise ConfigError(f"the metric {name!r} has no knob {unknown}; it has: {', '.join(sorted(own)) or 'none'}")
+    if unknown := sorted(set(knobs) - own):
+        has = ", ".join(sorted(own)) or "none"
+        raise ConfigError(f"the metric {name!r} has no knob {', '.join(unknown)}; it has: {has}")
     return {result: reward.bind(**knobs) for result, reward in found.items()}
-
-
-_SET_HERE = {"judge", "how", "metric", "what", "source"}
-"""Fields that the metric's name, its judge and its normaliser decide."""
 
 
 def _all(judge: Judge, how: How) -> dict[str, Rewards]:
@@ -100,3 +101,54 @@ def _all(judge: Judge, how: How) -> dict[str, Rewards]:
             "uncited_evidence": rewards.ToolUse("uncited"),
         },
     }
+
+
+def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Path]:
+    """Copy every metric's module into evaluate's modules cache; returns the files, one for each metric.
+
+    `evaluate.load("info_think_faithfulness")` then works. It asks the Hub first and takes this copy where the Hub has
+    no module of that name or cannot be reached: at once with `HF_EVALUATE_OFFLINE=1`, after one or two seconds where
+    connections are refused, and much later where they are swallowed. (evaluate does not heed `HF_HUB_OFFLINE`.)
+
+    Args:
+        cache_dir: the modules cache. The default is evaluate's own (`HF_MODULES_CACHE`); another one is only looked
+            into when that variable names it.
+
+    Raises:
+        ConfigError: when evaluate is not installed, or the cache cannot be written to.
+
+    Example:
+        ```python
+        import evaluate
+        import faithful_search as fs
+
+        fs.install_metrics()
+        evaluate.load("tool_use").compute(predictions=texts)
+        ```
+    """
+    source = shipped("evaluate_metrics")
+    try:
+        from evaluate import config
+        from evaluate.loading import DownloadMode, _create_importable_file, init_dynamic_modules
+    except ImportError as error:
+        raise ConfigError("the metrics need evaluate: pip install 'faithful-search[evaluate]'") from error
+    cache = Path(config.HF_MODULES_CACHE if cache_dir is None else cache_dir)
+    found = []
+    try:
+        for name in names():
+            # As a module of the Hub is kept; other versions go, of which evaluate would take the one last written
+            module, _ = _create_importable_file(
+                local_path=str(source / name / f"{name}.py"),
+                local_imports=[],
+                additional_files=[],
+                dynamic_modules_path=init_dynamic_modules(hf_modules_cache=cache),
+                module_namespace="metrics",
+                name=f"evaluate-metric/{name}",
+                download_mode=DownloadMode.FORCE_REDOWNLOAD,
+            )
+            found.append(cache.joinpath(*module.split(".")).with_suffix(".py"))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot put the metrics into {cache}: {error}; give another cache_dir, or set HF_MODULES_CACHE"
+        ) from error
+    return found

@@ -16,10 +16,11 @@ from .. import rewards
 from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge, Pair
 from ..rewards.judged import Asked, JudgedReward
-from ..trajectory import Trajectory
 from .failures import told
+from .files import Raw
 from .provenance import File
-from .rows import READER, Raw, Reader
+from .rows import READER, Reader, Row
+from .scoring import each
 from .settings import PairMetric
 
 METRICS = get_args(PairMetric)
@@ -30,14 +31,12 @@ class Cut(msgspec.Struct, frozen=True):
 
     id: str
     pair: Pair
-    source: str
     trajectory: str
     step: int
 
 
 class Cuts(NamedTuple):
-    """The pairs of a batch of rows that a judge is asked about, what was counted on the way, and the answers that the
-    judge could make no claims of, with the reason."""
+    """The pairs of some rows that a judge is asked about, what was counted on the way, and answers without claims."""
 
     cuts: list[Cut]
     counted: File
@@ -63,30 +62,28 @@ class Cutter:
     def __call__(self, batch: Sequence[Raw]) -> Cuts:
         """The pairs of these rows; raises nothing that a row did."""
         rows = [self.reader(raw) for raw in batch]
-        read = [(row.number, row.trajectory) for row in rows if row.trajectory is not None]
-        asked, failed = self._asked(read)
-        unread = [*(f"row {row.number}: {row.error}" for row in rows if row.trajectory is None), *failed]
-        cuts = [
-            Cut(pair_id(item.pair), item.pair, self.source, f"{self.source}:{number}", item.step)
-            for number, item in asked
-            if item.settled is None
-        ]
-        settled = [(number, item.settled) for number, item in asked if item.settled is not None]
-        unsplit = [f"row {number}: {verdict.why}" for number, verdict in settled if verdict.abstained]
-        done = len(settled) - len(unsplit)
-        written = dict(Counter(trajectory.dialect or "unknown" for _, trajectory in read))
-        return Cuts(cuts, File("", "", len(rows), len(cuts) + done, done, len(unread), unread, written), unsplit)
+        read = [row for row in rows if row.trajectory is not None]
+        left_out = [f"row {row.number}: {row.error}" for row in rows if row.trajectory is None]
+        cuts, unsplit, settled = [], [], 0
+        asked = each(self._asked, read, lambda error: f"failed: {told(self.metric, error)}")
+        for row, own in zip(read, asked, strict=True):
+            if isinstance(own, str):  # why the reward could not cut it
+                left_out.append(f"row {row.number}: {own}")
+                continue
+            for item in own:
+                if item.settled is None:
+                    cuts.append(Cut(pair_id(item.pair), item.pair, f"{self.source}:{row.number}", item.step))
+                elif item.settled.abstained:
+                    unsplit.append(f"row {row.number}: {item.settled.why}")
+                else:
+                    settled += 1
+        written = dict(Counter(row.trajectory.dialect or "unknown" for row in read if row.trajectory))
+        counted = File("", "", len(rows), len(cuts) + settled, settled, len(left_out), left_out, written)
+        return Cuts(cuts, counted, unsplit)
 
-    def _asked(self, read: Sequence[tuple[int, Trajectory]]) -> tuple[list[tuple[int, Asked]], list[str]]:
-        """What is asked about each row. A row that the reward fails on is named and costs the others nothing."""
-        try:
-            found = reward(self.metric, self.judge).pairs_batch([trajectory for _, trajectory in read])
-        except Exception as error:
-            if len(read) == 1:
-                return [], [f"row {read[0][0]}: failed: {told(self.metric, error)}"]
-            alone = [self._asked([row]) for row in read]  # again one by one, to see which it was
-            return [item for own, _ in alone for item in own], [why for _, own in alone for why in own]
-        return [(number, item) for (number, _), own in zip(read, found, strict=True) for item in own], []
+    def _asked(self, rows: Sequence[Row]) -> list[list[Asked] | str]:
+        trajectories = [row.trajectory for row in rows if row.trajectory is not None]
+        return [*reward(self.metric, self.judge).pairs_batch(trajectories)]
 
 
 def reward(metric: str, judge: Judge | None = None) -> JudgedReward:

@@ -1,10 +1,11 @@
-"""`provenance.json`: which files, judge and settings a folder of labels comes from, and what was left out."""
+"""Where a folder of labels comes from, for programs (`provenance.json`) and for people (a dataset card)."""
 
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ import msgspec
 from ..errors import ConfigError, DataError
 from ..judges import Judge, Writer, prompting
 from ..judges.endpoint import TOGETHER
+from ..text import as_markdown, printable
+from ..wire.redact import redact
+from .writing import write_whole
 
-PROVENANCE, PAIRS = "provenance.json", "pairs.jsonl"
+PROVENANCE, PAIRS, CARD = "provenance.json", "pairs.jsonl", "README.md"
 NAMED = 20
 """How many rows of a file that could not be read are named; the others are counted."""
+_SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
 
 
 class File(msgspec.Struct, frozen=True):
@@ -53,10 +58,7 @@ class File(msgspec.Struct, frozen=True):
         """With what was counted in a batch of its rows."""
         return msgspec.structs.replace(
             self,
-            rows=self.rows + more.rows,
-            pairs=self.pairs + more.pairs,
-            settled=self.settled + more.settled,
-            skipped=self.skipped + more.skipped,
+            **{name: getattr(self, name) + getattr(more, name) for name in ("rows", "pairs", "settled", "skipped")},
             reasons=[*self.reasons, *more.reasons][:NAMED],
             dialects=dict(Counter(self.dialects) + Counter(more.dialects)),
         )
@@ -91,19 +93,21 @@ class Provenance(msgspec.Struct, frozen=True):
     finished: bool = False
 
     @property
-    def skipped(self) -> int:
-        """Rows that could not be read, of all files."""
-        return sum(file.skipped for file in self.files)
-
-    @property
     def complete(self) -> bool:
         """Whether every row was read and every pair labelled."""
-        return not (self.abstained or self.skipped or any(file.broken_off for file in self.files))
+        return not (self.abstained or any(file.skipped or file.broken_off for file in self.files))
 
     @property
     def made_by(self) -> dict[str, Any]:
         """What the labels in one folder have in common."""
         return {"metric": self.metric, "judge": self.judge, "prompts": self.prompts}
+
+    def with_files(self, files: list[File]) -> Provenance:
+        """With these files beside those of earlier runs; of the same file the record that read more of it."""
+        found = {file.sha256: file for file in self.files}  # by content: a file may have been renamed
+        for file in files:
+            found[file.sha256] = max(file, found.get(file.sha256, file), key=lambda own: own.rows)
+        return msgspec.structs.replace(self, files=list(found.values()))
 
 
 def read(folder: Path) -> Provenance | None:
@@ -127,9 +131,39 @@ def prompts_of(judge: Judge, metric: str) -> dict[str, str]:
     return {prompt.id: prompt.digest for prompt in map(prompting.load, names)}
 
 
-def merged(before: Sequence[File], now: Sequence[File]) -> list[File]:
-    """The files of earlier runs and of this one; of the same file the record that read more of it."""
-    found = {file.sha256: file for file in before}  # by content: a file may have been renamed
-    for file in now:
-        found[file.sha256] = max(file, found.get(file.sha256, file), key=lambda own: own.rows)
-    return list(found.values())
+def write_card(folder: Path, found: Provenance) -> None:
+    """Write `README.md`, a dataset card that says what a label means and where it comes from.
+
+    Raises:
+        DataError: when it cannot be written.
+    """
+    from huggingface_hub import DatasetCardData
+    from jinja2 import Environment, StrictUndefined
+
+    title = folder.resolve().name
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    environment.filters |= {"code": _code, "text": as_markdown}
+    template = environment.from_string((files(__package__) / "report" / "label_card.md.j2").read_text("utf-8"))
+    body = template.render(
+        found=found,
+        title=as_markdown(title),
+        task="support" if found.metric == "answer_support" else found.metric,
+        provenance=PROVENANCE,
+        load=repr(title),
+        pairs_file=printable(shlex.quote(f"{' '.join(title.split())}/{PAIRS}")),
+    )
+    data = DatasetCardData(
+        license=found.license or None,
+        task_categories=["text-classification"],
+        task_ids=["natural-language-inference"],
+        annotations_creators=["machine-generated"],
+        size_categories=[next((name for most, name in _SIZES.items() if found.pairs < most), "n>1M")],
+        tags=["faithful-search", "faithfulness", "search-agent", found.metric],
+        configs=[{"config_name": "default", "data_files": [{"split": "train", "path": PAIRS}]}],
+    )
+    write_whole(folder / CARD, redact(f"---\n{data.to_yaml()}\n---\n\n{body}").encode())
+
+
+def _code(name: str) -> str:
+    """A name as code, which nothing in it can end; `provenance.json` has it as it is."""
+    return f"`{printable(' '.join(name.split())).replace('`', chr(39)).replace('|', '¦')}`"

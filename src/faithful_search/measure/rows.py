@@ -1,4 +1,4 @@
-"""Trajectories out of files written by anyone: JSON lines, a JSON array or Parquet, row by row, larger than memory.
+"""Trajectories out of files written by anyone, row by row, larger than memory.
 
 ```
 file ─ read_rows ─> Raw (number, digest, JSON of the row) ─ parse_row ─> Trajectory, or the reason why there is none
@@ -7,29 +7,34 @@ file ─ read_rows ─> Raw (number, digest, JSON of the row) ─ parse_row ─>
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from itertools import chain, islice
-from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from .. import dialects
+from .. import dialects, formats
+from ..dialects.turns import episode_start
 from ..errors import DataError, DialectError
-from ..trajectory import Trajectory
-from .columns import KNOWN_COLUMNS, parse_row
+from ..tasks import first, row_answers, row_question
+from ..trajectory import Step, Trajectory
 from .failures import told
-from .files import PathLike, called, count_rows, read_json
+from .files import PathLike, Raw, read_rows
 from .invented import SearchedCorpus
 
-
-class Raw(msgspec.Struct, frozen=True):
-    """One row as it lies in the file: `data` is its JSON, `digest` the hex of that."""
-
-    number: int
-    digest: str
-    data: bytes
+MESSAGES_COLUMNS = ("messages", "conversation", "conversations", "chat")
+TEXT_COLUMNS = (
+    *("text", "trajectory", "completion", "response", "output", "solution", "gen_text_store", "rollout"),
+    *("prediction", "generation", "generated_text", "full_response", "completions", "responses", "sequence"),
+)
+PROMPT_COLUMNS = ("prompt", "input")
+ID_COLUMNS = ("id", "_id", "qid", "uid")
+_STEP = frozenset(Step.__struct_fields__)
+_ASKED = re.compile(r".*\bQuestion:\s*(\S.*?)\s*\Z", re.DOTALL)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -43,17 +48,27 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Reader:
-    """Makes trajectories of rows; picklable. `usual` as in `dialects.parse`; `corpus`: what was searched, if known."""
+    """Makes trajectories of rows; picklable.
+
+    `usual` and `fenced` are as in `dialects.parse`; `corpus` is what was searched, if known.
+    """
 
     dialect: str | None = None
     text_column: str | None = None
     usual: str | None = None
     corpus: SearchedCorpus | None = None
+    fenced: bool = False
+
+    def beside(self, rows: Iterable[Raw]) -> Reader:
+        """The reader for these rows: one without marks of a dialect is read as most of the first ones are."""
+        if self.dialect:
+            return self
+        return replace(self, usual=dialects.usual(self(raw).trajectory for raw in rows))
 
     def __call__(self, raw: Raw) -> Row:
         """The row's trajectory, or the reason why it has none; never raises."""
         try:
-            read = parse_row(raw.data, self.dialect, self.text_column, self.usual)
+            read = parse_row(raw.data, self.dialect, self.text_column, self.usual, self.fenced)
             return Row(raw.number, raw.digest, self.corpus.without_invented(read) if self.corpus else read)
         except (DataError, DialectError) as error:
             why = str(error)
@@ -69,7 +84,7 @@ class Source:
     """An open file of rows: iterate over it once.
 
     Attributes:
-        reader: reads its rows; a row without marks of a dialect is read as most of the first rows are.
+        reader: reads its rows, see `Reader.beside`.
         error: why the file could not be read to its end. An error before the first row is raised at once instead.
     """
 
@@ -77,36 +92,23 @@ class Source:
         self, path: PathLike, dialect: str | None = None, text_column: str | None = None, limit: int | None = None
     ) -> None:
         self.error = ""
-        rows = read_rows(path, text_column)
+        rows = read_rows(path)
         head = [next(rows)]  # outside of `_whole`: a file without a single row is the caller's error
         rows = self._whole(rows)
         head += islice(rows, dialects.USUAL_OF - 1)
         if limit is not None and limit <= len(head):
             self.error = ""  # the file is broken only after the last row that is wanted
         self._rows = islice(chain(head, rows), limit)
-        self.reader = Reader(dialect, text_column)
-        if not dialect:
-            self.reader = replace(self.reader, usual=dialects.usual(self.reader(raw).trajectory for raw in head))
+        self.reader = Reader(dialect, text_column).beside(head)
 
     def __iter__(self) -> Iterator[Raw]:
         return self._rows
 
     def _whole(self, rows: Iterator[Raw]) -> Iterator[Raw]:
-        """The rows up to the first that cannot be read; `error` then says why."""
         try:
             yield from rows
         except DataError as error:
             self.error = str(error)
-
-
-def total_rows(paths: Iterable[Path], limit: int | None) -> int | None:
-    """How many rows will be read, for a progress bar; `None` where that is not quickly known."""
-    total = 0
-    for path in paths:
-        if (count := count_rows(path)) is None:
-            return None
-        total += min(count, limit or count)
-    return total
 
 
 def read_trajectories(
@@ -130,7 +132,7 @@ def read_trajectories(
         only: numbers of rows; the others are passed over.
         corpus: what was searched: evidence that it does not hold is left out, with an `Issue`.
 
-    Raises `DataError` when the file cannot be read (any more), is empty, or has none of the columns needed.
+    Raises `DataError` when the file cannot be read (any more), or is empty.
     """
     if dialect is not None:
         dialects.load(dialect)
@@ -160,12 +162,125 @@ def pick(
             yield row.number, row.trajectory
 
 
-def read_rows(path: PathLike, text_column: str | None = None) -> Iterator[Raw]:
-    """Yield the rows of a file without looking into them; `path` and errors as in `read_trajectories`."""
-    found = 0
-    for number, data in read_json(path, text_column, KNOWN_COLUMNS):
-        found += 1
-        # Stripped: an audit knows a row again in a file that was packed, or written on another system
-        yield Raw(number, blake2b(data.strip(), digest_size=16).hexdigest(), data)
-    if not found:
-        raise DataError(f"{called(path)}: no rows in it")
+def parse_row(
+    data: bytes,
+    dialect: str | None = None,
+    text_column: str | None = None,
+    usual: str | None = None,
+    fenced: bool = False,
+) -> Trajectory:
+    """Read one row's JSON; `usual` and `fenced` as in `dialects.parse`.
+
+    Raises `DataError` naming what is wrong (not JSON, no text, fields that are not a trajectory's), and `DialectError`
+    when its dialect is unknown, or none fits.
+
+    Example:
+        >>> row = {"question": "Where?", "output": "<think>So.</think><answer>Paris</answer>", "answers": "['Paris']"}
+        >>> found = parse_row(json.dumps(row).encode(), "search_r1")
+        >>> found.question, found.answer, found.answers
+        ('Where?', 'Paris', ('Paris',))
+    """
+    row = _decode(data)
+    if isinstance(row, str):
+        row = {"text": row}
+    if not isinstance(row, dict):
+        raise DataError(f"expected a JSON object, found {type(row).__name__}")
+    if text_column is None and _is_ours(row):  # a named column wins over our own fields
+        return _stored(row)
+    written = (None if text_column else formats.read(row)) or _written(row, text_column)
+    if isinstance(written, dict) and (_is_ours(written) or formats.read(written) is None):
+        return _annotated(_stored(written), row)
+    own = row.get("dialect")  # files may mix dialects, a column for each row's
+    name = dialect or (own if isinstance(own, str) and own else None)
+    return _annotated(dialects.parse(written, name, question=_question(row), fenced=fenced, usual=usual), row)
+
+
+def _decode(data: bytes) -> Any:
+    with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+        return msgspec.json.decode(data)
+    try:  # what strict JSON forbids but files still contain: NaN, a byte order mark, half a surrogate pair
+        text = json.dumps(json.loads(data), ensure_ascii=False)
+        return json.loads(text.encode("utf-8", "replace"))
+    except RecursionError:
+        raise DataError("not JSON that can be read: nested too deeply") from None
+    except ValueError as error:
+        cut = "" if data.endswith(b"\n") else "; the file ends in this row, which seems cut off"
+        raise DataError(f"not JSON ({error}){cut}") from None
+
+
+def _is_ours(row: Mapping[str, Any]) -> bool:
+    """Whether these are the fields of a `Trajectory`: others have columns named `steps`, too."""
+    steps = row.get("steps")
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        return False
+    return all(step.keys() <= _STEP for step in steps) and (any(steps) or bool(row.get("dialect") or row.get("text")))
+
+
+def _stored(row: Mapping[str, Any]) -> Trajectory:
+    """The trajectory whose fields these are; other columns beside them are left out."""
+    own = {name: value for name, value in row.items() if name in Trajectory.__struct_fields__}
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(own, Trajectory)
+    try:  # Parquet has `None` where a field was left out
+        return msgspec.convert(_without_none(own), Trajectory)
+    except msgspec.ValidationError as error:
+        raise DataError(f"not a trajectory: {error}") from None
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_none(item) for name, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value
+
+
+def _written(row: Mapping[str, Any], text_column: str | None) -> Any:
+    """What the agent wrote: a text, a list of messages, or a trajectory's own fields."""
+    named = (text_column,) if text_column else (*MESSAGES_COLUMNS, *TEXT_COLUMNS)
+    column = next((name for name in named if _is_written(row.get(name))), None)
+    if column is None:
+        if text_column in row:
+            raise DataError(f"column {text_column!r} holds no text")
+        missing = f"no column {text_column!r}" if text_column else "no column with messages or text"
+        hint = "" if text_column else f". {formats.refusal(row)}"
+        raise DataError(f"{missing}; it has: {', '.join(map(str, row)) or 'nothing'}{hint}")
+    value = row[column]
+    if not isinstance(value, list) or column in MESSAGES_COLUMNS:
+        return value
+    # trainers log a chat in two columns: what was asked, and what was sampled
+    return [*(first(row, PROMPT_COLUMNS, _is_messages) or ()), *value]
+
+
+def _is_written(value: Any) -> bool:
+    return (isinstance(value, str) and bool(value.strip())) or isinstance(value, dict) or _is_messages(value)
+
+
+def _is_messages(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _annotated(trajectory: Trajectory, row: Mapping[str, Any]) -> Trajectory:
+    """With the row's gold answers, id and question, where the trajectory itself has none."""
+    known: dict[str, Any] = {}
+    if (golds := row_answers(row)) and not trajectory.answers:
+        known["answers"] = golds
+    if (name := first(row, ID_COLUMNS)) is not None and not trajectory.id:
+        known["id"] = str(name)
+    if trajectory.question is None and (question := _question(row)) is not None:
+        known["question"] = question
+    return msgspec.structs.replace(trajectory, **known) if known else trajectory
+
+
+def _question(row: Mapping[str, Any]) -> str | None:
+    """The question's own column, or what the prompt asks last."""
+    if (asked := row_question(row)) is not None:
+        return asked
+    prompt = first(row, PROMPT_COLUMNS, _is_written)
+    if isinstance(prompt, list):
+        users = [item.get("content") for item in prompt if item.get("role") == "user"]
+        prompt = users[-1] if users else None
+    elif isinstance(prompt, str):
+        prompt = episode_start(prompt, "<tool_response>")[1] or prompt
+    if not isinstance(prompt, str):
+        return None
+    match = _ASKED.match(prompt)  # recipes put instructions and examples before it
+    return (match[1] if match else prompt).strip() or None

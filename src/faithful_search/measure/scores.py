@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
@@ -71,20 +72,20 @@ def read_scores(path: PathLike, at_most: int | None = None) -> Iterator[Line]:
 
     Raises `DataError` when the file cannot be read, or a line does not hold a row's scores.
     """
+    number = 0
     try:
         with Path(path).open("rb") as file:
-            for number, line in enumerate(islice(file, at_most), start=1):
-                try:
-                    found = LINE.decode(line)
-                except ValueError as error:
-                    raise DataError(f"{path}, line {number}: not a row's scores ({error})") from error
-                yield found
+            for line in islice(file, at_most):
+                number += 1
+                yield LINE.decode(line)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error}") from error
+    except ValueError as error:
+        raise DataError(f"{path}, line {number}: not a row's scores ({error})") from error
 
 
 class ScoreLog(Ledger):
-    """The open file. What an earlier run left in it is found by row and digest.
+    """The open file. What an earlier run left in it is found by the row's digest, wherever the row stands now.
 
     `rows` are those of this run, `places` where their lines begin: kept instead of the lines, which may be larger than
     memory.
@@ -93,30 +94,21 @@ class ScoreLog(Ledger):
     def __init__(self, path: Path, resume: bool = True) -> None:
         super().__init__(path, "audit", anew=not resume)
         self.rows, self.places = array("q"), array("q")
-        self._old: dict[int, tuple[str, int]] = {}
-        self._digests: dict[str, int] = {}
+        self._known: dict[str, int] = {}
         for place, data in self.read():
-            try:
+            with suppress(ValueError):  # a damaged line: its row is scored again
                 line = LINE.decode(data)
-            except ValueError:
-                continue  # damaged: the row is scored again
-            self._old.pop(line.row, None)  # also where the later line abstained: it is asked again
-            if line.complete:
-                self._old[line.row] = (line.digest, place)
-                self._digests[line.digest] = place
+                self._known.pop(line.digest, None)  # also where the later line abstained: it is asked again
+                if line.complete:
+                    self._known[line.digest] = place
 
     def holds(self, row: int, digest: str) -> bool:
         """Whether an earlier run scored this row completely; it then counts as a row of this run."""
-        known, place = self._old.get(row, (None, 0))
-        if known == digest:
-            self.rows.append(row)
-            self.places.append(place)
-            return True
-        if digest not in self._digests:
+        place = self._known.get(digest)
+        if place is None:
             return False
-        # The same row at another place: rows were added to or taken from the source
-        moved = {**msgspec.json.decode(self.line(self._digests[digest])), "row": row}
-        self.add([row], [msgspec.json.encode(moved) + b"\n"])
+        self.rows.append(row)
+        self.places.append(place)
         return True
 
     def add(self, rows: Sequence[int], lines: Sequence[bytes]) -> None:
@@ -130,10 +122,16 @@ class ScoreLog(Ledger):
         Where this run saw the `whole` source, lines of other rows are of a source that has changed, and go; otherwise
         they follow at the end.
         """
-        order = np.array(self.places)[np.argsort(self.rows)]
-        if self._old and not whole:
-            read = set(self.rows)
-            rest = [place for row, (_, place) in sorted(self._old.items()) if row not in read]
-            order = np.concatenate([order, np.array(rest, dtype=np.int64)])
-        if len(order) != self.count or not (np.diff(order) > 0).all():
-            self.replace(map(int, order))
+        if not self._known and self.count == len(self.places):
+            return  # a first run, whose lines are in order
+        rows, places = set(self.rows), set(self.places)
+        others = [] if whole else [place for place in sorted(self._known.values()) if place not in places]
+        rest = (line for line in map(self.line, others) if LINE.decode(line).row not in rows)
+        self.replace(chain((self._numbered(self.rows[at], self.places[at]) for at in np.argsort(self.rows)), rest))
+
+    def _numbered(self, row: int, place: int) -> bytes:
+        """The line at this place as that of the row, which may stand elsewhere than when it was scored."""
+        line = self.line(place)
+        if line.startswith(b'{"row":%d,' % row):
+            return line
+        return msgspec.json.encode({**msgspec.json.decode(line), "row": row}) + b"\n"

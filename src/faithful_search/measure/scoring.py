@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,13 +16,15 @@ from ..inference.base import Generator
 from ..judges import Judge, Pair, Request, Verdict, Writer, is_lexical
 from ..rewards import Reward, Score
 from ..rewards.judged import JudgedReward
-from ..trajectory import Trajectory
 from . import metrics
 from .behaviour import tool_counts
 from .failures import told
-from .rows import READER, Raw, Reader, Row
+from .files import Raw
+from .rows import READER, Reader, Row
 from .settings import How
 
+T = TypeVar("T")
+R = TypeVar("R")
 ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
 """Writes numbers and arrays of numpy as Python's, whatever else JSON has no form for as text."""
 _TOLD = ("id", "question", "answer", "answers", "dialect", "stop_reason")
@@ -36,6 +38,19 @@ def open_policy(policy: str, what: str, trust_remote_code: bool = False) -> Gene
     except ImportError as error:
         raise ConfigError(f"{what} needs {error.name}: pip install 'faithful-search[train]'") from error
     return open_generator(policy, trust_remote_code=trust_remote_code)
+
+
+def each(function: Callable[[Sequence[T]], list[R]], items: Sequence[T], instead: Callable[[Exception], R]) -> list[R]:
+    """The function of all items at once; when it fails, of each alone, with `instead` for those that it fails on.
+
+    So an item that a metric cannot score costs the others nothing.
+    """
+    try:
+        return function(items)
+    except Exception as error:
+        if len(items) == 1:
+            return [instead(error)]
+        return [found for item in items for found in each(function, [item], instead)]
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -55,7 +70,8 @@ class Batch(msgspec.Struct, frozen=True):
 class Scorer:
     """What is measured, and how. A judge is asked about all pairs of a batch at once, each different one once.
 
-    Pickled it travels to the processes that score; each makes its own rewards when the first batch comes.
+    Pickled it travels to the processes that score; each makes its own rewards when the first batch comes. `knobs` are
+    fields of the rewards.
     """
 
     metrics: tuple[str, ...]
@@ -63,24 +79,26 @@ class Scorer:
     how: How = "squad"
     policy: Generator | None = None
     reader: Reader = READER
+    knobs: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def shared(self) -> _Shared | None:
         """The judge, where it is a model and not a comparison of words."""
-        if self.judge is None or is_lexical(self.judge):
-            return None
-        return _Shared(self.judge)
+        return None if self.judge is None or is_lexical(self.judge) else _Shared(self.judge)
 
     @cached_property
     def rewards(self) -> dict[str, Reward]:
         """The rewards by the names of their results."""
         bound = {} if self.policy is None else {"policy": self.policy}
-        loaded = (metrics.load(name, self.shared or self.judge, self.how) for name in self.metrics)
+        loaded = (metrics.load(name, self.shared or self.judge, self.how, **self.knobs) for name in self.metrics)
         return {name: reward.bind(**bound) for own in loaded for name, reward in own.items()}
 
     def score(self, batch: Sequence[Raw]) -> Batch:
         """One line a row. Raises nothing that a row or a metric did."""
-        rows = [self.reader(raw) for raw in batch]
+        return self.score_rows([self.reader(raw) for raw in batch])
+
+    def score_rows(self, rows: Sequence[Row]) -> Batch:
+        """The same for rows that were read."""
         read = [row.trajectory for row in rows if row.trajectory is not None]
         if self.shared is not None:
             self.shared.forget()
@@ -89,45 +107,49 @@ class Scorer:
                 # All pairs at once, row by row, so that a judge that dies on the way leaves whole rows
                 pairs = zip(*[reward.pairs_batch(read) for reward in judged], strict=True)
                 asked = (item for row in pairs for own in row for item in own)
-                self.shared.learn([item.pair for item in asked if item.settled is None])
+                self.shared.judge_batch([item.pair for item in asked if item.settled is None])
         # Iterators, since the columns have no entry for rows that could not be read
-        columns = {name: iter(_column(reward, read)) for name, reward in self.rewards.items()}
+        columns = {
+            name: iter(each(reward.score_batch, read, partial(_failed, reward.name)))
+            for name, reward in self.rewards.items()
+        }
         records = [self._record(row, columns) for row in rows]
-        lines = []
-        for record in records:
-            try:
-                lines.append(ENCODER.encode(record) + b"\n")
-            except (TypeError, ValueError) as error:  # a judge's reason may hold half a surrogate pair
-                record["error"] = f"its scores have no JSON form ({error})"
-                lines.append(ENCODER.encode({name: record[name] for name in ("row", "digest", "error")}) + b"\n")
+        lines = [_line(record) for record in records]
         cells = [record.get("scores", {}).values() for record in records]
-        return Batch(
-            [row.number for row in rows],
-            lines,
-            sum(any(cell["parts"].get("abstained") for cell in own) for own in cells),
-            sum("error" in record for record in records),
-            self.shared.refusal if self.shared is not None else "",
-        )
+        abstained = sum(any(cell["parts"].get("abstained") for cell in own) for own in cells)
+        unread = sum("error" in record for record in records)
+        return Batch([row.number for row in rows], lines, abstained, unread, self.shared.refusal if self.shared else "")
 
     def _record(self, row: Row, columns: Mapping[str, Iterator[Score]]) -> dict[str, Any]:
         """The row's line; takes its own scores off the columns."""
         trajectory = row.trajectory
         if trajectory is None:
             return {"row": row.number, "digest": row.digest, "error": row.error}
+        scores = {name: (self.rewards[name], next(column)) for name, column in columns.items()}
         return {
             "row": row.number,
             "digest": row.digest,
             **{name: getattr(trajectory, name) for name in _TOLD},
-            "scores": {name: shown(self.rewards[name], next(column)) for name, column in columns.items()},
+            "scores": {
+                name: {"value": reward.measure(score), "why": score.why, "parts": score.parts}
+                for name, (reward, score) in scores.items()
+            },
             "tools": dict(sorted(tool_counts([trajectory]).items())),
             "evidence": sum(len(step.evidence) for step in trajectory.steps),
             "issues": dict(sorted(Counter(issue.kind for issue in trajectory.all_issues()).items())),
         }
 
 
-def shown(reward: Reward, score: Score) -> dict[str, Any]:
-    """A score as it is written down: its value as a measurement, the reason, the parts."""
-    return {"value": reward.measure(score), "why": score.why, "parts": score.parts}
+def _failed(name: str, error: Exception) -> Score:
+    return Score(None, f"failed: {told(name, error)}", {"abstained": True})
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    try:
+        return ENCODER.encode(record) + b"\n"
+    except (TypeError, ValueError) as error:  # a judge's reason may hold half a surrogate pair
+        record["error"] = f"its scores have no JSON form ({error})"
+        return ENCODER.encode({name: record[name] for name in ("row", "digest", "error")}) + b"\n"
 
 
 class _Shared:
@@ -147,9 +169,9 @@ class _Shared:
         """Make room for the next batch."""
         self.refusal = ""
         self._verdicts: dict[Pair, Verdict] = {}
-        self._texts: dict[tuple[str, tuple[tuple[str, str], ...]], str | None] = {}
+        self._texts: dict[str, str | None] = {}
 
-    def learn(self, pairs: Sequence[Pair]) -> None:
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """Ask about the pairs that are new, all at once."""
         new = [pair for pair in dict.fromkeys(pairs) if pair not in self._verdicts]
         try:
@@ -158,24 +180,11 @@ class _Shared:
             self.refusal = str(error)
             verdicts = [Verdict(None, None, str(error), self.name)] * len(new)
         self._verdicts.update(zip(new, verdicts, strict=True))
-
-    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        self.learn(pairs)
         return [self._verdicts[pair] for pair in pairs]
 
     def _write(self, writer: Writer, requests: Sequence[Request]) -> list[str | None]:
-        keys = [(request.prompt, tuple(sorted(request.fields.items()))) for request in requests]
-        new = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._texts}
+        asked = {str(request): request for request in requests}  # `Request` cannot be hashed
+        new = {key: request for key, request in asked.items() if key not in self._texts}
         if new:
             self._texts.update(zip(new, writer.write_batch(list(new.values())), strict=True))
-        return [self._texts[key] for key in keys]
-
-
-def _column(reward: Reward, trajectories: Sequence[Trajectory]) -> list[Score]:
-    """The batch's scores. When it fails each row is scored by itself, and the one that fails abstains."""
-    try:
-        return reward.score_batch(trajectories)
-    except Exception as error:  # a metric that fails on a row must not cost the others
-        if len(trajectories) != 1:
-            return [score for trajectory in trajectories for score in _column(reward, [trajectory])]
-        return [Score(None, f"failed: {told(reward.name, error)}", {"abstained": True})]
+        return [self._texts[str(request)] for request in requests]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -149,13 +149,13 @@ def read_audit(folder: Path) -> Audit:
     return Audit.from_dict(msgspec.json.decode((folder / SUMMARY).read_bytes()))
 
 
-def summarize(scores: PathLike, rows: int, bounds: Mapping[str, tuple[float, float]], **known: Any) -> Audit:
-    """Sum up the first `rows` lines of a `scores.jsonl`; memory grows by a few numbers a row, not with its text.
+def summarize(lines: Iterable[Line], bounds: Mapping[str, tuple[float, float]], **known: Any) -> Audit:
+    """Sum up the lines of a `scores.jsonl`; memory grows by a few numbers a row, not with its text.
 
     `bounds` are what each metric's values can be, for the intervals; `known` are further fields of `Audit`.
     """
     tally = _Tally()
-    for line in read_scores(scores, rows):
+    for line in lines:
         tally.add(line)
     limits = {"calls": (0.0, math.inf), **bounds}
     numbers = Counter(tally.written).most_common()

@@ -32,11 +32,14 @@ def explain(
     """
     golds = [line.strip() for line in reference.splitlines() if line.strip()]
     try:
-        columns = {"predictions": [text], "references": [golds or None], "questions": [question.strip() or None]}
+        columns: dict[str, Any] = {
+            "predictions": [text],
+            "references": [golds or None],
+            "questions": [question.strip() or None],
+        }
         result = metric.compute(**columns, details=True, **settings)
     except FaithfulSearchError as error:
         return str(error), []  # the page shows what is wrong in place of the summary
-    assert result is not None  # only other processes of a distributed run get none
     found = result["details"][0]
     rows = [
         [name, "does not apply" if score["value"] is None else f"{score['value']:.3f}", score["why"]]

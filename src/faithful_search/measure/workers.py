@@ -32,7 +32,7 @@ def progress_bar(**settings: Any) -> Any:
     """A progress bar, shown on a terminal only."""
     from tqdm.auto import tqdm
 
-    return tqdm(disable=None, **settings)
+    return tqdm(**{"disable": None, **settings})
 
 
 def in_order(function: Callable[[T], R], batches: Iterator[T], workers: int) -> Iterator[R]:

@@ -1,51 +1,42 @@
-"""Files of results: each appears under its name only when it is complete, and holds no secret."""
+"""Files of results: each appears under its name only when it is complete, and JSON holds no secret."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
 from ..errors import DataError
-from ..wire import files
+from ..wire.files import replacing
 from ..wire.redact import redact
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, which takes the place of `path` when all went well. Raises what writing raises."""
-    with files.replacing(path) as partial, partial.open("wb") as file:
-        yield file
+def write_whole(path: Path, data: bytes) -> Path:
+    """Put this into the file, whose folder is made. Raises `DataError` when it cannot be written."""
+    results_folder(path.parent)
+    try:
+        with replacing(path) as partial:
+            partial.write_bytes(data)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error}") from error
+    return path
 
 
 def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> Path:
     """Write JSON, without secrets (`wire.redact`); evaluations, estimates and other values in it become dictionaries.
 
-    Raises `DataError` for a value that JSON has no form for, NaN included, and `OSError` when it cannot be written.
+    Raises `DataError` for a value that JSON has no form for, NaN included, and when it cannot be written.
     """
-    path = Path(path)
     try:
         plain = redact(dict(metrics))
         text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False, default=lambda one: redact(_plain(one)))
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}: these metrics are not JSON ({error})") from error
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        file.write(f"{text}\n".encode(errors="replace"))  # the name of a file need not be UTF-8
-    return path
-
-
-def write_result(path: Path, result: Mapping[str, Any]) -> None:
-    """`write_metrics` for what a command leaves. Raises `DataError` when it cannot be written."""
-    try:
-        write_metrics(path, result)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error}") from error
+    return write_whole(Path(path), f"{text}\n".encode(errors="replace"))  # the name of a file need not be UTF-8
 
 
 def results_folder(out: Path) -> Path:

@@ -1,23 +1,360 @@
 """Can the judge be trusted? Judges against people's labels, and against each other.
 
-`labelled` reads labelled pairs and splits them, `judges` names the judges, `run` asks them, `audits` compares what two
-audits recorded, `statistics` compares verdicts, `table` shows it.
+`run` asks judges about the labelled pairs that `labelled` reads and splits, `from_scores` takes what audits recorded;
+both give an `Agreement`, whose figures `statistics` computes, source by source.
 """
 
-from .audits import from_scores, is_scores
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...errors import ConfigError, DataError
+from ...judges import Judge, Verdict, prompting
+from ...trajectory import read_lines
+from ..files import PathLike
+from ..ledger import Records, ask_in_parts
+from ..report import aligned, interval
+from ..stats import DRAWS, Estimate
+from ..workers import progress_bar
+from ..writing import results_folder, write_metrics
+from . import statistics
 from .judges import parse_judge, parse_judges
 from .labelled import Labelled, load, sample
-from .run import run
-from .table import Agreement
+from .statistics import Bin
 
-__all__ = [
-    "Agreement",
-    "Labelled",
-    "from_scores",
-    "is_scores",
-    "load",
-    "parse_judge",
-    "parse_judges",
-    "run",
-    "sample",
-]
+__all__ = ["Agreement", "Labelled", "from_scores", "is_scores", "load", "parse_judge", "parse_judges", "run", "sample"]
+
+CHUNK = 64  # pairs: what a killed run loses at most
+VERDICTS, RESULT = "verdicts.jsonl", "agreement.json"
+ALL = "all"
+_Key = tuple[str, int, str]
+"""A row's digest, how often that digest came before, and the metric."""
+_HEADER = ["judge", "labels", "pairs", "true", "agreement [95% CI]", "κ", "AUROC", "ECE (bins)", "Brier", "abstained"]
+
+
+class Rated(NamedTuple):
+    """A pair: where it is from, the group that it is resampled with, its label where there is one, all verdicts."""
+
+    source: str
+    group: str
+    truth: bool | None
+    verdicts: Mapping[str, Verdict]
+
+
+class Against(msgspec.Struct, frozen=True):
+    """One judge beside the labels of one source; `true` is the share of labels that are, over the pairs it judged."""
+
+    judge: str
+    source: str
+    pairs: int
+    abstained: int
+    true: float | None
+    agreement: Estimate
+    kappa: Estimate
+    auroc: Estimate
+    calibration: Estimate
+    brier: Estimate
+    bins: int
+
+    @property
+    def cells(self) -> list[str]:
+        """Its line of the table."""
+        true = "-" if self.true is None else f"{self.true:.2f}"
+        shown = [interval(estimate) for estimate in (self.agreement, self.kappa, self.auroc)]
+        error = f"{interval(self.calibration)} ({self.bins})"
+        brier = interval(msgspec.structs.replace(self.brier, low=None))  # without its interval: the line is long enough
+        return [self.judge, self.source, str(self.pairs), true, *shown, error, brier, str(self.abstained)]
+
+
+class Between(msgspec.Struct, frozen=True):
+    """Two judges on the pairs of one source that both judged."""
+
+    first: str
+    second: str
+    source: str
+    agreement: Estimate
+    kappa: Estimate
+
+
+class Agreement(msgspec.Struct, frozen=True):
+    """What was measured. `among` is Fleiss' κ of all judges by source; `curves` what a calibration plot draws."""
+
+    judges: tuple[str, ...]
+    against: list[Against]
+    between: list[Between]
+    among: dict[str, Estimate]
+    curves: dict[str, list[Bin]]
+    settings: dict[str, Any]
+
+    def table(self) -> str:
+        """Text to read: judges against labels, then judges against each other."""
+        parts = [aligned([_HEADER, *(row.cells for row in self.against)])] if self.against else []
+        for source, fleiss in self.among.items():
+            found = {(row.first, row.second): row.kappa for row in self.between if row.source == source}
+            rows = [
+                [one, *(interval(found[one, other]) if (one, other) in found else "" for other in self.judges[1:])]
+                for one in self.judges[:-1]
+            ]
+            last = f"Fleiss' κ of {len(self.judges)} judges: {interval(fleiss)} (n={fleiss.n})"
+            parts.append(f"{aligned([[f'κ, {source}', *self.judges[1:]], *rows])}\n{last}")
+        return "\n\n".join(parts)
+
+
+def run(
+    rows: Sequence[Labelled],
+    judges: Mapping[str, Judge],
+    out: PathLike,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    draws: int = DRAWS,
+    progress: bool = True,
+) -> Agreement:
+    """Ask every judge about every row and compare the verdicts with the labels and with each other.
+
+    Verdicts are appended to `OUT/verdicts.jsonl` as they come; a later run into the same directory asks only about what
+    is missing there or was abstained from. `OUT/agreement.json` appears when all is done.
+
+    Args:
+        rows: of `load`.
+        judges: by their names in the results, see `parse_judge`.
+        out: a directory.
+        limit: the most rows of each source, chosen by `seed`.
+        seed, draws: of the sample and the bootstrap.
+        progress: show a bar (on a terminal).
+
+    Raises:
+        JudgeError: when a judge cannot be asked at all; what was judged before is kept.
+        DataError: without rows, or when `out` cannot be written.
+    """
+    if not judges:
+        raise ConfigError("name at least one judge")
+    rows = list(rows) if limit is None else sample(rows, limit, seed)
+    if not rows:
+        raise DataError("no labelled rows to judge")
+    with _Verdicts(results_folder(Path(out)) / VERDICTS, "agreement", _Line) as kept:
+        found = {name: _judge_all(name, judge, rows, kept, progress) for name, judge in judges.items()}
+    rated = [
+        Rated(row.source, row.group, row.label, {name: verdicts[at] for name, verdicts in found.items()})
+        for at, row in enumerate(rows)
+    ]
+    settings = {"judges": {name: judge.name for name, judge in judges.items()}, "limit": limit}
+    return _measured(rated, settings, draws, seed, out)
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """A line of `verdicts.jsonl`; `by` is what the judge calls itself, `pair` a digest of what it read."""
+
+    judge: str
+    by: str
+    pair: str
+    id: str
+    p: float | None
+    label: bool | None
+    why: str = ""
+
+
+class _Verdicts(Records[_Line]):
+    """The open `verdicts.jsonl`: what judges said, by judge and pair.
+
+    One file may hold the verdicts of many judges: a judge of another name or prompt has other keys.
+    """
+
+    def __init__(self, *opened: Any) -> None:
+        self.known: dict[tuple[str, str, str], Verdict] = {}
+        super().__init__(*opened)
+
+    def note(self, value: _Line) -> None:
+        # a verdict that abstains is asked about again by the next run
+        self.known[value.judge, value.by, value.pair] = Verdict(value.p, value.label, value.why, value.by)
+
+
+def _judge_all(name: str, judge: Judge, rows: Sequence[Labelled], kept: _Verdicts, progress: bool) -> list[Verdict]:
+    """The judge's verdict on each row, those that are known and those that it is asked for."""
+    # by the judge's own name too: the same NAME may stand for another model or prompt in a later run
+    keys = [(name, judge.name, _digest(row)) for row in rows]
+    different = dict(zip(keys, rows, strict=True))
+    missing = [(key, row) for key, row in different.items() if key not in kept.known or kept.known[key].abstained]
+    with progress_bar(
+        total=len(different),
+        initial=len(different) - len(missing),
+        desc=name,
+        unit="pair",
+        disable=None if progress else True,
+    ) as bar:
+        for answered in ask_in_parts(judge, missing, lambda item: item[1].pair, CHUNK):
+            kept.add([_Line(*key, row.id, own.p, own.label, own.why) for (key, row), own in answered])
+            bar.update(len(answered))
+    return [kept.known[key] for key in keys]
+
+
+def _digest(row: Labelled) -> str:
+    """Of what a judge reads, the prompt's version included: what changed is asked about again."""
+    text = json.dumps([row.premise, row.hypothesis, row.question, prompting.load(row.task).digest])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def from_scores(
+    paths: Sequence[PathLike],
+    out: PathLike | None = None,
+    labels: PathLike | None = None,
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
+) -> Agreement:
+    """Compare the judges of two or more audits of the same trajectories, pair by pair.
+
+    Pairs are matched by the digest of their row, the metric (`info_think_lexical` and `info_think_faithfulness` are the
+    same pairs) and their place in it. A row is left out of a metric when a file lacks it or holds another number of
+    pairs; `settings` says how many pairs that were. Whole rows are resampled.
+
+    Args:
+        paths: `scores.jsonl` files.
+        out: where `agreement.json` is written; nowhere without it.
+        labels: a `scores.jsonl` whose pairs carry a person's labels.
+
+    Raises:
+        DataError: for a file that is not a `scores.jsonl`, and when no pair is in all files.
+        ConfigError: for fewer than two files, or the same one twice.
+    """
+    files = [*paths, *([] if labels is None else [labels])]
+    if len(files) < 2:
+        raise ConfigError("give two or more scores.jsonl files, or one and a labelled one")
+    if len({Path(path).resolve() for path in paths}) < len(paths):
+        raise ConfigError("the same scores.jsonl is given twice")
+    read = [_recorded(path) for path in files]
+    names, found = [f"{path}" for path in files], [pairs for _, pairs in read]
+    places = [
+        (key, number)
+        for key, own in found[0].items()
+        if all(len(other.get(key, ())) == len(own) for other in found)
+        for number in range(len(own))
+    ]
+    if not places:
+        raise DataError(f"no judged pair is in all of: {', '.join(names)}; audit the same file")
+    judges = [judge for judge, _ in read[: len(paths)]]
+    # audits by the same judge, or by none that has a name, are told apart by their files
+    if not all(judges) or len(set(judges)) < len(judges):
+        judges = names[: len(paths)]
+    rated = []
+    for key, number in places:
+        verdicts = [pairs[key][number] for pairs in found]
+        truth = None if labels is None else verdicts.pop().label
+        digest, _, metric = key
+        rated.append(Rated(metric, digest, truth, dict(zip(judges, verdicts, strict=True))))
+    left_out = {name: sum(map(len, pairs.values())) - len(places) for name, pairs in zip(names, found, strict=True)}
+    return _measured(rated, {"files": names, "left_out": left_out}, draws, seed, out)
+
+
+def is_scores(path: PathLike) -> bool:
+    """Whether the file's first line is one of an audit's `scores.jsonl`."""
+    with suppress(DataError, msgspec.MsgspecError, UnicodeError):
+        for _, line in read_lines(path):
+            return "digest" in msgspec.json.decode(line, type=dict[str, Any])
+    return False
+
+
+class _Pair(msgspec.Struct, frozen=True):
+    """What a score keeps of a judged pair; a settled one needed no judge, so it says nothing about one."""
+
+    label: bool | None
+    p: float | None = None
+    settled: bool = False
+
+
+class _Parts(msgspec.Struct, frozen=True):
+    judge: str = ""
+    pairs: list[_Pair] = []
+
+
+class _Score(msgspec.Struct, frozen=True):
+    parts: _Parts = _Parts()
+
+
+class _Scored(msgspec.Struct, frozen=True):
+    """What is needed of a line of scores.jsonl."""
+
+    row: int
+    digest: str
+    scores: dict[str, _Score] = {}
+
+
+def _recorded(path: PathLike) -> tuple[str, dict[_Key, list[Verdict]]]:
+    """The judges' names, and their verdicts on the pairs of each row and metric."""
+    decode = msgspec.json.Decoder(_Scored).decode
+    rows: dict[int, _Scored] = {}
+    for number, data in read_lines(path):
+        try:
+            line = decode(data)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise DataError(f"{path}, row {number}: not a line of an audit's scores.jsonl ({error})") from error
+        rows[line.row] = line  # in the file of an audit that is not finished a later line stands for the earlier ones
+    pairs: dict[_Key, list[Verdict]] = {}
+    seen: Counter[str] = Counter()
+    judges: dict[str, None] = {}
+    for line in rows.values():
+        for name, score in line.scores.items():
+            if name.endswith("_sub_em") or not score.parts.pairs:
+                continue  # strings are compared there, no judge is asked
+            metric = name.removesuffix("_lexical").removesuffix("_faithfulness")
+            asked = [Verdict(pair.p, pair.label) for pair in score.parts.pairs if not pair.settled]
+            pairs[line.digest, seen[line.digest], metric] = asked
+            # a prompted judge's name goes on with its prompts, which differ from metric to metric
+            judges[score.parts.judge.partition(" ")[0]] = None
+        seen[line.digest] += 1  # a file may hold the same trajectory several times
+    return " + ".join(judges), pairs
+
+
+def _measured(
+    pairs: Sequence[Rated], settings: Mapping[str, Any], draws: int, seed: int, out: PathLike | None
+) -> Agreement:
+    """Every statistic, for each source and, where there are several, for all pairs together."""
+    judges = tuple(pairs[0].verdicts)
+    labelled = any(pair.truth is not None for pair in pairs)
+    sources = dict(Counter(pair.source for pair in pairs))
+    how = {"draws": draws, "seed": seed}
+    result = Agreement(judges, [], [], {}, {}, {**settings, **how, "bins": statistics.BINS, "pairs": sources})
+    for source in [*sources, *([ALL] if len(sources) > 1 else [])]:
+        part = [pair for pair in pairs if source in (ALL, pair.source)]
+        truth, groups = [pair.truth for pair in part], [pair.group for pair in part]
+        said = {judge: [pair.verdicts[judge].label for pair in part] for judge in judges}
+        for judge in judges if labelled else ():
+            p = [pair.verdicts[judge].p for pair in part]
+            judged = [
+                label for label, own in zip(truth, said[judge], strict=True) if own is not None and label is not None
+            ]
+            # the last source is all of them, whose curves are drawn
+            result.curves[judge] = statistics.reliability(truth, p)
+            result.against.append(
+                Against(
+                    judge=judge,
+                    source=source,
+                    pairs=len(judged),
+                    abstained=said[judge].count(None),
+                    true=sum(judged) / len(judged) if judged else None,
+                    agreement=statistics.agreement_rate(truth, said[judge], groups, **how),
+                    kappa=statistics.cohen_kappa(truth, said[judge], groups, **how),
+                    auroc=statistics.auroc(truth, p, groups, **how),
+                    calibration=statistics.calibration_error(truth, p, groups, **how),
+                    brier=statistics.brier(truth, p, groups, **how),
+                    bins=len(result.curves[judge]),
+                )
+            )
+        for one, other in combinations(judges, 2):
+            alike = statistics.agreement_rate(said[one], said[other], groups, **how)
+            kappa = statistics.cohen_kappa(said[one], said[other], groups, **how)
+            result.between.append(Between(one, other, source, alike, kappa))
+        if len(judges) > 1:
+            result.among[source] = statistics.fleiss_kappa([*said.values()], groups, **how)
+    if out is not None:
+        write_metrics(Path(out) / RESULT, msgspec.to_builtins(result))
+    return result

@@ -27,7 +27,8 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
         DataError: for a PATH that holds no labels.
     """
     kind, _, model = spec.partition(":")
-    name = f"{kind}:{model.removesuffix('/pairs.jsonl').rstrip('/').rsplit('/', 1)[-1]}" if model else kind
+    served, _, url = model.rpartition("@") if kind == "endpoint" else (model, "", "")
+    name = f"{kind}:{served.removesuffix('/pairs.jsonl').rstrip('/').rsplit('/', 1)[-1]}" if model else kind
     if spec == "containment":
         return spec, LexicalJudge()
     if kind == "lexical" and model:
@@ -36,14 +37,13 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
         return name, RecordedJudge.of(load(model))
     if kind == "remote":  # its model is the server's business
         return spec, load_judge(kind, url=model)
-    if kind != "endpoint":
-        knobs = {"trust_remote_code": True} if trust_remote_code and kind != "lexical" else {}
-        return name, load_judge(kind, model or None, **knobs)
-    served, _, url = model.rpartition("@")
-    if not served or not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{spec!r}: expected endpoint:MODEL@URL with an http(s) URL")
-    # Several claims in one request bring no probabilities, which calibration needs
-    return f"{kind}:{served.rstrip('/').rsplit('/', 1)[-1]}", load_judge(kind, served, url=url, together=False)
+    if kind == "endpoint":
+        if not served or not url.startswith(("http://", "https://")):
+            raise ConfigError(f"{spec!r}: expected endpoint:MODEL@URL with an http(s) URL")
+        # Several claims in one request bring no probabilities, which calibration needs
+        return name, load_judge(kind, served, url=url, together=False)
+    knobs = {"trust_remote_code": True} if trust_remote_code and kind != "lexical" else {}
+    return name, load_judge(kind, model or None, **knobs)
 
 
 def parse_judges(specs: Iterable[str], trust_remote_code: bool = False) -> dict[str, Judge]:

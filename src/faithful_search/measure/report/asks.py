@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from ..invented import NOT_IN_CORPUS
 from ..metrics import direction
@@ -14,41 +17,7 @@ if TYPE_CHECKING:
 LEXICAL = "words are compared, which is no judge"
 WARNING = f"{LEXICAL}: on 23 thoughts, info_think_lexical agreed with a reader on 14 (κ −0.21)"
 """What must stand where a number stands that rests on the comparison of words."""
-_RESULTS = {
-    "exact_match": ("is the answer a gold answer?", ""),
-    "f1": ("how many words do answer and gold answer share?", ""),
-    "sub_em": ("does the answer contain a gold answer?", "answers contain a gold answer"),
-    "answer_correctness": ("does the judge find the answer right?", "answers are right"),
-    "answer_support": (
-        "are the answer's claims supported by the cited, or else the retrieved, evidence?",
-        "what answers claim is supported by the evidence",
-    ),
-    "citation_validity": ("do the citations hold, step by step?", "citations hold"),
-    "evidence_sensitivity": ("would the policy's verdict change if the evidence did?", ""),
-    "info_think": ("does each thought consider what was just retrieved?", "thoughts consider what was just retrieved"),
-    "think_search": ("does each call follow from its thought?", "calls follow from their thoughts"),
-    "think_answer": ("does the answer follow from the last thought?", "answers follow from the last thought"),
-    "think_answer_sub_em": ("does the last thought contain the answer?", "last thoughts contain the answer"),
-    "protocol_format": ("is it written as its protocol asks?", ""),
-    "repeated_calls": ("which share of the calls was made before?", "calls were not made before"),
-    "unused_evidence": (
-        "which share of the calls returned evidence that nothing later takes up?",
-        "what calls return is taken up later",
-    ),
-    "uncited_evidence": (
-        "which share of the calls returned evidence that nothing later cites?",
-        "what calls return is cited later",
-    ),
-    "query_from_question": ("which share of what calls name stood in the question first?", ""),
-    "query_from_evidence": ("which share of what calls name stood in evidence first?", ""),
-    "query_from_thought": (
-        "which share of what calls name did the agent bring up itself?",
-        "what calls name stood in the question or in evidence",
-    ),
-    "answered": ("is there an answer?", ""),
-    "answered_forced": ("was the answer opened for the agent?", ""),
-    "calls": ("how many calls does an episode make?", ""),
-}
+_RESULTS: dict[str, tuple[str, str]] = msgspec.json.decode((files(__package__) / "results.json").read_bytes())
 """By result, what it asks; and what is so, where it is good, in an audit's summary (nothing: it does not name it)."""
 _HOW = {
     "_lexical": LEXICAL,

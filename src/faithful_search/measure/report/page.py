@@ -24,15 +24,14 @@ import msgspec
 from ... import __version__
 from ...errors import DataError
 from ...trajectory import Trajectory
-from ..comparison import Change, Comparison, Side, changes
+from ..comparison import Comparison, Side, changes
 from ..files import PathLike
 from ..metrics import LOWER_IS_BETTER
 from ..stats import Estimate
 from ..summary import Audit
-from ..writing import replacing
+from ..writing import write_whole
 from .asks import asks, extremes, sentences
-from .rollout import ROW, Scored, environment, fields, page_file
-from .tables import EMPTY
+from .rollout import ROW, Marked, environment, fields, page_file
 
 REPORT = "report.html"
 BINS = 20
@@ -40,16 +39,22 @@ PAGE = 10_000_000
 """Characters of all texts on a page."""
 
 
+class Scored(msgspec.Struct, frozen=True):
+    """What is shown of one line of scores.jsonl."""
+
+    row: int
+    scores: dict[str, Marked] = {}
+
+
 def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tuple[int, Trajectory]]) -> Path:
     """Write the page of an audit and its `scores.jsonl`; it appears under its name only when complete.
 
     `rollouts` are the trajectories to show, with the number of their row. Raises `DataError` when the scores cannot be
-    read, `OSError` when the page cannot be written.
+    read, or the page cannot be written.
     """
     shown = list(rollouts)
     values, rows = _read(Path(scores), {row for row, _ in shown}, audit.n + audit.errors)
-    script = page_file("script.js")
-    limits = {"calls": (0.0, math.inf), **audit.bounds}
+    limits = {**dict.fromkeys({*audit.rows, *values}, (0.0, 1.0)), "calls": (0.0, math.inf), **audit.bounds}
     share = min(ROW, PAGE // max(1, len(shown)))
     best, worst = extremes(audit) or (None, None)
     # what a sentence speaks of, as the page's script filters and orders by it
@@ -58,17 +63,14 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
     for _, trajectory in shown:
         for issue in trajectory.all_issues():
             examples.setdefault(issue.kind, issue.why)
-    return render(
-        Path(path),
+    return _render(
+        path,
         "template.html",
-        page_file("rollout.css") + page_file("style.css"),
         audit=audit,
-        script=script,
-        script_hash=digest(script),
         title=Path(str(audit.settings.get("source", "trajectories"))).name,
         told=[(sentence, views.get(sentence.partition(":")[0])) for sentence in sentences(audit)],
-        metrics=[(name, asks(name), row, _bar(row, limits.get(name, (0.0, 1.0)))) for name, row in audit.rows.items()],
-        histograms=[_histogram(name, column, limits.get(name, (0.0, 1.0))) for name, column in values.items()],
+        bars={name: _bar(row, limits[name]) for name, row in audit.rows.items()},
+        histograms=[_histogram(name, column, limits[name]) for name, column in values.items()],
         examples=examples,
         lower=sorted(LOWER_IS_BETTER),
         rollouts=[fields(row, trajectory, rows[row].scores if row in rows else {}, share) for row, trajectory in shown],
@@ -78,34 +80,23 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
 def write_comparison(path: PathLike, found: Comparison, sides: Sequence[Side]) -> Path:
     """Write the page. Questions link to their rows in the audits' own reports, where these lie.
 
-    Raises `OSError` when the page cannot be written.
+    Raises `DataError` when the page cannot be written.
     """
-    path = Path(path)
     reports = []  # of each audit its report's address, seen from the page
     for side in sides:
         report = Path(side.folder) / REPORT
         known = side.rows and report.is_file()
-        reports.append(quote(Path(os.path.relpath(report, path.parent)).as_posix()) if known else None)
-    header, *rows = found.table()
-    return render(
+        reports.append(quote(Path(os.path.relpath(report, Path(path).parent)).as_posix()) if known else None)
+    header, *table = found.table()
+    return _render(
         path,
         "comparison.html",
-        page_file("style.css"),
         found=found,
         header=header,
-        rows=[(cells[0], asks(cells[0]), cells[1:]) for cells in rows],
-        changed={metric: [_changed(item, reports) for item in changes(sides, metric)] for metric in found.rows},
+        rows=[(name, cells) for name, *cells in table],
+        changed={metric: changes(sides, metric) for metric in found.rows},
+        reports=reports,
     )
-
-
-def render(path: Path, template: str, style: str, **values: Any) -> Path:
-    """Write a page of `page_files/`. Raises `OSError` when it cannot be written."""
-    page = environment().get_template(template)
-    made = {"style": style, "style_hash": digest(style), "version": __version__, "date": date.today().isoformat()}
-    text = page.render(**made, **values)
-    with replacing(path) as file:
-        file.write(text.encode("utf-8", "replace"))  # half a surrogate pair has no form in UTF-8
-    return path
 
 
 def digest(source: str) -> str:
@@ -113,14 +104,10 @@ def digest(source: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
 
 
-def _changed(change: Change, reports: Sequence[str | None]) -> dict[str, Any]:
-    cells = []
-    for value, rows, report in zip(change.values, change.rows, reports, strict=True):
-        links = [(row, report and f"{report}#row-{row}") for row in rows[:3]]
-        cells.append((EMPTY if value is None else f"{value:.3f}", links))
-    first, *others = change.values
-    by = max((value - first for value in others if value is not None and first is not None), key=abs)
-    return {"question": change.question, "cells": cells, "change": f"{by:+.3f}"}
+def _render(path: PathLike, template: str, **values: Any) -> Path:
+    page = environment(asks=asks, digest=digest, file=page_file).get_template(template)
+    text = page.render(version=__version__, date=date.today().isoformat(), **values)
+    return write_whole(Path(path), text.encode("utf-8", "replace"))  # half a surrogate pair has no form in UTF-8
 
 
 def _read(path: Path, wanted: set[int], count: int) -> tuple[dict[str, array[float]], dict[int, Scored]]:
@@ -148,14 +135,11 @@ def _bar(estimate: Estimate, limits: tuple[float, float]) -> dict[str, float] | 
     """Where the interval and the mean stand on a scale 120 wide."""
     if estimate.value is None or not math.isfinite(limits[1] - limits[0]):
         return None
-
-    def place(value: float) -> float:
-        return round(120 * min(1.0, max(0.0, (value - limits[0]) / (limits[1] - limits[0]))), 2)
-
-    low = place(estimate.value if estimate.low is None else estimate.low)
-    high = place(estimate.value if estimate.high is None else estimate.high)
+    ends = (estimate.low, estimate.high, estimate.value)
+    shares = [((estimate.value if end is None else end) - limits[0]) / (limits[1] - limits[0]) for end in ends]
+    low, high, mark = (round(120 * min(1.0, max(0.0, share)), 2) for share in shares)
     # at least 1 wide to be seen at all; the mark is 2.5 wide and stays on the scale
-    return {"low": low, "width": round(max(high - low, 1.0), 2), "mark": min(place(estimate.value), 117.5)}
+    return {"low": low, "width": round(max(high - low, 1.0), 2), "mark": min(mark, 117.5)}
 
 
 def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) -> dict[str, Any]:

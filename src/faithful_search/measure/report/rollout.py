@@ -32,31 +32,6 @@ class Marked(msgspec.Struct, frozen=True):
     parts: dict[str, Any] = {}
 
 
-class Scored(msgspec.Struct, frozen=True):
-    """What is shown of one line of scores.jsonl."""
-
-    row: int
-    scores: dict[str, Marked] = {}
-
-
-class Mark(msgspec.Struct, frozen=True):
-    """What a metric found at a step; `level` is how it is coloured."""
-
-    metric: str
-    shown: str
-    level: str = ""
-    claim: str = ""
-    why: str = ""
-
-
-class Text(msgspec.Struct, frozen=True):
-    """A text in pieces, True those that the evidence before lacks; `left_out` characters are not on the page."""
-
-    shown: list[tuple[str, bool]]
-    folded: list[tuple[str, bool]] = []
-    left_out: int = 0
-
-
 def environment(**filters: Callable[..., Any]) -> Environment:
     """The templates of `page_files/`. They escape all but our own style and script: the rest is untrusted."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -76,8 +51,7 @@ def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Marked]
 
     `most` are the characters that all its texts may take.
     """
-    abstained = {name for name, score in scores.items() if score.parts.get("abstained")}
-    said = {name: score for name, score in scores.items() if score.value is not None or name in abstained}
+    said = {name: one for name, one in scores.items() if one.value is not None or one.parts.get("abstained")}
     issues, room = trajectory.all_issues(), _Room(most)
     return {
         "row": row,
@@ -101,18 +75,18 @@ class _Room:
     def __init__(self, most: int) -> None:
         self.left = most
 
-    def text(self, text: str, known: Vocabulary | None = None) -> Text:
-        """The text; with `known`, words that it lacks are marked."""
+    def text(self, text: str, known: Vocabulary | None = None) -> dict[str, Any]:
+        """The text in pieces; with `known`, words that it lacks are marked True."""
         kept = text[: min(OPEN + FOLDED, max(self.left, 0))]
         self.left -= len(kept)
         shown, folded = (
             known.pieces(part) if known is not None else [(part, False)] if part else []
             for part in (kept[:OPEN], kept[OPEN:])
         )
-        return Text(shown, folded, len(text) - len(kept))
+        return {"shown": shown, "folded": folded, "left_out": len(text) - len(kept)}
 
 
-def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, list[Mark]]) -> Iterator[dict[str, Any]]:
+def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, list[dict[str, str]]]) -> Iterator[dict[str, Any]]:
     """What is shown of each step. A word is marked that neither the question nor the evidence until then holds."""
     cited, returned = {name for step in trajectory.steps for name in step.refs}, set(trajectory.evidence)
     known, found = Vocabulary(), False
@@ -134,9 +108,8 @@ def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, list[Mark]])
             "issues": list(step.issues)[:MOST],
         }
         found = found or bool(step.evidence)
-        for item in step.evidence:
-            known.add(f"{item.title}\n{item.text}")
-        known.add(step.note)
+        for text in (*(f"{item.title}\n{item.text}" for item in step.evidence), step.note):
+            known.add(text)
 
 
 def _line(text: object) -> str:
@@ -170,22 +143,26 @@ def arguments_of(call: ToolCall) -> str:
     return msgspec.json.encode(call.arguments).decode() if call.arguments else call.raw
 
 
-def _marks(scores: Mapping[str, Marked]) -> dict[int, list[Mark]]:
+def _marks(scores: Mapping[str, Marked]) -> dict[int, list[dict[str, str]]]:
     """What was found at each step, from the scores' parts: judged pairs, and steps that count or were probed."""
-    found: dict[int, list[Mark]] = {}
+    found: dict[int, list[dict[str, str]]] = {}
+
+    def mark(step: int, metric: str, shown: str, level: str = "", claim: str = "", why: str = "") -> None:
+        told = {"metric": metric, "shown": shown, "level": level, "claim": claim, "why": why}
+        found.setdefault(step, []).append(told)
+
     for name, score in scores.items():
         claims = score.parts.get("texts", ())
         for place, pair in enumerate(score.parts.get("pairs", ())):
             label, p = pair.get("label"), pair.get("p")
-            sure = "" if p is None else f" ({p:.2f})"
-            shown = "abstained" if label is None else f"{'upheld' if label else 'not upheld'}{sure}"
+            shown = "abstained" if label is None else "upheld" if label else "not upheld"
+            sure = "" if p is None or label is None else f" ({p:.2f})"
             level = "" if label is None else "yes" if label else "no"
             claim = claims[place] if len(claims) > 1 else ""
-            found.setdefault(pair.get("step", 0), []).append(Mark(name, shown, level, claim, pair.get("why") or ""))
+            mark(pair.get("step", 0), name, shown + sure, level, claim, pair.get("why") or "")
         for item in score.parts.get("steps", ()):
             if isinstance(item, int):  # a step that counts against the metric, else one whose evidence was changed
-                found.setdefault(item, []).append(Mark(name, "counts against it", "no"))
+                mark(item, name, "counts against it", "no")
             else:
-                shown = f"p(yes) {item['q']:.2f}, with changed evidence {item['q_perturbed']:.2f}"
-                found.setdefault(item["step"], []).append(Mark(name, shown))
+                mark(item["step"], name, f"p(yes) {item['q']:.2f}, with changed evidence {item['q_perturbed']:.2f}")
     return found
