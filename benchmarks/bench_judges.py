@@ -36,7 +36,7 @@ from transformers import (
 )
 
 from faithful_search.bundled import tiny_policy
-from faithful_search.inference import sharing
+from faithful_search.inference import batching
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import Pair, Verdict, generator, load, nli
 from faithful_search.judges.generator import GeneratorJudge
@@ -96,7 +96,7 @@ def unsorted_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]
 
 
 @contextmanager
-def batching(module: Any, way: Callable[[Sequence[int], int], Iterator[list[int]]]) -> Iterator[None]:
+def batched(module: Any, way: Callable[[Sequence[int], int], Iterator[list[int]]]) -> Iterator[None]:
     """The judge of `module` makes its batches this way."""
     own = module.batches
     module.batches = way
@@ -109,13 +109,13 @@ def batching(module: Any, way: Callable[[Sequence[int], int], Iterator[list[int]
 @contextmanager
 def padded() -> Iterator[None]:
     """Batches are made of pairs as they come, and all rows of a batch are padded to its longest."""
-    own = sharing.passes
-    sharing.passes = lambda lengths, call: [sorted(range(len(lengths)), key=lambda row: -lengths[row])]
+    own = batching.passes
+    batching.passes = lambda lengths, call: [sorted(range(len(lengths)), key=lambda row: -lengths[row])]
     try:
-        with batching(generator, unsorted_batches):
+        with batched(generator, unsorted_batches):
             yield
     finally:
-        sharing.passes = own
+        batching.passes = own
 
 
 def judge_of(folder: str | None) -> GeneratorJudge:
@@ -170,7 +170,7 @@ def encoder_ways(judge: NLIJudge, pairs: Sequence[Pair]) -> dict[str, Way]:
     """By name, as `generator_ways`; a classifier has no prompt to share and writes no text."""
 
     def as_they_come() -> list[float]:
-        with batching(nli, unsorted_batches):
+        with batched(nli, unsorted_batches):
             return chances(judge.judge_batch(pairs))
 
     return {"by length": lambda: chances(judge.judge_batch(pairs)), "neither": as_they_come}

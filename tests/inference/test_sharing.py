@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faithful_search.inference import sharing
-from faithful_search.inference.sharing import plan
-from faithful_search.inference.states import can_share
+from faithful_search.inference import batching
+from faithful_search.inference.batching import passes, plan
+from faithful_search.inference.kv_cache import by_row, reads_on
 from faithful_search.inference.transformers import TransformersGenerator
 
 TOKENS = st.integers(0, 40)
@@ -56,14 +56,12 @@ def families(draw: Any) -> list[list[int]]:
 
 @settings(max_examples=60)
 @given(families(), st.integers(1, 3), st.integers(0, 80))
-def test_every_row_is_in_one_part_and_begins_with_its_head(rows, keep, call):
-    parts = plan(rows, keep, call)
-    assert sorted(row for part in parts for row in part.rows) == list(range(len(rows)))
-    for part in parts:
-        assert len(part.owners) == (len(part.rows) if part.heads else 0)
-        for row, owner in zip(part.rows, part.owners, strict=bool(part.heads)):
-            head = part.heads[owner]
-            assert rows[row][: len(head)] == head and len(rows[row]) - len(head) >= min(keep, len(rows[row]))
+def test_every_row_is_read_once_and_begins_with_its_head(rows, keep, call):
+    made = plan(rows, keep, call)
+    assert sorted(row for group in made.passes for row in group) == list(range(len(rows)))
+    for row, owner in zip(rows, made.owners, strict=True):
+        head = made.heads[owner]
+        assert row[: len(head)] == head and len(row) - len(head) >= min(keep, len(row))
 
 
 @settings(max_examples=25)
@@ -71,20 +69,20 @@ def test_every_row_is_in_one_part_and_begins_with_its_head(rows, keep, call):
 def test_probabilities_are_those_without_sharing(rows, data):
     choices = [data.draw(st.lists(some(1, 3), min_size=1, max_size=2)) for _ in rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sharing.CALLS, "cpu", data.draw(st.sampled_from([0, 20])))  # worth while for short rows, too
+        patch.setitem(batching.CALLS, "cpu", data.draw(st.sampled_from([0, 20])))  # worth while for short rows, too
         assert_same(lab.sharp(lab.model()), rows, choices)
 
 
 def test_what_a_family_shares_is_computed_once_beside_rows_of_their_own():
     rows = [[*STEM, *ONE, 7, 8], [*STEM, *TWO, 7, 9], [*STEM, *ONE, 7, 7], [*STEM, *range(4, 40)], [*STEM, *TWO, 8, 9]]
-    found = [(sorted(part.rows), sorted(map(len, part.heads))) for part in plan(rows)]
-    assert found[0] == ([0, 1, 2, 4], [350, 451])
+    made = plan(rows)
+    assert [len(made.heads[owner]) for owner in made.owners] == [451, 350, 451, 0, 350]
     assert_same(lab.sharp(lab.model()), rows)
 
 
 @pytest.mark.parametrize("rows", [[[1] * 500], [[1, 2, 3], [1, 2, 4]], [[1] * 300, [2] * 300], [[], [1]], []])
 def test_where_nothing_is_to_be_gained_nothing_is_shared(rows):
-    assert [part.heads for part in plan(rows)] == [[]]
+    assert plan(rows).heads == [[]] == plan([STEM, [*STEM, 1]], share=False).heads
 
 
 @pytest.mark.parametrize(
@@ -102,7 +100,7 @@ def test_a_row_is_padded_only_where_a_pass_of_its_own_costs_more(stem, lengths, 
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 300), max_size=7), st.integers(0, 100))
 def test_no_other_passes_cost_less(lengths, call):
-    found = sharing.passes(lengths, call)
+    found = passes(lengths, call)
     assert sorted(row for group in found for row in group) == list(range(len(lengths)))
     longest = sorted(lengths, reverse=True)
     ways = [
@@ -115,14 +113,6 @@ def test_no_other_passes_cost_less(lengths, call):
     assert all(lengths[group[0]] == max(lengths[row] for row in group) for group in found)
 
 
-@settings(max_examples=100)
-@given(st.lists(st.lists(st.integers(0, 3), max_size=12), max_size=20), st.integers(1, 6))
-def test_every_row_is_in_one_batch(rows, size):
-    found = sharing.batches(rows, size)
-    assert sorted(row for batch in found for row in batch) == list(range(len(rows)))
-    assert all(1 <= len(batch) <= size for batch in found)
-
-
 def test_what_a_probe_compares_is_not_torn_apart_by_its_length():
     """The real and the perturbed context of four questions; one is as long as another question's other one."""
     stems = [[n] * 300 for n in range(4)]
@@ -130,7 +120,6 @@ def test_what_a_probe_compares_is_not_torn_apart_by_its_length():
     generator, counting = counted(batch_size=4)
     generator.choice_probs(rows, [[[5]]] * 8)
     assert counting.tokens < 1.1 * (4 * 300 + sum(map(len, rows)) - 8 * 300)
-    assert {frozenset(batch) for batch in sharing.batches(rows, 2)} == {frozenset({n, n + 1}) for n in (0, 2, 4, 6)}
     assert_same(generator.model, rows)
 
 
@@ -146,16 +135,15 @@ def test_a_process_makes_as_many_passes_as_the_one_that_makes_most():
 
 def test_an_accelerator_is_given_few_passes():
     rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
-    call = sharing.cost_of_call("cuda")
-    assert [part.heads for part in plan(rows, 1, call)] == [[]] and len(sharing.passes([400, 30], call)) == 1
-    assert [len(part.heads) for part in plan([[*ONE * 5, *row] for row in rows], 1, call)] == [1]
+    call = batching.cost_of_call("cuda")
+    assert plan(rows, 1, call).heads == [[]] and len(passes([400, 30], call)) == 1
+    assert [len(head) for head in plan([[*ONE * 5, *row] for row in rows], 1, call).heads] == [1650]
 
 
 def test_a_row_that_another_begins_with_keeps_its_last_tokens():
     rows = [[*STEM], [*STEM, 4, 5, 6]]
     for keep in (1, 3):
-        (part,) = plan(rows, keep)
-        assert [len(head) for head in part.heads] == [150 - keep]
+        assert [len(head) for head in plan(rows, keep).heads] == [150 - keep]
     assert_same(lab.sharp(lab.model()), rows, [[[4], [5, 6, 7]], [[4, 4]]])
 
 
@@ -166,7 +154,7 @@ def test_an_adapter_that_is_switched_on_is_used():
         lab.sharp(lab.model()), LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     )
     rows = [[*STEM, *range(n, n + 20)] for n in range(4)]
-    assert can_share(model)
+    assert reads_on(model) is by_row
     assert_same(model, rows)
     with model.disable_adapter():
         without = both(model, rows)[0]
@@ -182,17 +170,17 @@ ARCHITECTURES = {
     "learned positions": (True, lambda: lab.small("gpt2", n_embd=32, n_head=2)),
     "a sliding window": (False, lambda: lab.small("mistral", sliding_window=16, **HEADS)),
     "some sliding windows": (False, lambda: lab.small("gemma3_text", sliding_window=16, head_dim=16, **HEADS)),
-    "padding that counts": (False, lambda: lab.small("mpt", d_model=32, n_heads=2, n_layers=2)),
-    "local attention": (False, lambda: lab.small("gpt_neo", **LOCAL)),
+    "padding that counts": (True, lambda: lab.small("mpt", d_model=32, n_heads=2, n_layers=2)),
+    "local attention": (True, lambda: lab.small("gpt_neo", **LOCAL)),
 }
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_models_that_forget_or_count_padding_do_not_share_and_all_say_the_same(kind):
+def test_models_that_forget_do_not_share_and_all_say_the_same(kind):
     shares, make = ARCHITECTURES[kind]
     model, rows = lab.sharp(make()), [[*STEM, *range(n, n + 2 + 9 * n)] for n in range(4)]
     counting = lab.Counting(model)
-    assert can_share(model) is shares
+    assert (reads_on(model) is by_row) is shares
     assert_same(model, rows)
     assert (counting.tokens < 2 * sum(map(len, rows))) is shares
 
@@ -201,4 +189,4 @@ def test_prompt_tuning_does_not_share():
     from peft import PromptTuningConfig, get_peft_model
 
     model = get_peft_model(lab.model(), PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM"))
-    assert not can_share(model)
+    assert reads_on(model) is None

@@ -150,6 +150,15 @@ def sharp(model: Any) -> Any:
     return model
 
 
+def recomputed(model: Any, prompt: list[int], ids: list[int], temperature: float = 1.0) -> list[float]:
+    """Log-probabilities of ids behind a prompt, from one pass over everything."""
+    import torch
+
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt + ids])).logits[0, -len(ids) - 1 : -1].float()
+    return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
+
+
 class Scripted:
     """A generator that writes given turns.
 

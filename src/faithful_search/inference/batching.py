@@ -1,10 +1,21 @@
-"""Rows of similar length share a batch, so that little of it is padding."""
+"""Which rows go through a model together: with little padding, and with what they begin with alike read once."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 from ..errors import ConfigError
+
+# tokens that a forward pass counts besides those in it: more passes must save more than that, and an accelerator is not
+# kept busy by few tokens
+CALLS, CALL = {"cpu": 64}, 4096
+WORTH = 64  # tokens that a family of rows must save
+
+Row = list[int]
 
 
 def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -30,3 +41,119 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         batch.append(row)
     if batch:
         yield batch
+
+
+def cost_of_call(device_type: str) -> int:
+    """How many tokens a forward pass costs on such a device besides those in it."""
+    return CALLS.get(device_type, CALL)
+
+
+def passes(lengths: Sequence[int], call: int) -> list[list[int]]:
+    """Numbers of rows that go through the model together, longest first: with the least tokens, padding and `call` for
+    each pass included.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    best: list[tuple[int, int]] = [(0, 0)]  # of the longest rows: what they cost, and where the last pass begins
+    for end in range(1, len(order) + 1):
+        best.append(min((best[start][0] + call + (end - start) * lengths[order[start]], start) for start in range(end)))
+    return [order[start:end] for start, end in pairwise(_traced(best))]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How `rows` are read: first the `heads` that they begin with, then each behind the head that `owners` numbers.
+
+    An empty head is nothing. `call` is what a pass costs, in tokens.
+    """
+
+    rows: Sequence[Row]
+    heads: Sequence[Row]
+    owners: Sequence[int]
+    call: int
+
+    @cached_property
+    def head_passes(self) -> list[list[int]]:
+        """Numbers of the heads that are read together."""
+        own = [head for head, tokens in enumerate(self.heads) if tokens]
+        return [[own[place] for place in group] for group in passes([len(self.heads[head]) for head in own], self.call)]
+
+    @cached_property
+    def passes(self) -> list[list[int]]:
+        """Numbers of the rows that are read together, apart for each pass of heads: behind heads of other lengths a row
+        would attend to their padding."""
+        found = []
+        for group in [[head for head, tokens in enumerate(self.heads) if not tokens], *self.head_passes]:
+            own = [row for row, owner in enumerate(self.owners) if owner in group]
+            found += [[own[place] for place in part] for part in passes([self._own(row) for row in own], self.call)]
+        return found
+
+    @property
+    def cost(self) -> int:
+        """Tokens, padding included, and what the passes cost; a pass's first row is its longest."""
+        heads = sum(self.call + len(group) * len(self.heads[group[0]]) for group in self.head_passes)
+        return heads + sum(self.call + len(group) * self._own(group[0]) for group in self.passes)
+
+    def _own(self, row: int) -> int:
+        return len(self.rows[row]) - len(self.heads[self.owners[row]])
+
+
+def plan(rows: Sequence[Row], keep: int = 1, call: int = CALLS["cpu"], share: bool = True) -> Plan:
+    """The heads with which all rows are computed with the least tokens, padding and `call` for each pass included.
+
+    Either nothing is shared, or what all rows begin with, or what families of rows begin with (prompts about the same
+    evidence) and apart from them what all rows do. At least the last `keep` tokens of each row are its own.
+
+    Example:
+        >>> stem, evidence = [1] * 100, [2] * 900
+        >>> found = plan([stem + evidence + [3], stem + evidence + [4], stem + [5] * 700])
+        >>> [len(head) for head in found.heads], found.owners
+        ([0, 1000], [1, 1, 0])
+    """
+    alone = Plan(rows, [[]], [0] * len(rows), call)
+    if not share or len(rows) < 2:
+        return alone
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    alike = [shared_length(rows[one], rows[two], keep) for one, two in pairwise(order)]
+    stem = rows[order[0]][: min(alike)]
+    heads, owners = [], [0] * len(rows)  # the first head is that of the rows without a family
+    for number, run in enumerate((run for run in _runs(order, alike) if len(run) > 1), start=1):
+        first, last = rows[run[0]], rows[run[-1]]  # of rows in order these two are the least alike
+        heads.append(first[: shared_length(first, last, keep)])
+        for row in run:
+            owners[row] = number
+    ways = ([stem], alone.owners), ([[], *heads], owners), ([stem, *heads], owners)
+    # of equals the first: sharing nothing has the least to fail
+    return min((alone, *(Plan(rows, *way, call) for way in ways)), key=lambda made: made.cost)
+
+
+def shared_length(one: Row, two: Row, keep: int = 0) -> int:
+    """How many tokens two rows begin with alike, so that each has at least `keep` of its own."""
+    most = max(0, min(len(one), len(two)) - keep)
+    if one[:most] == two[:most]:
+        return most
+    # comparing slices is much faster than comparing tokens in a loop
+    return bisect_left(range(1, most), True, key=lambda length: one[:length] != two[:length])
+
+
+def _runs(order: list[int], alike: list[int]) -> list[list[int]]:
+    """Neighbours that share more than all rows do: cut where sharing saves most tokens."""
+    stem = min(alike)
+    best: list[tuple[int, int]] = [(0, 0)]  # of the first rows: the most tokens saved, and where the last run begins
+    for end in range(1, len(order) + 1):
+        ways = [(best[end - 1][0], end - 1)]
+        common = max(alike)
+        for start in range(end - 2, -1, -1):
+            common = min(common, alike[start])
+            if common <= stem:
+                break
+            ways.append((best[start][0] + (end - start - 1) * (common - stem) - WORTH, start))
+        best.append(max(ways))
+    return [order[start:end] for start, end in pairwise(_traced(best))]
+
+
+def _traced(best: list[tuple[int, int]]) -> list[int]:
+    """Where the pieces of the whole begin and end, given where the last piece of each beginning does."""
+    cuts = [len(best) - 1]
+    while cuts[-1]:
+        cuts.append(best[cuts[-1]][1])
+    return cuts[::-1]

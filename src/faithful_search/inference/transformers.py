@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers import LogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
 
-from ..errors import ConfigError
-from . import sharing
+from ..errors import ConfigError, GeneratorError
 from .base import Completion, Sampling
-from .modes import inference_mode, plain_generation, positions_of
-from .states import Batch, can_hold, can_read_on, can_share, held, padded, places
-from .turns import Turns, chooser
+from .batching import Row, cost_of_call, plan
+from .kv_cache import Batch, Memory, by_row, inference_mode, reads_on, remembered
+
+LEAVE = 8  # rows leave a batch when they are at least one in eight: to go on without them, the others are copied
+
+Choose = Callable[[torch.Tensor], tuple[Row, list[float]]]
+"""From logits, a row for each prompt: the tokens to go on with, and their log-probabilities if those are wanted."""
 
 
 class TransformersGenerator:
@@ -27,8 +30,7 @@ class TransformersGenerator:
         tokenizer: its tokenizer.
         batch_size: rows per forward pass.
         share_prefixes: let `choice_probs` compute what prompts begin with alike only once, where that saves tokens. The
-            probabilities are the same up to rounding. Models that forget tokens behind a window, or count
-            padding, never share.
+            probabilities are the same up to rounding. Models that forget tokens behind a window never share.
         agree: given how many forward passes a `choice_probs` takes here, how many every process makes. Where a model is
             spread over processes, a forward pass needs them all, and each must make as many.
         keep_bytes: what may be kept of contexts from turn to turn, see `keeping`.
@@ -56,8 +58,8 @@ class TransformersGenerator:
             raise ConfigError(f"a forward pass needs at least 1 row, got batch_size={batch_size}")
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.share_prefixes, self.agree, self.keep_bytes = share_prefixes, agree, keep_bytes
-        self._turns: Turns | None = None
-        self._holds: bool | None = None
+        self._memory: Memory | None = None
+        self._shares: bool | None = None
         self._closers: dict[str, frozenset[int]] = {}
 
     def generate(
@@ -70,8 +72,11 @@ class TransformersGenerator:
 
         Raises:
             ConfigError: when a prompt leaves no position of the model for a new token.
-            GeneratorError: while `keeping`, when the model's logits are not numbers.
+            GeneratorError: when the model's logits are not numbers.
         """
+        if self._memory is None:
+            with self._remembering(keep_bytes=0):
+                return self.generate(prompts, sampling, max_new_tokens)
         positions, longest = positions_of(self.model.config), max(map(len, prompts), default=0)
         if positions is not None and longest >= positions:
             raise ConfigError(
@@ -81,25 +86,16 @@ class TransformersGenerator:
         limits = list(max_new_tokens) if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
         # prompts of similar length share a batch, so that little of it is padding
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-        own_end = self.model.generation_config.eos_token_id
-        eos = (*(own_end if isinstance(own_end, list) else [own_end]), self.tokenizer.eos_token_id)
-        for last in {text[-1] for text in sampling.stop} - self._closers.keys():  # kept: the whole vocabulary is read
-            pieces = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
-            self._closers[last] = frozenset(token for token, piece in enumerate(pieces) if last in piece)
-        closers = frozenset().union(*(self._closers[text[-1]] for text in sampling.stop))
-        end = _End(self.tokenizer, frozenset(token for token in eos if token is not None), sampling.stop, closers)
+        end = self._end(sampling.stop)
         done: dict[int, Completion] = {}
-        with inference_mode(self.model), plain_generation(self.model.generation_config):
-            known = self._turns.take(prompts) if self._turns else {}
+        with inference_mode(self.model):
+            known = dict(enumerate(self._memory.take(prompts)))
             for start in range(0, len(order), self.batch_size):
                 rows = order[start : start + self.batch_size]
-                own, most = [prompts[row] for row in rows], [limits[row] for row in rows]
-                if self._turns:
-                    read = self._turns.read(own, [known.pop(row) for row in rows])
-                    written = self._write(self._turns, read, own, sampling, most, end)
-                    del read  # before the next batch needs the memory
-                else:
-                    written = self._generate(own, sampling, most, end)
+                own = [prompts[row] for row in rows]
+                batch = self._memory.read(own, [known.pop(row) for row in rows])
+                written = self._write(self._memory, batch, own, [limits[row] for row in rows], sampling, end)
+                del batch  # before the next one needs the memory
                 done.update(zip(rows, written, strict=True))
         return [done[row] for row in range(len(prompts))]
 
@@ -113,13 +109,8 @@ class TransformersGenerator:
         other prompts, and changed ones, are read from where they differ. Models that forget tokens behind a window, or
         remember more than keys and values, keep nothing. Nothing is left when this ends.
         """
-        before = self._turns
-        with inference_mode(self.model):
-            self._turns = Turns(self.model, self.keep_bytes) if can_read_on(self.model) else None
-        try:
+        with self._remembering(self.keep_bytes):
             yield
-        finally:
-            self._turns = before
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
         """See `Generator.choice_probs`; costs and errors are those of `choice_logprobs`."""
@@ -143,117 +134,84 @@ class TransformersGenerator:
                     raise ConfigError(f"choice {j} of prompt {i} is empty: a choice needs at least one token")
                 # a choice's last token is only scored, so choices of one token share their prompt's row
                 wanted.setdefault((*prompt, *choice[:-1]), []).append((i, j))
-        rows = [list(row) for row in wanted]
-        askers = list(wanted.values())
         keep = max((len(choice) for own in choices for choice in own), default=1)
         logprobs = [[0.0] * len(own) for own in choices]
         with inference_mode(self.model):
-            for row, logits in self._logits(rows, keep):
+            for row, logits in self._logits(wanted, keep):
                 table = torch.log_softmax(logits.float(), dim=-1)
-                for i, j in askers[row]:
+                for i, j in wanted[tuple(row)]:
                     tokens = torch.tensor(choices[i][j], device=table.device)
                     logprobs[i][j] = float(table[-len(tokens) :].gather(1, tokens[:, None]).sum())
         return logprobs
 
-    def _logits(self, rows: list[list[int]], keep: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Logits of the last `keep` tokens of each row, or of all where it has fewer."""
-        if self._holds is None:  # whether heads are read once: asked for, and the model returns what can be held
-            self._holds = self.share_prefixes and can_share(self.model) and can_hold(self._read([[0]])[0])
-        call = sharing.cost_of_call(self._device.type)
-        parts = []
-        passes = 0
-        for part in sharing.schedule(rows, keep, call, self.batch_size, self._holds):
-            groups = sharing.passes(part.own_lengths(rows), call)
-            parts.append((part, groups))
-            passes += bool(part.heads) + len(groups)
-        idle = self.agree(passes) - passes
-        for part, groups in parts:
-            heads = self._read(part.heads) if part.heads else None
-            lengths = part.own_lengths(rows)
-            for group in groups:
-                own = [rows[part.rows[place]][-lengths[place] :] for place in group]
-                logits = self._forward(own, keep, heads, [part.owners[place] for place in group] if heads else [])
-                yield from zip((part.rows[place] for place in group), logits, strict=True)
-        for _ in range(idle):  # other processes wait for this one's part of the model
-            self._forward([[0]], 1)
-
-    def _read(self, heads: list[list[int]]) -> tuple[Any, torch.Tensor]:
-        """What the model remembers of the heads, and a mask that tells it from padding."""
-        ids, mask = self._padded(heads)
-        read = self.model(
-            input_ids=ids, attention_mask=mask, position_ids=places(mask), logits_to_keep=1, use_cache=True
-        )
-        return getattr(read, "past_key_values", None), mask
-
-    def _forward(
-        self,
-        rows: list[list[int]],
-        keep: int,
-        heads: tuple[Any, torch.Tensor] | None = None,
-        owners: Sequence[int] = (),
-    ) -> torch.Tensor:
-        """Logits of the last `keep` tokens of rows, which stand behind the heads that own them, if there are any."""
-        ids, mask = self._padded(rows)
-        positions = places(mask)
-        how: dict[str, Any] = {"use_cache": False}
-        if heads is not None:
-            own = torch.tensor(owners, device=ids.device)
-            before = heads[1][own]
-            positions = before.sum(-1)[:, None] + positions
-            mask = torch.cat([before, mask], dim=-1)
-            how = {"use_cache": True, "past_key_values": held(heads[0], own)}
-        return self.model(input_ids=ids, attention_mask=mask, position_ids=positions, logits_to_keep=keep, **how).logits
-
-    def _generate(self, prompts: list[list[int]], sampling: Sampling, limits: list[int], end: _End) -> list[Completion]:
-        ids, mask = self._padded(prompts)
-        width, over = ids.shape[1], [False] * len(limits)
-
-        def stopped(input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-            """Each row ends at its own limit, or with a stop string; Transformers itself ends it with the EOS."""
-            for row, token in enumerate(input_ids[:, -1].tolist()):
-                over[row] = over[row] or input_ids.shape[1] - width >= limits[row]
-                over[row] = over[row] or (token in end.closers and end.stops(input_ids[row, width:].tolist()))
-            return torch.tensor(over, device=input_ids.device)
-
-        greedy, pad = sampling.temperature == 0, self.tokenizer.pad_token_id
-        recorder = _ChosenLogProbs(sampling.temperature) if sampling.logprobs else None
-        output = self.model.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            generation_config=GenerationConfig(
-                max_new_tokens=max(limits),
-                do_sample=not greedy,
-                temperature=None if greedy else sampling.temperature,
-                top_p=None if greedy else sampling.top_p,
-                top_k=None if greedy else sampling.top_k,
-                eos_token_id=sorted(end.eos) or None,
-                pad_token_id=pad if pad is not None else min(end.eos, default=0),
-            ),
-            stopping_criteria=StoppingCriteriaList([stopped]),
-            logits_processor=LogitsProcessorList([recorder] if recorder else []),
-            synced_gpus=False,  # each process generates alone
-        )
-        logprobs = recorder.finish(output).tolist() if recorder else [None] * len(prompts)
-        new = output[:, width:].tolist()
-        return [end.completion(row[:limit], own) for row, limit, own in zip(new, limits, logprobs, strict=True)]
+    @contextmanager
+    def _remembering(self, keep_bytes: int) -> Iterator[None]:
+        before = self._memory
+        with inference_mode(self.model):
+            self._memory = Memory(self.model, keep_bytes, self._call)
+        try:
+            yield
+        finally:
+            self._memory = before
 
     def _write(
-        self, turns: Turns, batch: Batch, prompts: list[list[int]], sampling: Sampling, limits: list[int], end: _End
+        self, memory: Memory, batch: Batch, prompts: Sequence[Row], limits: Sequence[int], sampling: Sampling, end: _End
     ) -> list[Completion]:
-        """As `_generate`, from a batch in which the prompts have been read."""
+        """Continues each prompt of a batch in which all have been read, until it ends."""
+        choose, done = chooser(sampling), dict[int, Completion]()
+        ids: list[Row] = [[] for _ in prompts]
+        logprobs: list[list[float]] = [[] for _ in prompts]
+        here = live = list(range(len(prompts)))  # whose rows the batch holds, and the places of those that go on
+        logits = batch.logits
+        while live:
+            tokens, chosen = choose(logits[:, -1])
+            for place in live:
+                row = here[place]
+                ids[row].append(tokens[place])
+                logprobs[row] += chosen[place : place + 1]
+                if finish := end.of(ids[row], limits[row]):
+                    memory.put(batch, place, prompts[row] + ids[row][:-1])  # the last one has not been read
+                    done[row] = Completion(ids[row], finish, logprobs[row] if sampling.logprobs else None)
+            live = [place for place in live if here[place] not in done]
+            if live and memory.by_row and (len(here) - len(live)) * LEAVE >= len(here):
+                batch.select(live)
+                here, tokens = [here[place] for place in live], [tokens[place] for place in live]
+                live = list(range(len(here)))
+            if live:
+                logits = batch.read([[token] for token in tokens])
+        return [done[row] for row in range(len(prompts))]
 
-        def ended(row: int, ids: list[int]) -> bool:
-            return len(ids) >= limits[row] or ids[-1] in end.eos or (ids[-1] in end.closers and end.stops(ids))
+    def _logits(self, rows: Iterable[tuple[int, ...]], keep: int) -> Iterator[tuple[Row, torch.Tensor]]:
+        """Each row with the logits of its last `keep` tokens, or of all where it has fewer."""
+        if self._shares is None:
+            self._shares = self.share_prefixes and reads_on(self.model) is by_row
+        # those that begin alike are neighbours, or those of similar length
+        order = sorted(map(list, rows), key=None if self._shares else len)
+        starts = range(0, len(order), self.batch_size)
+        plans = [plan(order[at : at + self.batch_size], keep, self._call, self._shares) for at in starts]
+        passes = sum(len(made.head_passes) + len(made.passes) for made in plans)
+        idle = self.agree(passes) - passes
+        for made in plans:
+            heads = remembered(self.model, made.heads, self._call)
+            for group in made.passes:
+                own, states = [made.rows[row] for row in group], [heads[made.owners[row]] for row in group]
+                make = by_row if any(head.ids for head in states) else None
+                yield from zip(own, Batch(self.model, make, own, states, keep).logits, strict=True)
+        for _ in range(idle):  # other processes wait for this one's part of the model
+            Batch(self.model, None, [[0]])
 
-        written = turns.write(batch, prompts, chooser(sampling), ended)
-        return [end.completion(row.ids, row.logprobs if sampling.logprobs else None) for row in written]
+    def _end(self, stop: tuple[str, ...]) -> _End:
+        for last in {text[-1] for text in stop} - self._closers.keys():  # kept: the whole vocabulary is read
+            pieces = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
+            self._closers[last] = frozenset(token for token, piece in enumerate(pieces) if last in piece)
+        closers = frozenset().union(*(self._closers[text[-1]] for text in stop))
+        own = self.model.generation_config.eos_token_id
+        eos = {*(own if isinstance(own, list) else [own]), self.tokenizer.eos_token_id} - {None}
+        return _End(self.tokenizer, frozenset(eos), stop, closers)
 
     @property
-    def _device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
-    def _padded(self, rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        return padded(rows, self.tokenizer.pad_token_id or 0, self._device)
+    def _call(self) -> int:
+        return cost_of_call(next(self.model.parameters()).device.type)
 
 
 class _End(NamedTuple):
@@ -268,42 +226,56 @@ class _End(NamedTuple):
     stop: tuple[str, ...]
     closers: frozenset[int]
 
-    def stops(self, ids: list[int]) -> bool:
-        """Whether there is a stop string at the end of these tokens."""
-        # a stop string spans few tokens, so a window keeps long turns linear; a character takes at most four tokens
-        window = 4 * max(map(len, self.stop), default=0) + 4
-        text = self.tokenizer.decode(ids[-window:], skip_special_tokens=False)
-        return any(item in text for item in self.stop)
-
-    def completion(self, ids: list[int], logprobs: list[float] | None) -> Completion:
-        """Of new tokens: what comes behind the end is padding."""
-        length, finish = len(ids), "length"
-        for place, token in enumerate(ids, start=1):
-            if token in self.eos or (token in self.closers and self.stops(ids[:place])):
-                length, finish = place, "eos" if token in self.eos else "stop"
-                break
-        return Completion(ids[:length], finish, None if logprobs is None else logprobs[:length])
+    def of(self, ids: Row, limit: int) -> str:
+        """How a turn ended with the last of these tokens; empty: it goes on."""
+        if ids[-1] in self.eos:
+            return "eos"
+        if ids[-1] in self.closers:
+            # a stop string spans few tokens, so a window keeps long turns linear; a character takes at most four tokens
+            window = 4 * max(map(len, self.stop)) + 4
+            text = self.tokenizer.decode(ids[-window:], skip_special_tokens=False)
+            if any(item in text for item in self.stop):
+                return "stop"
+        return "length" if len(ids) >= limit else ""
 
 
-class _ChosenLogProbs(LogitsProcessor):
-    """Notes the log-probability of each sampled token, holding one step's distribution at a time."""
+def positions_of(config: Any) -> int | None:
+    """How many positions the model was made for, stretched by its RoPE scaling; `None` when it does not say."""
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    positions = getattr(config, "max_position_embeddings", None)
+    scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return positions and int(positions * max(1.0, scaling.get("factor") or 1.0))
 
-    def __init__(self, temperature: float) -> None:
-        self.temperature = temperature or 1.0
-        self.last: torch.Tensor | None = None
-        self.values: list[torch.Tensor] = []
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self._note(input_ids)
-        # Transformers calls given processors before its own temperature
-        self.last = torch.log_softmax(scores.float() / self.temperature, dim=-1)
-        return scores
+def chooser(sampling: Sampling) -> Choose:
+    """Samples as `sampling` says. Log-probabilities are those under its temperature, of the whole distribution."""
+    greedy, temperature = sampling.temperature == 0, sampling.temperature or 1.0
+    limits: list[LogitsProcessor] = [TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
+    limits += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
 
-    def _note(self, ids: torch.Tensor) -> None:
-        if self.last is not None:
-            self.values.append(self.last.gather(1, ids[:, -1:]))
+    def choose(logits: torch.Tensor) -> tuple[Row, list[float]]:
+        scores = logits.float() / temperature
+        allowed = scores
+        for limit in limits:
+            allowed = limit(None, allowed)
+        tokens = scores.argmax(-1, keepdim=True) if greedy else _drawn(allowed.softmax(-1))
+        logprobs = scores.log_softmax(-1).gather(-1, tokens)[:, 0].tolist() if sampling.logprobs else []
+        return tokens[:, 0].tolist(), logprobs
 
-    def finish(self, ids: torch.Tensor) -> torch.Tensor:
-        """The log-probabilities of all new tokens, a row per prompt."""
-        self._note(ids)
-        return torch.cat(self.values, dim=1)
+    return choose
+
+
+def _drawn(probs: torch.Tensor) -> torch.Tensor:
+    """A token for each row; raises `GeneratorError` for probabilities that are not numbers."""
+    if probs[:, 0].isnan().any():
+        raise GeneratorError(
+            "the model's logits are not numbers (NaN), so nothing can be sampled: its weights are broken or its "
+            "precision overflows; go back to a checkpoint with a lower learning rate, or compute in float32"
+        )
+    if probs.device.type != "cpu":
+        return torch.multinomial(probs, 1)
+    # on CPUs `multinomial` is slow: it draws a number for each token of the vocabulary, and here one a row is enough
+    # right: a draw of 0 must not fall on a token of probability 0; the clamp: rounding may give the whole sum
+    sums = probs.cumsum(-1, dtype=torch.float64)
+    drawn = torch.rand(len(probs), 1, dtype=torch.float64) * sums[:, -1:]
+    return torch.searchsorted(sums, drawn, right=True).clamp(max=probs.shape[-1] - 1)
