@@ -24,7 +24,8 @@ from faithful_search import Toolbox
 from faithful_search.dialects import load, names
 from faithful_search.dialects.fence import Fence
 from faithful_search.errors import TemplateError
-from faithful_search.inference.chat import ChatFormat, control_tokens, guarded
+from faithful_search.inference.chat import ChatFormat
+from faithful_search.inference.fencing import control_tokens, guarded
 from faithful_search.rollout import SearchEnvironment
 from faithful_search.trajectory import Evidence, Step
 

@@ -28,7 +28,8 @@ from faithful_search.dialects import load, names
 from faithful_search.dialects.fence import unescape
 from faithful_search.errors import ToolError
 from faithful_search.inference.base import Completion
-from faithful_search.inference.chat import ChatFormat, control_tokens
+from faithful_search.inference.chat import ChatFormat
+from faithful_search.inference.fencing import control_tokens
 from faithful_search.rollout import Engine, Limits, SearchEnvironment
 from faithful_search.tasks import Task
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Observation, Toolbox

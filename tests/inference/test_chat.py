@@ -6,8 +6,9 @@ import lab
 import pytest
 
 from faithful_search import dialects
+from faithful_search.dialects.fence import fenceable
 from faithful_search.errors import TemplateError
-from faithful_search.inference.chat import ChatFormat, fenceable
+from faithful_search.inference.chat import ChatFormat
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
@@ -137,7 +138,6 @@ def test_a_transcript_equals_the_rollout_it_writes_down(family):
 @pytest.mark.parametrize("family", REFUSING)
 def test_a_refused_system_text_opens_the_first_user_message(family):
     format_ = chat(family)
-    assert format_.folds_system
     text = format_.tokenizer.decode(format_.prompt_ids("Where?"))
     system, question = (message["content"] for message in format_.dialect.prompt("Where?", ()))
     assert f"{system}\n\n{question}".strip() in text

@@ -275,7 +275,7 @@ def test_a_response_after_which_no_token_is_left_ends_the_episode():
             "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ raise_exception('unknown role') }}"
             "{% endif %}{{ m.content }}{% endfor %}",
             "tool",
-            r"refuses an assistant turn followed by a 'tool' turn: unknown role",
+            r"refuses an assistant turn followed by a 'tool' turn \(unknown role\)",
         ),
     ],
 )

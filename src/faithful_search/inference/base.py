@@ -14,8 +14,7 @@ class Sampling(msgspec.Struct, frozen=True):
     """How to sample. `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 keep the whole distribution.
 
     Raises:
-        ConfigError: for a temperature below 0, a `top_p` outside (0, 1], a `top_k` below 0, a `max_new_tokens` below 1
-            or an empty stop string.
+        ConfigError: for a value out of range.
     """
 
     temperature: float = 1.0
@@ -26,16 +25,16 @@ class Sampling(msgspec.Struct, frozen=True):
     logprobs: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise ConfigError(f"temperature must be a finite number of at least 0, got {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p must be above 0 and at most 1 (1: everything), got {self.top_p}")
-        if self.top_k < 0:
-            raise ConfigError(f"top_k must be at least 0 (0: everything), got {self.top_k}")
-        if self.max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
-        if "" in self.stop:
-            raise ConfigError("a stop string is empty: it would end every turn at once")
+        wanted = {
+            "temperature": (0 <= self.temperature < float("inf"), "a finite number of at least 0"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1 (1: everything)"),
+            "top_k": (self.top_k >= 0, "at least 0 (0: everything)"),
+            "max_new_tokens": (self.max_new_tokens >= 1, "at least 1"),
+            "stop": ("" not in self.stop, "strings that are not empty: an empty one would end every turn at once"),
+        }
+        for name, (fine, what) in wanted.items():
+            if not fine:
+                raise ConfigError(f"{name} must be {what}, got {getattr(self, name)}")
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -78,3 +77,10 @@ class Scorer(Protocol):
     ) -> list[list[float]]:
         """log p(choice | prompt) for each prompt's own choices: natural logs, summed over a choice's tokens."""
         ...
+
+
+def check_choices(choices: Sequence[Sequence[list[int]]]) -> None:
+    """Raise `ConfigError` for a choice without tokens."""
+    for i, own in enumerate(choices):
+        if [] in own:
+            raise ConfigError(f"choice {own.index([])} of prompt {i} is empty: a choice needs at least one token")

@@ -23,14 +23,13 @@ from functools import cached_property, partial
 from typing import Any, Self
 
 from ..dialects.base import Dialect
-from ..dialects.fence import Fence, fenceable
+from ..dialects.fence import Fence
 from ..errors import TemplateError
 from ..text import well_formed
 from ..trajectory import Evidence, Tokens, Trajectory
-from .reading import folding, name_of, pieces_of_bytes, require_lines
+from .fencing import check_reader, control_tokens, guarded, name_of
 
 ASSISTANT, OBSERVATION = "⟪assistant⟫", "⟪observation⟫"
-_MARKER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")  # such as <|im_start|> or [INST]
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,7 @@ class ChatFormat:
 
     `end` closes an assistant turn; `before` opens the tool response after it and `after` leads to the next assistant
     turn (both empty for dialects that append raw text inside one assistant turn: their `observation_role` is `None`).
-    `gap` is the blanks the template writes before `end`, `prefill` the opened thought its generation prompt ends with,
-    `folds_system` whether it refuses the system role.
+    `gap` is the blanks the template writes before `end`, `prefill` the opened thought its generation prompt ends with.
     """
 
     tokenizer: Any = field(repr=False)
@@ -50,7 +48,6 @@ class ChatFormat:
     after: str = ""
     gap: str = ""
     prefill: str = ""
-    folds_system: bool = False
 
     @classmethod
     def of(cls, tokenizer: Any, dialect: Dialect) -> Self:
@@ -58,11 +55,9 @@ class ChatFormat:
 
         Raises:
             TemplateError: when the dialect needs a template and the tokenizer has none, or one that refuses, drops or
-                rewrites turns, or refuses the dialect's prompt, or writes roles as bare words; when to the tokenizer
-                line breaks or brackets are something else.
+                rewrites turns, or refuses the dialect's prompt; as `fencing.check_reader`.
         """
-        require_lines(tokenizer, dialect)
-        require_marked_roles(tokenizer)
+        check_reader(tokenizer, dialect)
         has_template = bool(getattr(tokenizer, "chat_template", None))
         if dialect.observation_role is None:
             glue: dict[str, Any] = {"end": tokenizer.eos_token or ""}
@@ -75,9 +70,9 @@ class ChatFormat:
             )
         if has_template:
             what = f"the prompt of dialect {dialect.name!r}"
-            text, folds = templated(tokenizer, dialect.prompt("?", ()), what, tool_names=[])
+            text = templated(tokenizer, dialect.prompt("?", ()), what, tool_names=[])
             opened = re.search(r"<think>\s*\Z", text)
-            glue |= {"folds_system": folds, "prefill": opened[0] if opened else ""}
+            glue["prefill"] = opened[0] if opened else ""
         return cls(tokenizer, dialect, **glue)
 
     @cached_property
@@ -118,7 +113,7 @@ class ChatFormat:
         if not getattr(self.tokenizer, "chat_template", None):
             return opening_ids(self.tokenizer) + self.encode("\n".join(message["content"] for message in messages))
         names = [tool["function"]["name"] for tool in tools]
-        return self.encode(_render(self.tokenizer, folded(messages) if self.folds_system else messages, names))
+        return self.encode(templated(self.tokenizer, messages, "these messages", tool_names=names))
 
     def observation_ids(self, text: str, ended: bool, opened: str = "") -> list[int]:
         """Ids the environment appends for the tool response `text`; `ended`: the model closed its turn itself.
@@ -189,77 +184,18 @@ class ChatFormat:
         return Tokens(self.prompt_ids(trajectory.question or "", tools), ids, mask, tuple(turns))
 
 
-def control_tokens(tokenizer: Any) -> tuple[str, ...]:
-    """The tokens that steer a model, so that text from outside must never become one.
+def templated(tokenizer: Any, messages: Sequence[dict[str, Any]], what: str, **how: Any) -> str:
+    """The text that the chat template makes of messages; where it refuses the system role, with that text in the
+    user's message.
 
-    All special tokens, named or only added, and added tokens that look like markup, such as `<tool_call>`.
-    """
-    added = tokenizer.added_tokens_decoder.values()
-    steering = [token.content for token in added if token.special or _MARKER.fullmatch(token.content)]
-    return tuple(dict.fromkeys([*tokenizer.all_special_tokens, *steering]))
-
-
-def guarded(fence: Fence, tokenizer: Any) -> Fence:
-    """`fence` for the model of this tokenizer.
-
-    It also forbids the control tokens, what the chat template writes around messages, and whatever the tokenizer reads
-    as something forbidden.
-    """
-    marks = [mark for text in _around(tokenizer) for mark in (*_MARKER.findall(text), *_plain(text, tokenizer)[0])]
-    tokens = [*control_tokens(tokenizer), *marks, *pieces_of_bytes(tokenizer)]
-    return fence.with_tokens(fenceable(tokens)).with_fold(folding(tokenizer))
-
-
-def require_marked_roles(tokenizer: Any) -> None:
-    """Raises `TemplateError` for a chat template whose roles are bare words, which no fence can keep out of text."""
-    words = sorted({word for text in _around(tokenizer) for word in _plain(text, tokenizer)[1]})
-    if words:
-        raise TemplateError(
-            f"the chat template of {name_of(tokenizer)} writes roles as bare words ({', '.join(words)}), which any "
-            "retrieved text may contain; take a template that marks them with tokens or signs"
-        )
-
-
-def _around(tokenizer: Any) -> list[str]:
-    """What the chat template writes before, between and behind messages."""
-    if not getattr(tokenizer, "chat_template", None):
-        return []
-    said = [{"role": role, "content": OBSERVATION} for role in ("system", "user", "assistant", "tool", "user")]
-    # the longest conversation that the template takes: some refuse roles, or the same one twice
-    for messages in (said, [*said[:3], said[4]], [*said[1:3], said[4]], said[1:2]):
-        try:
-            return _render(tokenizer, messages).split(OBSERVATION)
-        except Exception:  # a template raises what it likes; one that refuses even a question is refused elsewhere
-            continue
-    return []
-
-
-def _plain(text: str, tokenizer: Any) -> tuple[list[str], list[str]]:
-    """Of what a template writes, what no marker stands for: phrases such as `USER:`, and words alone on their lines."""
-    # the longest first: a pattern takes the first that fits, and one token may begin like another
-    tokens = "|".join(map(re.escape, sorted(filter(str.strip, control_tokens(tokenizer)), key=len, reverse=True)))
-    marker = re.compile(f"{_MARKER.pattern}|{tokens}" if tokens else _MARKER.pattern)
-    phrases: list[str] = []
-    words: list[str] = []
-    for line in text.splitlines():
-        pieces = [piece.strip() for piece in marker.split(line)]
-        # single letters and signs stand in any text; a word could be forbidden only where it stands alone
-        phrases += [piece for piece in pieces if len(piece) > 1 and not piece.isalnum()]
-        words += [piece for piece in pieces if piece.isalnum() and len(pieces) == 1]
-    return phrases, words
-
-
-def templated(tokenizer: Any, messages: Sequence[dict[str, Any]], what: str, **how: Any) -> tuple[str, bool]:
-    """The text that the chat template makes of messages, and whether it refused their system text as a role.
-
-    Raises `TemplateError`, which names `what` they are, where it also refuses them with that text in the user's.
+    Raises `TemplateError`, which names `what` they are, where it refuses that, too.
     """
     how = {"tokenize": False, "add_generation_prompt": True, **how}
     try:
-        return tokenizer.apply_chat_template(list(messages), **how), False
+        return tokenizer.apply_chat_template(list(messages), **how)
     except Exception as refusal:  # a template raises what it likes; many refuse the system role
         try:
-            return tokenizer.apply_chat_template(folded(messages), **how), True
+            return tokenizer.apply_chat_template(folded(messages), **how)
         except Exception as error:
             raise TemplateError(
                 f"the chat template of {name_of(tokenizer)} refuses {what} ({refusal}), also with its system text in "
@@ -286,14 +222,9 @@ def folded(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _glue(tokenizer: Any, role: str) -> dict[str, str]:
     """What the template writes around an assistant turn and its observation, by the fields of `ChatFormat`."""
-    said = (("user", "?"), ("assistant", ASSISTANT), (role, OBSERVATION))
-    try:
-        text = _render(tokenizer, [{"role": who, "content": content} for who, content in said])
-    except Exception as error:  # a template raises what it likes: roles it refuses, names it lacks
-        raise TemplateError(
-            f"the chat template of {name_of(tokenizer)} refuses an assistant turn followed by a {role!r} turn: "
-            f"{error}; a multi-turn agent cannot be rendered with it"
-        ) from error
+    said = [("user", "?"), ("assistant", ASSISTANT), (role, OBSERVATION)]
+    messages = [{"role": who, "content": content} for who, content in said]
+    text = templated(tokenizer, messages, f"an assistant turn followed by a {role!r} turn", tool_names=[])
     if text.count(ASSISTANT) != 1 or text.count(OBSERVATION) != 1:
         raise TemplateError(
             f"the chat template of {name_of(tokenizer)} does not keep an assistant turn followed by a {role!r} turn "
@@ -306,9 +237,3 @@ def _glue(tokenizer: Any, role: str) -> dict[str, str]:
         return {"before": between, "after": after}
     gap = between[: len(between) - len(closing)]
     return {"end": end, "before": closing[len(end) :], "after": after, "gap": gap}
-
-
-def _render(tokenizer: Any, messages: Sequence[dict[str, Any]], tool_names: Sequence[str] = ()) -> str:
-    return tokenizer.apply_chat_template(
-        list(messages), tokenize=False, add_generation_prompt=True, tool_names=list(tool_names)
-    )

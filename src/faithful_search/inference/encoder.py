@@ -91,16 +91,15 @@ class Encoder:
         query, passage = prompts.get("query") or "", prompts.get("passage") or prompts.get("document") or ""
         if not (query or passage):  # the first E5 and BGE models have no such file
             query, passage = known_prefixes(model)
-        pooling: Pooling = "mean"
+        pooling = ["pooling_mode_mean_tokens"]
         if "Pooling" in parts:
             config = files(f"{parts['Pooling']['path']}/config.json") or {}
-            chosen = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
-            if len(chosen) != 1 or chosen[0] not in _POOLINGS:
-                used, usable = ", ".join(chosen) or "nothing", ", ".join(_POOLINGS)
-                raise ConfigError(f"{model!r} pools by {used}; what can be used: one of {usable}")
-            pooling = _POOLINGS[chosen[0]]
+            pooling = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+        if len(pooling) != 1 or pooling[0] not in _POOLINGS:
+            used, usable = ", ".join(pooling) or "nothing", ", ".join(_POOLINGS)
+            raise ConfigError(f"{model!r} pools by {used}; what can be used: one of {usable}")
         described: dict[str, Any] = {
-            "pooling": pooling,
+            "pooling": _POOLINGS[pooling[0]],
             "limit": told.get("max_seq_length") or min(512, max_tokens(opened, tokenizer) or 512),
             "query_prefix": query,
             "passage_prefix": passage,

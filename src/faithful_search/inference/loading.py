@@ -108,13 +108,7 @@ def read_model(
 ) -> Any:
     """The model at a Hub id or in a directory; for a PEFT adapter, its base model with the adapter on it.
 
-    Args:
-        auto, name, revision, subfolder, trust_remote_code, **how: as of `open_model`; for an adapter, the last two are
-            the base model's.
-        trainable: whether an adapter's weights are to be trained on.
-
-    Raises:
-        ConfigError: when it, or an adapter's base model, cannot be opened.
+    Arguments and errors are those of `open_model`; an adapter's weights are trained on if it is `trainable`.
     """
     how = {"trust_remote_code": trust_remote_code, **how}
     base = adapter_base(name, revision, subfolder)
@@ -160,8 +154,8 @@ def check_there(name: str, revision: str | None = None) -> None:
 def file_beside(model: str, name: str, revision: str | None = None) -> Path | None:
     """A file in a model's directory or Hub repository; `None` where there is none.
 
-    Raises `ConfigError` when there is no such model, or when nobody knows: the Hub cannot be reached, and when it was,
-    it was not asked for the file.
+    Raises `ConfigError` when there is no such model, or when nobody knows whether there is such a file: the Hub was not
+    asked for it, and cannot be reached.
     """
     if Path(model).is_dir():
         path = Path(model) / name
@@ -197,17 +191,9 @@ def adapter_base(name: str, revision: str | None = None, subfolder: str = "") ->
     return str(config.get("base_model_name_or_path")), config.get("revision")
 
 
-def open_generator(
-    name: str,
-    *,
-    device: str | None = None,
-    dtype: str | torch.dtype | None = None,
-    revision: str | None = None,
-    **how: Any,
-) -> TransformersGenerator:
+def open_generator(name: str, **how: Any) -> TransformersGenerator:
     """A causal LM, or a PEFT adapter's directory, as a generator; arguments and errors as `open_model`."""
-    model, tokenizer = open_model(AutoModelForCausalLM, name, device=device, dtype=dtype, revision=revision, **how)
-    return TransformersGenerator(model, tokenizer)
+    return TransformersGenerator(*open_model(AutoModelForCausalLM, name, **how))
 
 
 def sample_alike(seed: int) -> None:

@@ -15,13 +15,10 @@ _chosen = False
 
 
 def choose_threads(asked: int = 0) -> int:
-    """Set torch's threads: as many as asked for, at 0 as many as `idle_cores`; what `OMP_NUM_THREADS` says stays.
+    """Set torch's threads, and return how many there are: as many as asked for, at 0 as many as `idle_cores`.
 
-    What was set is not set again by a later 0: by then this program itself keeps cores busy. A launcher's 1 is what it
-    says where nobody said anything.
-
-    Returns:
-        How many there are.
+    At 0 what `OMP_NUM_THREADS` says stays (a launcher's 1 is what it says where nobody said anything), and so does what
+    was set before: by then this program itself keeps cores busy.
     """
     global _chosen
     said = os.environ.get("OMP_NUM_THREADS")

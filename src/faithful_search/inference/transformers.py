@@ -11,7 +11,7 @@ import torch
 from transformers import LogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
 
 from ..errors import ConfigError, GeneratorError
-from .base import Completion, Sampling
+from .base import Completion, Sampling, check_choices
 from .batching import Row, cost_of_call, plan
 from .kv_cache import Batch, Memory, by_row, inference_mode, reads_on, remembered
 
@@ -127,11 +127,10 @@ class TransformersGenerator:
         Raises:
             ConfigError: for a choice without tokens.
         """
+        check_choices(choices)
         wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for i, (prompt, own) in enumerate(zip(prompts, choices, strict=True)):
             for j, choice in enumerate(own):
-                if not choice:
-                    raise ConfigError(f"choice {j} of prompt {i} is empty: a choice needs at least one token")
                 # a choice's last token is only scored, so choices of one token share their prompt's row
                 wanted.setdefault((*prompt, *choice[:-1]), []).append((i, j))
         keep = max((len(choice) for own in choices for choice in own), default=1)

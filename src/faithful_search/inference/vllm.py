@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from ..errors import ConfigError, GeneratorError
-from .base import Completion, Sampling
+from .base import Completion, Sampling, check_choices
 
 _PLAIN = {
     "repetition_penalty": 1.0,  # servers take what is left unset from the model's generation config
@@ -23,12 +23,8 @@ _PLAIN = {
     "skip_special_tokens": False,
 }
 
-
-class Request(msgspec.Struct, frozen=True):
-    """One row: token ids, and vLLM's sampling parameters by name, the same in `SamplingParams` and over HTTP."""
-
-    prompt: list[int]
-    how: dict[str, Any]
+Request = tuple[list[int], dict[str, Any]]
+"""A prompt, and vLLM's sampling parameters by name, the same in `SamplingParams` and over HTTP."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -77,7 +73,6 @@ class VLLM(ABC):
             raise ConfigError(f"vLLM takes temperatures up to {self.hottest:g}, not {sampling.temperature:g}")
         if sampling.logprobs and self.no_logprobs:
             raise ConfigError(self.no_logprobs)
-        limits = max_new_tokens if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
         eos = self.tokenizer.eos_token_id
         how = {
             **_PLAIN,
@@ -89,11 +84,10 @@ class VLLM(ABC):
             "include_stop_str_in_output": True,
             "logprobs": 0 if sampling.logprobs else None,  # those of the sampled token alone
         }
-        asked = [
-            Request(list(prompt), {**how, "max_tokens": min(limit, self.positions - len(prompt))})
-            for prompt, limit in zip(prompts, limits, strict=True)
-        ]
-        return [self._completion(answer, sampling) for answer in self._ask(asked)]
+        limits = max_new_tokens if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
+        most = [min(limit, self.positions - len(prompt)) for prompt, limit in zip(prompts, limits, strict=True)]
+        answers = self._ask([(own, {**how, "max_tokens": limit}) for own, limit in zip(prompts, most, strict=True)])
+        return [self._completion(answer, sampling) for answer in answers]
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
         """See `Generator.choice_probs`.
@@ -104,36 +98,30 @@ class VLLM(ABC):
         Raises:
             ConfigError: for a choice without tokens, or when prompt and choice do not fit into the positions.
         """
-        wanted: dict[tuple[int, ...], dict[int, None]] = {}
-        for i, (prompt, own) in enumerate(zip(prompts, choices, strict=True)):
-            for j, choice in enumerate(own):
-                if not choice:
-                    raise ConfigError(f"choice {j} of prompt {i} is empty: a choice needs at least one token")
-                for place, token in enumerate(choice):
-                    wanted.setdefault((*prompt, *choice[:place]), {})[token] = None
-        if not wanted:
-            return [[] for _ in choices]
+        check_choices(choices)
+        # what is asked about each choice: rows, and the token behind each
+        asked = [
+            [[((*prompt, *choice[:place]), token) for place, token in enumerate(choice)] for choice in own]
+            for prompt, own in zip(prompts, choices, strict=True)
+        ]
+        wanted: dict[tuple[int, ...], list[int]] = {}
+        for row, token in dict.fromkeys(each for own in asked for choice in own for each in choice):
+            wanted.setdefault(row, []).append(token)
         self._check_lengths(wanted)
         # at temperature 1 raw and processed log-probs are the same
         how = {**_PLAIN, "max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
-        asked = [Request(list(row), {**how, "logprob_token_ids": list(tokens)}) for row, tokens in wanted.items()]
-        answers = self._ask(asked)
-        found = {
-            row: answer.logprobs[0] if answer.logprobs else {} for row, answer in zip(wanted, answers, strict=True)
-        }
-
-        def prob(prompt: list[int], choice: list[int]) -> float:
-            return math.exp(sum(found[(*prompt, *choice[:place])][token] for place, token in enumerate(choice)))
-
+        requests = [(list(row), {**how, "logprob_token_ids": tokens}) for row, tokens in wanted.items()]
+        answers = self._ask(requests) if requests else []
+        found = {row: (answer.logprobs or [{}])[0] for row, answer in zip(wanted, answers, strict=True)}
         try:
-            return [[prob(prompt, choice) for choice in own] for prompt, own in zip(prompts, choices, strict=True)]
+            return [[math.exp(sum(found[row][token] for row, token in choice)) for choice in own] for own in asked]
         except KeyError as missing:
             raise ConfigError(
                 "this vLLM does not report the log-probs of given tokens (`logprob_token_ids`); take a newer one"
             ) from missing
 
     def _check_lengths(self, rows: Any) -> None:
-        longest = max(map(len, rows))
+        longest = max(map(len, rows), default=0)
         if longest >= self.positions:
             raise ConfigError(
                 f"a prompt of {longest} tokens leaves no room in the {self.positions} positions that vLLM was started "
@@ -167,12 +155,6 @@ class VLLMGenerator(VLLM):
     Args:
         llm: the engine. For log-probs it must have been made with `logprobs_mode="processed_logprobs"`.
         tokenizer: the model's tokenizer.
-
-    Example:
-        ```python
-        generator = open_vllm("Qwen/Qwen2.5-7B-Instruct")
-        generator.generate([ids], Sampling(temperature=0.0, max_new_tokens=64, stop=("</answer>",)))[0].ids
-        ```
     """
 
     def __init__(self, llm: Any, tokenizer: Any) -> None:
@@ -190,12 +172,12 @@ class VLLMGenerator(VLLM):
 
         # vLLM raised plain ones before it had an exception for a request that it does not take
         refusals = (ValueError, TypeError, getattr(exceptions, "VLLMClientError", ValueError))
+        prompts, hows = (
+            [{"prompt_token_ids": ids} for ids, _ in requests],
+            [SamplingParams(**how) for _, how in requests],
+        )
         try:
-            outputs = self.llm.generate(
-                [{"prompt_token_ids": request.prompt} for request in requests],
-                [SamplingParams(**request.how) for request in requests],
-                use_tqdm=False,
-            )
+            outputs = self.llm.generate(prompts, hows, use_tqdm=False)
         except refusals as error:
             raise ConfigError(f"vLLM refuses what it was asked for: {error}") from error
         answers = []
@@ -215,17 +197,22 @@ def open_vllm(name: str, *, revision: str | None = None, **how: Any) -> VLLMGene
 
     Raises:
         ConfigError: when vLLM is not installed, or cannot open the model.
+
+    Example:
+        ```python
+        generator = open_vllm("Qwen/Qwen2.5-7B-Instruct")
+        generator.generate([ids], Sampling(temperature=0.0, max_new_tokens=64, stop=("</answer>",)))[0].ids
+        ```
     """
     try:
         from vllm import LLM
     except ImportError as error:
         raise ConfigError(f"vLLM cannot be imported ({error}): pip install 'faithful-search[vllm]'") from error
-    from transformers import AutoTokenizer
+    from .loading import read_tokenizer
 
     try:
         llm = LLM(model=name, revision=revision, **{"logprobs_mode": "processed_logprobs", **how})
-        trusted = how.get("trust_remote_code", False)
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trusted)
-        return VLLMGenerator(llm, tokenizer)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"vLLM cannot open the model {name!r}: {error}") from error
+    trusted = how.get("trust_remote_code", False)
+    return VLLMGenerator(llm, read_tokenizer(name, revision=revision, trust_remote_code=trusted))

@@ -55,12 +55,6 @@ class VLLMServer(VLLM):
     Raises:
         ConfigError: when no vLLM server is there, or one that does not return token ids.
         GeneratorError: when the server is down or does not answer.
-
-    Example:
-        ```python
-        generator = VLLMServer("http://127.0.0.1:8000", AutoTokenizer.from_pretrained("Qwen/Qwen2.5-7B-Instruct"))
-        generator.generate([ids], Sampling(temperature=0.0, max_new_tokens=64, stop=("</answer>",)))[0].ids
-        ```
     """
 
     def __init__(
@@ -82,10 +76,9 @@ class VLLMServer(VLLM):
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ConfigError(f"what answers at {self.url} is no vLLM server: it names no model") from error
         # The one token that `top_k=1` leaves is certain in the distribution sampled from, which raw log-probs ignore.
-        prompt = tokenizer("a", add_special_tokens=False)["input_ids"][:1]
         one = {"max_tokens": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 1, "min_p": 0.0, "logprobs": 0}
         try:
-            [answer] = self._ask([Request(prompt, one)])
+            [answer] = self._ask([(tokenizer("a", add_special_tokens=False)["input_ids"][:1], one)])
         except GeneratorError as error:
             if isinstance(error.__cause__, (KeyError, TypeError)):
                 raise ConfigError(f"the vLLM server at {self.url} returns no token ids; take a newer one") from error
@@ -98,12 +91,11 @@ class VLLMServer(VLLM):
 
     def _ask(self, requests: list[Request]) -> list[Answer]:
         bodies: list[dict[str, Any] | None] = []
-        for request in requests:
+        for prompt, how in requests:
             as_ids = {"return_token_ids": True, "return_tokens_as_token_ids": True}
-            body = {"model": self.model, "prompt": request.prompt, **as_ids, **request.how}
-            if "logprob_token_ids" in body:
-                body["logprobs"] = len(body["logprob_token_ids"])  # it wants both
-            bodies.append(body)
+            # it wants to be told both the tokens and how many
+            also = {"logprobs": len(how["logprob_token_ids"])} if "logprob_token_ids" in how else {}
+            bodies.append({"model": self.model, "prompt": prompt, **as_ids, **how, **also})
         answers = []
         for document in self._send("/completions", bodies):
             try:
@@ -131,11 +123,11 @@ def _logprobs(document: Any) -> list[dict[int, float]] | None:
     """For each position the log-probs by token id; one that could not be computed is not a number."""
     if not document:
         return None
-    tables = []
     tops = document.get("top_logprobs") or [None] * len(document["tokens"])
-    for token, chosen, top in zip(document["tokens"], document["token_logprobs"], tops, strict=True):
-        known = {**(top or {}), token: chosen}
-        # the server writes a token's id where it would write its text
-        ids = {int(name.removeprefix("token_id:")): value for name, value in known.items()}
-        tables.append({token: math.nan if value is None else value for token, value in ids.items()})
-    return tables
+    known = zip(document["tokens"], document["token_logprobs"], tops, strict=True)
+    tables: list[dict[str, float | None]] = [{**(top or {}), token: chosen} for token, chosen, top in known]
+    # the server writes a token's id where it would write its text
+    return [
+        {int(name.removeprefix("token_id:")): math.nan if value is None else value for name, value in table.items()}
+        for table in tables
+    ]

@@ -16,7 +16,8 @@ from ..dialects.fence import Fence
 from ..errors import ConfigError
 from ..inference.base import Generator, Sampling
 from ..inference.batching import batches
-from ..inference.chat import guarded, opening_ids, templated
+from ..inference.chat import opening_ids, templated
+from ..inference.fencing import guarded
 from . import distilled, prompting
 from .base import Pair, Request, Verdict
 
@@ -179,7 +180,7 @@ class GeneratorJudge:
         return f"{text}\n</think>\n\n" if _OPENED_THOUGHT.search(text) else text
 
     def _templated(self, messages: prompting.Messages, **how: Any) -> str:
-        return templated(self.generator.tokenizer, messages, "the judge's prompt", enable_thinking=False, **how)[0]
+        return templated(self.generator.tokenizer, messages, "the judge's prompt", enable_thinking=False, **how)
 
     def _encode(self, text: str) -> list[int]:
         tokenizer = self.generator.tokenizer

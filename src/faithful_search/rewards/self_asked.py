@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 from .. import dialects
 from ..dialects.fence import Fence, tags
 from ..inference.base import Sampling
-from ..inference.chat import ChatFormat, guarded
+from ..inference.chat import ChatFormat
+from ..inference.fencing import guarded
 from ..trajectory import Trajectory
 from .base import PolicyReward, Score
 

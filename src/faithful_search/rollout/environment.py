@@ -18,8 +18,7 @@ from .. import dialects
 from ..dialects.base import Dialect
 from ..dialects.fence import Fence, tags
 from ..errors import ConfigError
-from ..inference.chat import guarded, require_marked_roles
-from ..inference.reading import require_lines
+from ..inference.fencing import check_reader, guarded
 from ..tools.base import Observation, Tool, method_of, schema_of
 from ..tools.session import Session
 from ..tools.toolbox import Toolbox
@@ -135,8 +134,7 @@ def template_fence(dialect: Dialect, special_tokens: Iterable[str] = (), tokeniz
     fence = Fence("|".join(patterns), dialect.fence.tokens).with_tokens(special_tokens)
     if tokenizer is None:
         return fence
-    require_lines(tokenizer, dialect)
-    require_marked_roles(tokenizer)
+    check_reader(tokenizer, dialect)
     return guarded(fence, tokenizer)
 
 

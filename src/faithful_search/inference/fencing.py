@@ -1,0 +1,175 @@
+"""Keeping text from outside from steering a model: what its tokenizer and its chat template give a meaning to.
+
+Tokenizers differ in how they read a text before they make tokens of it. To some a fullwidth `<` is a `<`, capitals are
+small letters, or `▁` is a blank; those that no fence can serve are refused.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable
+from typing import Any
+
+from ..dialects.base import Dialect
+from ..dialects.fence import Fence, fenceable
+from ..errors import TemplateError
+from ..text import well_formed
+from ..trajectory import Evidence
+
+_MARKER = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")  # such as <|im_start|> or [INST]
+_BLANK, _CONTENT = "\u2581", "⟪content⟫"
+_ENTITIES = "&#0123456789;&lt;&amp;"
+_SIGNS = ("", " ", "  ", "\n", "\n\n", *string.digits, *string.punctuation)
+"""What dialects are written with besides letters."""
+# tokenizers may read these as nothing, or all as one unknown token
+_RARE = tuple("\x01\u00ad\u034f\u200b\ufeff\ue000\U0001f600")
+
+
+def control_tokens(tokenizer: Any) -> tuple[str, ...]:
+    """The tokens that steer a model, so that text from outside must never become one.
+
+    All special tokens, named or only added, and added tokens that look like markup, such as `<tool_call>`.
+    """
+    added = tokenizer.added_tokens_decoder.values()
+    steering = [token.content for token in added if token.special or _MARKER.fullmatch(token.content)]
+    return tuple(dict.fromkeys([*tokenizer.all_special_tokens, *steering]))
+
+
+def guarded(fence: Fence, tokenizer: Any) -> Fence:
+    """`fence` for the model of this tokenizer.
+
+    It also forbids the control tokens, what the chat template writes around messages, and whatever the tokenizer reads
+    as something forbidden.
+    """
+    # some read a byte's piece that is written out in a text as this byte
+    bytes_ = ["<0x"] if tokenizer.convert_tokens_to_ids("<0x3C>") in _ids(tokenizer, "<0x3C>") else []
+    tokens = [*control_tokens(tokenizer), *_marks_and_words(tokenizer)[0], *bytes_]
+    return fence.with_tokens(fenceable(tokens)).with_fold(_folding(tokenizer))
+
+
+def check_reader(tokenizer: Any, dialect: Dialect) -> None:
+    """Raise `TemplateError` for a tokenizer or chat template with which no fence can hold.
+
+    To such a tokenizer a line break is a blank, a bracket something else, or a character nothing; such a template
+    writes roles as bare words.
+    """
+    fold: Callable[[str], str] = _folding(tokenizer) or str
+    shown = dialect.render_observation([Evidence("a", "a", "E1")] * 2)
+    texts = (*(f"a{sign}a" for sign in _SIGNS), shown)
+    mistaken = [(text, fold(text)) for text in texts if not _keeps(fold, text)]
+    known: dict[tuple[int, ...], str] = {}
+    for sign in (*_SIGNS, *_RARE):
+        text = f"a{sign}a"
+        other = known.setdefault(tuple(_ids(tokenizer, text)), sign)
+        # the same tokens, though the normalizer tells them apart; rare characters may all be one unknown token
+        if other not in _RARE and fold(text) != fold(f"a{other}a"):
+            mistaken.append((text, f"a{other}a"))
+    if mistaken:
+        text, read = mistaken[0]
+        raise TemplateError(
+            f"the tokenizer of {name_of(tokenizer)} reads {text!r} as {read!r}: to it a dialect's lines and tags are "
+            "not what they are, and retrieved text could imitate them; take another tokenizer"
+        )
+    if words := sorted({*_marks_and_words(tokenizer)[1]}):
+        raise TemplateError(
+            f"the chat template of {name_of(tokenizer)} writes roles as bare words ({', '.join(words)}), which any "
+            "retrieved text may contain; take a template that marks them with tokens or signs"
+        )
+
+
+def name_of(tokenizer: Any) -> str:
+    """A tokenizer as messages name it."""
+    return repr(getattr(tokenizer, "name_or_path", "") or "this model")
+
+
+class Folding:
+    """How a tokenizer reads a whole text: what its normalizer makes of it, with a blank where it knows none."""
+
+    def __init__(self, normalizer: Any, blank: str = " ") -> None:
+        self.normalizer, self.blank = normalizer, blank
+
+    def __call__(self, text: str) -> str:
+        read = well_formed(text)
+        if self.normalizer is not None:
+            read = self.normalizer.normalize_str(read)
+        return read.replace(self.blank, " ")
+
+    def origins(self, text: str) -> list[int]:
+        """For each character read, where in `text` it comes from."""
+        if self.normalizer is None:
+            return list(range(len(text)))
+        from tokenizers import PreTokenizedString, Regex
+        from tokenizers.pre_tokenizers import Split
+
+        read = PreTokenizedString(well_formed(text))
+        read.normalize(self.normalizer.normalize)
+        Split(Regex("(?m:.)"), "isolated").pre_tokenize(read)
+        return [start for _, (start, _), _ in read.get_splits("original", "char")]
+
+
+def _folding(tokenizer: Any) -> Folding | None:
+    """How this one reads texts, if not as they are.
+
+    Raises `TemplateError` for one that reads entities as something else, and for one that does not say how it reads,
+    and does not read characters as they are: nothing could be kept out of their text.
+    """
+
+    def alike(sign: str, other: str) -> bool:
+        return _ids(tokenizer, f"a{sign}a") == _ids(tokenizer, f"a{other}a")
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        if any(alike(*signs) for signs in (_BLANK + " ", "\uff1c<", "Aa")):
+            raise TemplateError(
+                f"the tokenizer of {name_of(tokenizer)} reads characters as others and does not say which: retrieved "
+                "text could imitate markup; take its fast form or another tokenizer"
+            )
+        return None
+    fold = Folding(backend.normalizer, _BLANK if alike(_BLANK, " ") else " ")
+    if not _keeps(fold, _ENTITIES):
+        raise TemplateError(
+            f"the tokenizer of {name_of(tokenizer)} reads {_ENTITIES!r} as {fold(_ENTITIES)!r}: nothing can be written "
+            "so that it is not read as markup; take another tokenizer"
+        )
+    return None if fold.normalizer is None and fold.blank == " " else fold
+
+
+def _keeps(fold: Callable[[str], str], text: str) -> bool:
+    """Whether this text is read as it is, but for capitals."""
+    return fold(f">{text}<").casefold().endswith(f">{text}<".casefold())
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def _marks_and_words(tokenizer: Any) -> tuple[list[str], list[str]]:
+    """What a chat template writes around messages: markers and phrases such as `USER:`; words alone on their lines."""
+    # the longest first: a pattern takes the first that fits, and one token may begin like another
+    tokens = "|".join(map(re.escape, sorted(filter(str.strip, control_tokens(tokenizer)), key=len, reverse=True)))
+    marker = re.compile(f"{_MARKER.pattern}|{tokens}" if tokens else _MARKER.pattern)
+    marks: list[str] = []
+    words: list[str] = []
+    for line in (line for text in _around(tokenizer) for line in text.splitlines()):
+        pieces = [piece.strip() for piece in marker.split(line)]
+        # single letters and signs stand in any text; a word could be forbidden only where it stands alone
+        marks += _MARKER.findall(line) + [piece for piece in pieces if len(piece) > 1 and not piece.isalnum()]
+        words += [piece for piece in pieces if piece.isalnum() and len(pieces) == 1]
+    return marks, words
+
+
+def _around(tokenizer: Any) -> list[str]:
+    """What the chat template writes before, between and behind messages."""
+    if not getattr(tokenizer, "chat_template", None):
+        return []
+    said = [{"role": role, "content": _CONTENT} for role in ("system", "user", "assistant", "tool", "user")]
+    # the longest conversation that the template takes: some refuse roles, or the same one twice
+    for messages in (said, [*said[:3], said[4]], [*said[1:3], said[4]], said[1:2]):
+        try:
+            how = {"tokenize": False, "add_generation_prompt": True, "tool_names": []}
+            return tokenizer.apply_chat_template(messages, **how).split(_CONTENT)
+        except Exception:  # a template raises what it likes; one that refuses even a question is refused elsewhere
+            continue
+    return []
