@@ -21,10 +21,30 @@ from faithful_search.wire import single_flight
 from faithful_search.wire.cache import Cache, key_of
 from faithful_search.wire.single_flight import once
 
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+LIMIT = 2_000_000
+
 
 @pytest.fixture
 def cache(tmp_path):
     return Cache(tmp_path / "deep" / "results.sqlite")
+
+
+def through(cache, key, compute, **how):
+    """What is kept under the key, or else computed: bytes as they are."""
+    return cache.get_or_compute(key, compute, bytes, bytes, **how)
+
+
+def gives(value, log=None, seconds=0.0):
+    async def compute():
+        if log is not None:
+            log.append(1)
+        await asyncio.sleep(seconds)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    return compute
 
 
 def test_what_was_put_first_is_there_for_the_next_process(cache):
@@ -43,70 +63,41 @@ def test_keys_depend_on_content_and_not_on_order():
     assert len({key_of(a=1), key_of(a="1"), key_of(b=1), key_of(a=1, b=None), key_of(a="\ud800")}) == 5
 
 
-def test_tasks_that_ask_at_once_share_one_computation(cache):
+# --- one computation for many ----------------------------------------------------------------------------------------
+
+
+def test_tasks_and_threads_that_ask_at_once_share_one_computation(cache):
     computed = []
 
-    async def compute():
-        computed.append(1)
-        await asyncio.sleep(0.05)
-        return b"value"
-
-    async def ask():
-        return await asyncio.gather(*(cache.get_or_compute(key, compute) for key in ["k"] * 20 + ["other"]))
-
-    found = asyncio.run(ask())
-    assert computed == [1, 1]
-    assert [hit for _, hit in found] == [False] + [True] * 19 + [False]
-    assert {value for value, _ in found} == {b"value"} and cache.get("k") == b"value"
-
-
-def test_threads_with_loops_and_caches_of_their_own_share_one_computation(cache):
-    computed = []
-
-    async def compute():
-        computed.append(1)
-        await asyncio.sleep(0.1)
-        return b"value"
-
-    def ask(_):
-        return asyncio.run(Cache(cache.path).get_or_compute("k", compute))
+    async def ask(cache):
+        compute = gives(b"value", computed, 0.1)
+        return await asyncio.gather(*(through(cache, key, compute) for key in ["k"] * 20 + ["other"]))
 
     with ThreadPoolExecutor(8) as threads:
-        assert [value for value, _ in threads.map(ask, range(8))] == [b"value"] * 8
-    assert computed == [1]
+        found = [*threads.map(lambda _: asyncio.run(ask(Cache(cache.path))), range(8))]
+    assert computed == [1, 1] and cache.get("k") == b"value"
+    assert {value for each in found for value, _ in each} == {b"value"}
+    assert sorted(hit for each in found for _, hit in each) == [False] * 2 + [True] * (8 * 21 - 2)
 
 
-def test_a_failure_reaches_all_who_waited_and_is_not_kept(cache):
-    async def fail():
-        await asyncio.sleep(0.02)
-        raise RuntimeError("down")
-
-    async def succeed():
-        return b"value"
-
+def test_a_failure_reaches_all_who_waited_and_neither_it_nor_what_has_no_bytes_is_kept(cache):
     async def ask():
-        return await asyncio.gather(*(cache.get_or_compute("k", fail) for _ in range(3)), return_exceptions=True)
+        compute = gives(RuntimeError("down"), seconds=0.02)
+        return await asyncio.gather(*(through(cache, "k", compute) for _ in range(3)), return_exceptions=True)
 
     assert [str(error) for error in asyncio.run(ask())] == ["down"] * 3
-    assert cache.get("k") is None
-    assert asyncio.run(cache.get_or_compute("k", succeed)) == (b"value", False)
+    part = cache.get_or_compute("k", gives(b"a part"), bytes, lambda value: None)
+    assert asyncio.run(part) == (b"a part", False)
+    assert cache.get("k") is None and asyncio.run(through(cache, "k", gives(b"value"))) == (b"value", False)
 
 
 def test_when_the_one_who_computes_is_cancelled_another_takes_over(cache):
     async def ask():
-        started = asyncio.Event()
-
-        async def hang():
-            started.set()
-            await asyncio.sleep(60)
-            return b"never"
-
-        async def succeed():
-            return b"value"
-
-        first = asyncio.create_task(cache.get_or_compute("k", hang))
-        await started.wait()
-        second = asyncio.create_task(cache.get_or_compute("k", succeed))
+        started = []
+        first = asyncio.create_task(through(cache, "k", gives(b"never", started, 60)))
+        while not started:
+            await asyncio.sleep(0.01)
+        second = asyncio.create_task(through(cache, "k", gives(b"value")))
         await asyncio.sleep(0.02)
         assert not second.done()
         first.cancel()
@@ -115,35 +106,63 @@ def test_when_the_one_who_computes_is_cancelled_another_takes_over(cache):
     assert asyncio.run(ask()) == (b"value", False)
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_one_who_waits_may_leave_and_disturbs_nobody(cache, caplog, fails):
+@pytest.mark.parametrize("result", [b"value", RuntimeError("down")])
+def test_one_who_waits_may_leave_and_disturbs_nobody(cache, caplog, result):
     async def ask():
-        started, go = asyncio.Event(), asyncio.Event()
-
-        async def compute():
-            started.set()
-            await go.wait()
-            if fails:
-                raise RuntimeError("down")
-            return b"value"
-
-        first = asyncio.create_task(cache.get_or_compute("k", compute))
-        await started.wait()
-        others = [asyncio.create_task(cache.get_or_compute("k", compute)) for _ in range(3)]
+        first, *others = (asyncio.create_task(through(cache, "k", gives(result, seconds=0.1))) for _ in range(4))
         await asyncio.sleep(0.02)
         others[0].cancel()
-        await asyncio.sleep(0)
-        go.set()
         return await asyncio.gather(first, *others, return_exceptions=True)
 
     first, left, *others = asyncio.run(ask())
     assert isinstance(left, asyncio.CancelledError)
-    if fails:
-        assert [str(error) for error in (first, *others)] == ["down"] * 3
-    else:
-        assert [first, *others] == [(b"value", False), (b"value", True), (b"value", True)]
+    good = result == b"value"
+    assert [first, *others] == ([(result, False), (result, True), (result, True)] if good else [result] * 3)
     gc.collect()
     assert caplog.messages == []
+
+
+def test_who_has_waited_long_enough_does_the_work_itself():
+    async def ask():
+        first = asyncio.create_task(once("slow", gives("never", seconds=600)))
+        await asyncio.sleep(0)
+        found = await once("slow", gives("done"), wait=0.05)
+        assert not first.done()
+        first.cancel()
+        return found
+
+    assert asyncio.run(asyncio.wait_for(ask(), 30)) == ("done", False)
+
+
+def test_a_time_out_of_the_one_at_work_is_heard_by_all_and_not_taken_for_the_end_of_their_own_wait():
+    asked = []
+
+    async def scene():
+        late = gives(TimeoutError(), asked, 0.02)
+        return await asyncio.gather(*(once("late", late, wait=20) for _ in range(3)), return_exceptions=True)
+
+    assert [type(error) for error in asyncio.run(scene())] == [TimeoutError] * 3 and asked == [1]
+
+
+@FORKS
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_opens_the_file_anew_and_waits_for_nothing_that_its_parent_is_at(cache):
+    cache.put("a", b"one")
+    _, opened = cache._open
+
+    async def work():
+        child = os.fork()
+        if child == 0:
+            cache.put("b", b"two")
+            fine = cache.get("a") == b"one" and cache._open[1] is not opened and not single_flight._flights
+            os._exit(0 if fine else 1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert asyncio.run(once("at it", work)) == (0, False)
+    assert cache.get("b") == b"two"
+
+
+# --- in memory -------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_in_memory_is_what_the_file_holds(cache):
@@ -167,15 +186,6 @@ def test_hits_in_memory_wait_for_nobody(cache):
     assert found == [b"one"]
 
 
-def test_hits_in_memory_grow_old_like_others(tmp_path):
-    cache = Cache(tmp_path / "results.sqlite", max_age=0.2)
-    cache.put("a", b"one")
-    time.sleep(0.25)
-    assert cache.recent("a") is None and cache.get("a") is None
-    cache.put("a", b"two")
-    assert cache._held == len("a") + len(b"two") + 400 and Cache(cache.path).get("a") == b"two"
-
-
 def test_memory_is_bounded_and_the_first_make_room(tmp_path):
     cache = Cache(tmp_path / "results.sqlite", memory=100_000)
     for n in [*range(100), 3, 3]:
@@ -190,15 +200,7 @@ def test_memory_is_bounded_and_the_first_make_room(tmp_path):
     assert nothing.get("3") == bytes(9_000) and nothing.recent("3") is None
 
 
-def test_processes_write_at_once(tmp_path):
-    path = tmp_path / "shared.sqlite"
-    code = (
-        "import sys; from faithful_search.wire.cache import Cache; cache = Cache(sys.argv[1])\n"
-        "for n in range(200): cache.put(f'{sys.argv[2]}-{n}', b'x'); cache.put(f'common-{n}', sys.argv[2].encode())"
-    )
-    running = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in "abc"]
-    assert [process.wait() for process in running] == [0, 0, 0]
-    assert len(Cache(path)) == 800
+# --- the file --------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_that_another_makes_while_it_is_looked_at_is_a_cache(cache, monkeypatch):
@@ -215,19 +217,6 @@ def test_a_file_that_another_makes_while_it_is_looked_at_is_a_cache(cache, monke
 
     monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Interrupted))
     assert cache.get("theirs") == b"1" and not others
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_opens_the_file_anew(cache):
-    cache.put("a", b"one")
-    _, opened = cache._open
-    child = os.fork()
-    if child == 0:
-        cache.put("b", b"two")
-        os._exit(0 if cache.get("a") == b"one" and cache._open[1] is not opened else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert cache.get("b") == b"two"
 
 
 @pytest.mark.parametrize(
@@ -268,37 +257,27 @@ def test_a_damaged_file_is_named(cache):
     assert cache.path.read_bytes() == damaged
 
 
-def test_a_file_that_another_process_holds_is_named_after_a_while(cache):
+def test_a_file_that_another_process_holds_is_named_after_a_while_and_what_was_computed_is_returned(cache, caplog):
     cache.put("a", b"one")
+    patient, impatient = Cache(cache.path, 0.1), Cache(cache.path, 0.1)
+    assert patient.get("b") is None
     holder = sqlite3.connect(cache.path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     with pytest.raises(DataError, match="another process has been writing to it"):
-        Cache(cache.path, patience=0.1).get("a")
-    holder.execute("ROLLBACK")
-    assert Cache(cache.path, patience=0.1).get("a") == b"one"
-
-
-def test_a_result_that_cannot_be_written_is_still_returned(cache, caplog):
-    impatient = Cache(cache.path, patience=0.1)
-    assert impatient.get("a") is None
-    holder = sqlite3.connect(cache.path, isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
-
-    async def compute():
-        return b"value"
-
-    assert asyncio.run(impatient.get_or_compute("a", compute)) == (b"value", False)
-    assert asyncio.run(impatient.get_or_compute("b", compute)) == (b"value", False)
-    assert impatient.unstored == 2
+        impatient.get("a")
+    for key in "bc":
+        assert asyncio.run(through(patient, key, gives(b"value"))) == (b"value", False)
+    assert patient.unstored == 2
     assert [record.message.count("no longer kept") for record in caplog.records] == [1]
+    holder.execute("ROLLBACK")
+    assert impatient.get("a") == b"one"
 
 
 def test_a_folder_in_the_way_is_named(tmp_path):
-    with pytest.raises(DataError, match="cannot be opened for writing"):
-        Cache(tmp_path).get("a")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match="cannot be opened for writing"):
-        Cache(tmp_path / "file" / "results.sqlite").get("a")
+    for path in (tmp_path, tmp_path / "file" / "results.sqlite"):
+        with pytest.raises(DataError, match="cannot be opened for writing"):
+            Cache(path).get("a")
 
 
 def test_a_file_without_permission_is_named():
@@ -321,6 +300,9 @@ def test_a_file_without_permission_is_named():
     assert "results.sqlite" in done.stdout and "give permission" in done.stdout, done.stderr
 
 
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
 def age(cache, key, seconds):
     cache.close()
     with sqlite3.connect(cache.path) as raw:
@@ -335,8 +317,8 @@ def on_disk(path):
     return size
 
 
-def test_what_is_too_old_counts_as_absent_and_is_overwritten(tmp_path):
-    cache = Cache(tmp_path / "results.sqlite", max_age=100)
+def test_what_is_too_old_counts_as_absent_and_is_computed_anew_once(tmp_path):
+    cache, computed = Cache(tmp_path / "results.sqlite", max_age=100), []
     for key in ("old", "young"):
         cache.put(key, b"first")
     age(cache, "old", 101)
@@ -344,86 +326,65 @@ def test_what_is_too_old_counts_as_absent_and_is_overwritten(tmp_path):
     assert cache.get_many(["old", "young"]) == {"young": b"first"} and len(cache) == 1
     assert Cache(cache.path).get("old") == b"first"  # who sets no limit reads it
     Cache(cache.path).put("old", b"second")
-    assert cache.get("old") is None
-    for key in ("old", "young"):
-        cache.put(key, b"third")
+
+    async def ask():
+        return await asyncio.gather(*(through(cache, "old", gives(b"third", computed, 0.02)) for _ in range(5)))
+
+    assert asyncio.run(ask()) == [(b"third", False)] + [(b"third", True)] * 4
+    assert asyncio.run(ask()) == [(b"third", True)] * 5 and computed == [1]
+    cache.put("young", b"third")
     assert cache.get_many(["old", "young"]) == {"old": b"third", "young": b"first"} and len(cache) == 2
 
 
-def test_what_is_too_old_is_computed_anew_once(tmp_path):
-    cache, computed = Cache(tmp_path / "results.sqlite", max_age=100), []
-    cache.put("k", b"old")
-    age(cache, "k", 101)
-
-    async def compute():
-        computed.append(1)
-        await asyncio.sleep(0.02)
-        return b"new"
-
-    async def ask():
-        return await asyncio.gather(*(cache.get_or_compute("k", compute) for _ in range(5)))
-
-    assert asyncio.run(ask()) == [(b"new", False)] + [(b"new", True)] * 4
-    assert asyncio.run(ask()) == [(b"new", True)] * 5 and computed == [1]
+def test_hits_in_memory_grow_old_like_others(tmp_path):
+    cache = Cache(tmp_path / "results.sqlite", max_age=0.2)
+    cache.put("a", b"one")
+    time.sleep(0.25)
+    assert cache.recent("a") is None and cache.get("a") is None
+    cache.put("a", b"two")
+    assert cache._held == len("a") + len(b"two") + 400 and Cache(cache.path).get("a") == b"two"
 
 
 def test_limits_that_make_no_sense_are_refused(tmp_path):
     for limits in ({"max_age": 0}, {"max_age": float("nan")}, {"max_bytes": 1_999_999}, {"max_bytes": -1}):
         with pytest.raises(ConfigError, match=next(iter(limits))):
             Cache(tmp_path / "results.sqlite", **limits)
-    limited = Cache(tmp_path / "results.sqlite", 3.0, max_age=5, max_bytes=2_000_000, memory=0)
+    limited = Cache(tmp_path / "results.sqlite", 3.0, max_age=5, max_bytes=LIMIT, memory=0)
     limited.put("a", b"one")
     copy = pickle.loads(pickle.dumps(limited))
-    assert (copy.patience, copy.max_age, copy.max_bytes, copy.memory) == (3.0, 5, 2_000_000, 0)
+    assert (copy.patience, copy.max_age, copy.max_bytes, copy.memory) == (3.0, 5, LIMIT, 0)
     assert copy.get("a") == b"one" and repr(copy) == repr(limited)
 
 
-@pytest.mark.parametrize("size", [200, 900, 30_000])
+@pytest.mark.parametrize("size", [900, 30_000])
 def test_the_file_stays_within_its_limit_and_the_oldest_go_first(tmp_path, size):
-    limit, largest = 2_000_000, 0
-    cache = Cache(tmp_path / "results.sqlite", max_bytes=limit)
-    count = limit // (size + 200)
+    cache, largest = Cache(tmp_path / "results.sqlite", max_bytes=LIMIT), 0
+    count = LIMIT // (size + 200)
     for n in range(count):
         cache.put(key_of(n=n), os.urandom(size))
         if n % 16 == 0:
             largest = max(largest, on_disk(cache.path))
     there = Cache(cache.path)
     kept = [n for n in range(count) if there.get(key_of(n=n)) is not None]
-    assert largest <= limit and on_disk(cache.path) <= limit
+    assert largest <= LIMIT and on_disk(cache.path) <= LIMIT
     assert kept == list(range(kept[0], count))  # the youngest, without a gap
-    assert sum(size for _ in kept) > limit // 20 and len(cache) == len(kept)
+    assert sum(size for _ in kept) > LIMIT // 20 and len(cache) == len(kept)
 
 
-def test_a_file_of_the_first_version_is_read_and_made_smaller_when_a_limit_is_set(tmp_path):
-    path = tmp_path / "results.sqlite"
-    with sqlite3.connect(path) as old:  # as the first version made it
-        old.execute(f"PRAGMA application_id = {0x46534348}")
-        old.execute("PRAGMA user_version = 1")
-        old.execute(
-            "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, made REAL NOT NULL) WITHOUT ROWID"
-        )
-        old.executemany("INSERT INTO entries VALUES (?, ?, ?)", ((f"{n}", bytes(2000), n) for n in range(3000)))
-    old.close()
-    assert len(Cache(path)) == 3000
-    limited = Cache(path, max_bytes=2_000_000)
+def test_a_file_is_made_smaller_when_a_limit_is_set_and_a_value_too_large_for_it_is_not_kept(cache):
+    with cache._connection() as raw:
+        raw.executemany("INSERT INTO entries VALUES (?, ?, ?)", ((f"{n}", bytes(2000), n) for n in range(3000)))
+    cache.close()
+    limited = Cache(cache.path, max_bytes=LIMIT)
     assert limited.get("2999") == bytes(2000) and limited.get("0") is None
-    assert on_disk(path) <= 2_000_000 and len(limited) > 200
+    assert on_disk(cache.path) <= LIMIT and len(limited) > 200
     limited.put("new", b"1")
-
-    async def huge():
-        return bytes(1_800_000)  # more than a tenth
-
-    assert asyncio.run(limited.get_or_compute("huge", huge)) == (bytes(1_800_000), False)
-    assert limited.get("huge") is None and limited.get("new") == b"1"
-    limited.close()
-    with sqlite3.connect(path) as raw:
-        assert raw.execute("PRAGMA user_version").fetchone() == (1,)
-        raw.execute("INSERT OR IGNORE INTO entries VALUES ('by the first version', x'00', 1.0)")
-    assert Cache(path).get("by the first version") == b"\x00" and Cache(path).get("new") == b"1"
+    assert asyncio.run(through(limited, "huge", gives(bytes(1_800_000)))) == (bytes(1_800_000), False)
+    assert limited.get("huge") is None and Cache(cache.path).get("new") == b"1"
 
 
 def test_threads_and_processes_that_fill_it_together_stay_within_the_limit(tmp_path):
-    path, limit = tmp_path / "results.sqlite", 2_000_000
+    path = tmp_path / "results.sqlite"
     code = (
         "import os, sys, threading; from faithful_search.wire.cache import Cache, key_of\n"
         "def fill(thread):\n"
@@ -431,64 +392,18 @@ def test_threads_and_processes_that_fill_it_together_stay_within_the_limit(tmp_p
         "    for n in range(250):\n"
         "        key = key_of(n=n, who=[sys.argv[3], thread]); cache.put(key, os.urandom(4000))\n"
         "        assert len(cache.get(key) or bytes(4000)) == 4000\n"
+        "        cache.put(f'common-{n}', sys.argv[3].encode())\n"
         "threads = [threading.Thread(target=fill, args=(n,)) for n in range(2)]\n"
         "[thread.start() for thread in threads]; [thread.join() for thread in threads]"
     )
-    command = [sys.executable, "-c", code, str(path), str(limit)]
+    command = [sys.executable, "-c", code, str(path), str(LIMIT)]
     running = [subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in "ab"]
     largest = 0
     while any(process.poll() is None for process in running):
         largest = max(largest, on_disk(path))
     assert [process.communicate()[1] for process in running] == ["", ""]
-    assert 0 < largest <= limit
+    assert 0 < largest <= LIMIT
     cache = Cache(path)
-    assert len(cache) > 50
+    assert len(cache) > 50 and cache.get("common-249") in (b"a", b"b")
     with sqlite3.connect(path) as raw:
         assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-def test_who_has_waited_long_enough_does_the_work_itself():
-    async def hang():
-        await asyncio.sleep(600)
-
-    async def work():
-        return "done"
-
-    async def ask():
-        first = asyncio.create_task(once("slow", hang))
-        await asyncio.sleep(0)
-        found = await once("slow", work, wait=0.05)
-        assert not first.done()
-        first.cancel()
-        return found
-
-    assert asyncio.run(asyncio.wait_for(ask(), 30)) == ("done", False)
-
-
-def test_a_time_out_of_the_one_at_work_is_heard_by_all_and_not_taken_for_the_end_of_their_own_wait():
-    asked = []
-
-    async def late():
-        asked.append(1)
-        await asyncio.sleep(0.02)
-        raise TimeoutError
-
-    async def scene():
-        return await asyncio.gather(*(once("late", late, wait=20) for _ in range(3)), return_exceptions=True)
-
-    assert [type(error) for error in asyncio.run(scene())] == [TimeoutError] * 3 and asked == [1]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_waits_for_nothing_that_its_parent_is_at():
-    async def scene():
-        async def work():
-            child = os.fork()
-            if child == 0:
-                os._exit(len(single_flight._flights))
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-        return await once("at it", work)
-
-    assert asyncio.run(scene()) == (0, False)

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -238,14 +238,12 @@ class _Batch:
             self._fail(question, error)
 
     async def _answer(self, question: Question, on_retry: Callable[[], object]) -> Answer:
-        async def compute() -> bytes:
-            return msgspec.json.encode(await self._asker.ask(question, on_retry))
-
+        ask = partial(self._asker.ask, question, on_retry)
         if self._asker.cache is None:
-            return await self._asker.ask(question, on_retry)
-        value, was_there = await self._asker.cache.get_or_compute(question.key, compute)
+            return await ask()
+        answer, was_there = await self._asker.cache.get_or_compute(question.key, ask, self._decode)
         self._counts.hits += was_there
-        return self._decode(value)
+        return answer
 
     def _decode(self, value: bytes) -> Answer:
         try:

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,21 +108,17 @@ class Judging(Service):
         return {"judge": self.judge.name, "verdicts": [found[pair] for pair in pairs]}
 
     async def _verdict(self, pair: Pair) -> Verdict:
-        async def compute() -> bytes:
-            verdict = await self._batcher.ask(pair)
-            if verdict.abstained:
-                raise _AbstainedError(verdict)
-            return msgspec.json.encode(verdict)
+        def encode(verdict: Verdict) -> bytes | None:
+            return None if verdict.abstained else msgspec.json.encode(verdict)
 
         prompt = prompting.load(pair.task).digest
         key = key_of(judge=self._identity, prompt=prompt, pair=msgspec.structs.astuple(pair))
-        try:
-            value, known = await self.cache.get_or_compute(key, compute)
-        except _AbstainedError as abstained:
+        verdict, known = await self.cache.get_or_compute(key, partial(self._batcher.ask, pair), _DECODER.decode, encode)
+        if verdict.abstained:
             self._abstained.inc()
-            return abstained.verdict
-        self._known.inc(known)
-        return _DECODER.decode(value)
+        else:
+            self._known.inc(known)
+        return verdict
 
     def _judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
         with self._judging.time():

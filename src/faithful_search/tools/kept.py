@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
 
-from ..errors import DataError
 from ..trajectory import Evidence
 from ..wire.cache import Cache
-from ..wire.single_flight import once
 from .base import Partial
 
-Ask = Callable[[], Awaitable[list[Evidence]]]
 _DECODER = msgspec.json.Decoder(list[Evidence])
-_log = logging.getLogger(__name__)
 
 
 def recent(cache: Cache, key: str) -> list[Evidence] | None:
@@ -28,28 +22,14 @@ def recent(cache: Cache, key: str) -> list[Evidence] | None:
     return None
 
 
-async def kept(cache: Cache, key: str, ask: Ask, wait: float) -> list[Evidence]:
-    """The evidence under `key`, or what `ask` returns, which is then kept.
+async def kept(cache: Cache, key: str, ask: Callable[[], Awaitable[list[Evidence]]], wait: float) -> list[Evidence]:
+    """The evidence under `key`, or what `ask` returns, which is then kept, unless it is `Partial`.
 
     Concurrent calls for a key ask once and share the result or the exception. After `wait` seconds a call goes on
-    without the cache, or without the other call that it waits for; so it does where the cache cannot be used.
-    Exceptions and `Partial` results are never kept.
+    without the cache, or without the other call that it waits for.
     """
 
-    async def find_or_ask() -> list[Evidence]:
-        try:
-            async with asyncio.timeout(wait):
-                stored = await asyncio.to_thread(cache.get, key)
-            if stored is not None:
-                return _DECODER.decode(stored)
-        except (TimeoutError, DataError, msgspec.MsgspecError) as error:
-            _log.warning("asked without the cache: %s", str(error) or f"it did not answer within {wait:g} s")
-        found = await ask()
-        if not isinstance(found, Partial):
-            with suppress(TimeoutError):  # the call has its result, kept or not
-                async with asyncio.timeout(wait):
-                    await asyncio.to_thread(cache.keep, key, msgspec.json.encode(found))
-        return found
+    def encode(found: list[Evidence]) -> bytes | None:
+        return None if isinstance(found, Partial) else msgspec.json.encode(found)
 
-    found, _ = await once((cache.path, key), find_or_ask, wait)
-    return found
+    return (await cache.get_or_compute(key, ask, _DECODER.decode, encode, wait))[0]

@@ -18,9 +18,7 @@ from ..errors import ConfigError, kind_of
 
 T = TypeVar("T")
 Item = TypeVar("Item")
-
-MOST = 1024
-"""Threads of one executor, those included that hang for ever."""
+_MOST = 1024  # threads of one executor, those included that hang for ever
 
 
 class DaemonThreads(ThreadPoolExecutor):
@@ -30,7 +28,7 @@ class DaemonThreads(ThreadPoolExecutor):
     its threads are never started.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = _MOST) -> None:
         super().__init__(1)
         self._most, self._count, self._idle, self._ended = most, 0, 0, False
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
@@ -53,10 +51,9 @@ class DaemonThreads(ThreadPoolExecutor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Let the threads end when they have done what was given to them; never waits."""
         with self._guard:
-            if not self._ended:
-                self._ended = True
-                for _ in range(self._count):
-                    self._jobs.put(None)
+            self._ended = True
+            for _ in range(self._count):
+                self._jobs.put(None)
 
     def _serve(self) -> None:
         while True:
@@ -86,14 +83,13 @@ class Background:
         threads: how many `asyncio.to_thread` calls may run at once on it; on daemon threads, too.
     """
 
-    _loop: _Loop | None
-
-    def __init__(self, threads: int = MOST) -> None:
+    def __init__(self, threads: int = _MOST) -> None:
         self._threads = threads
         self._start_fresh()
 
     def _start_fresh(self) -> None:
-        self._pid, self._lock, self._loop = os.getpid(), threading.Lock(), None
+        self._pid, self._lock = os.getpid(), threading.Lock()
+        self._loop: _Loop | None = None
 
     def run(self, work: Coroutine[Any, Any, T], patience: float = 60.0) -> T:
         """The result of `work`, however long it takes, as long as the loop itself is alive.
@@ -114,25 +110,33 @@ class Background:
                 self._loop = _Loop(self._threads)
                 # Garbage is collected on any thread, the loop's own included: do not wait. What the owner had open on
                 # the loop is collected with it, and closes on the loop in the next moments.
-                weakref.finalize(self, self._loop.stop, wait=0, after=0.1)
+                weakref.finalize(self, self._loop.stop, after=0.1)
             loop = self._loop
+        if threading.current_thread() is loop.thread:
+            work.close()
+            raise ConfigError("run_batch was called from inside a tool: await Toolbox.call there instead")
+        future = asyncio.run_coroutine_threadsafe(work, loop.loop)
         try:
-            return loop.run(work, patience)
-        except TimeoutError:  # of the work, or of a loop that hangs
+            while not concurrent.futures.wait([future], patience).done:
+                if not loop.responds():
+                    raise TimeoutError("something has blocked the event loop, or it has ended")
+            return future.result()
+        except (TimeoutError, concurrent.futures.CancelledError) as error:
             if not loop.responds():
-                with self._lock:
-                    self._loop = None if self._loop is loop else self._loop
-                loop.stop(wait=0)
-            raise
+                loop.stop()
+            if isinstance(error, TimeoutError):  # of the work, or the one above
+                raise
+            raise TimeoutError("something has cancelled what runs on the event loop") from error
+        finally:
+            future.cancel()
 
     def stop(self) -> None:
         """Cancel what runs and end the thread; after a second a stuck one is left behind, being a daemon."""
-        if self._pid != os.getpid():
-            return
-        with self._lock:
-            loop, self._loop = self._loop, None
+        loop = self._loop
         if loop is not None:
-            loop.stop(wait=1.0)
+            loop.stop()
+            if threading.current_thread() is not loop.thread:
+                loop.thread.join(1.0)
 
     def __reduce__(self) -> tuple[type[Background], tuple[int]]:
         return Background, (self._threads,)
@@ -144,28 +148,13 @@ class _Loop:
     def __init__(self, threads: int) -> None:
         self.loop = asyncio.new_event_loop()
         self.loop.set_default_executor(DaemonThreads(threads))
-        self._pid, self._stopping, self._drained = os.getpid(), False, False
-        self._thread = threading.Thread(target=self._serve, name="faithful-search-loop", daemon=True)
-        self._thread.start()
+        self._stopping = self._drained = False
+        self.thread = threading.Thread(target=self._serve, name="faithful-search-loop", daemon=True)
+        self.thread.start()
 
     @property
     def usable(self) -> bool:
-        return self._pid == os.getpid() and not self._stopping and self._thread.is_alive()
-
-    def run(self, work: Coroutine[Any, Any, T], patience: float) -> T:
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise ConfigError("run_batch was called from inside a tool: await Toolbox.call there instead")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            while not concurrent.futures.wait([future], patience).done:
-                if not self.responds():
-                    raise TimeoutError("something has blocked the event loop, or it has ended")
-            return future.result()
-        except concurrent.futures.CancelledError as error:
-            raise TimeoutError("something has cancelled what runs on the event loop") from error
-        finally:
-            future.cancel()
+        return not self._stopping and self.thread.is_alive()  # in a forked child no thread of its parent is
 
     def responds(self) -> bool:
         answered = threading.Event()
@@ -175,13 +164,10 @@ class _Loop:
             return False
         return answered.wait(1.0)
 
-    def stop(self, wait: float, after: float = 0.0) -> None:
-        if not self.usable:
-            return
-        self._stopping = True
-        asyncio.run_coroutine_threadsafe(self._drain(after), self.loop)
-        if wait and threading.current_thread() is not self._thread:
-            self._thread.join(wait)
+    def stop(self, after: float = 0.0) -> None:
+        if self.usable:
+            self._stopping = True
+            asyncio.run_coroutine_threadsafe(self._drain(after), self.loop)
 
     def _serve(self) -> None:
         try:
@@ -228,29 +214,23 @@ class PerLoop(Generic[T]):
     """One resource for each event loop, such as a connection pool; `close` closes it when its loop shuts down."""
 
     def __init__(self, close: Callable[[T], Coroutine[Any, Any, object]]) -> None:
-        self._close, self._lock = close, threading.Lock()
-        self._known: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[None, None]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._close = close
+        self._known: dict[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[None, None]]] = {}
 
     async def get(self, make: Callable[[], T]) -> T:
         """The running loop's, made where there is none yet."""
         loop = asyncio.get_running_loop()
-        with self._lock:
-            if known := self._known.get(loop):
-                return known[0]
-            for old in [old for old in self._known if old.is_closed()]:
-                del self._known[old]
+        if loop not in self._known:
+            for old in [old for old in list(self._known) if old.is_closed()]:
+                self._known.pop(old, None)
             made = make()
-            keeper = _keep(made, self._close)
-            self._known[loop] = made, keeper
-        await anext(keeper)
-        return made
+            self._known[loop] = made, _keep(made, self._close)
+            await anext(self._known[loop][1])
+        return self._known[loop][0]
 
     async def aclose(self) -> None:
         """Close the running loop's."""
-        with self._lock:
-            known = self._known.pop(asyncio.get_running_loop(), None)
+        known = self._known.pop(asyncio.get_running_loop(), None)
         if known is not None:
             await known[1].aclose()
 

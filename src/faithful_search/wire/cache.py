@@ -13,26 +13,43 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from ..errors import ConfigError, DataError
 from .single_flight import once
 
+T = TypeVar("T")
+
 _OURS = 0x46534348  # the application id that marks a file as this cache
 _VERSION = 1
-_TABLE = "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, made REAL NOT NULL) WITHOUT ROWID"
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, made REAL NOT NULL) WITHOUT ROWID"
+)
 _OWNER = """
 SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)
 FROM pragma_application_id, pragma_user_version
 """  # one statement sees one state of a file that another process may be making
+_GET = "SELECT value, made FROM entries WHERE key = ? AND made > ?"
 _PUT = """
 INSERT INTO entries VALUES (?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, made = excluded.made WHERE made <= ?
 """  # what is there stays, unless it is too old
 _OLDEST = "DELETE FROM entries WHERE key IN (SELECT key FROM entries ORDER BY made LIMIT ?)"
-_PAGES = "SELECT page_count, freelist_count, page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
-_CHUNK = 500  # keys of one query: SQLite limits its parameters
+_SIZE = """
+SELECT page_count, page_count - freelist_count, page_size, (SELECT count(*) FROM entries)
+FROM pragma_page_count, pragma_freelist_count, pragma_page_size
+"""
+_ADVICE = {
+    "locked": "another process has been writing to it for too long: wait for it",
+    "not a database": "it is damaged or no cache: move it away",
+    "malformed": "it is damaged: move it away",
+    "": "it cannot be opened for writing, or the disk is full: give permission, free space",
+}
+"""What to do about an error of SQLite's with these words in it."""
 _LEAST = 2_000_000  # bytes: less would be the journal's alone
 _JOURNAL = 700_000  # bytes at least for the journal: each of several writers may add to it before one shortens it
 _BATCH = 16  # entries evicted in one transaction, so that the journal stays small
@@ -91,15 +108,12 @@ class Cache:
             raise ConfigError(f"a cache's max_bytes must be at least {_LEAST:,}, got {max_bytes:,}")
         self.path, self.patience = Path(path).expanduser().absolute(), patience
         self.max_age, self.max_bytes, self.memory = max_age, max_bytes, memory
-        self._start_fresh()
-
-    def _start_fresh(self) -> None:
+        self.unstored = 0
+        """How many results could not be written; they were returned all the same."""
         self._lock = threading.RLock()
         self._open: tuple[int, sqlite3.Connection] | None = None
         self._recent: OrderedDict[str, tuple[bytes, float]] = OrderedDict()  # written only by who holds the lock
         self._held = 0
-        self.unstored = 0
-        """How many results could not be written; they were returned all the same."""
 
     def get(self, key: str) -> bytes | None:
         """The value kept under `key`."""
@@ -114,25 +128,23 @@ class Cache:
         """The values there are, by key."""
         wanted = list(keys)
         found = {key: value for key in wanted if (value := self.recent(key)) is not None}
-        rest = [key for key in wanted if key not in found]
-        for start in range(0, len(rest), _CHUNK):
-            part = rest[start : start + _CHUNK]
-            query = f"SELECT key, value, made FROM entries WHERE key IN ({','.join('?' * len(part))}) AND made > ?"
+        if rest := [key for key in wanted if key not in found]:
             with self._connection() as connection:
-                for key, value, made in connection.execute(query, (*part, self._too_old())):
-                    found[key] = value
-                    self._remember(key, value, made)
+                for key in rest:
+                    for value, made in connection.execute(_GET, (key, self._too_old())):
+                        found[key] = value
+                        self._remember(key, value, made)
         return found
 
     def put(self, key: str, value: bytes) -> None:
         """Keep a value; what is there already stays, unless it is too old."""
         if self.max_bytes is not None and len(value) > self.max_bytes // 10:
             return
-        entry = (key, value, time.time(), self._too_old())
+        made = time.time()
         with self._connection() as connection:
             while True:
                 try:
-                    stored = connection.execute(_PUT, entry).rowcount > 0
+                    stored = connection.execute(_PUT, (key, value, made, self._too_old())).rowcount > 0
                     break
                 except sqlite3.OperationalError as error:
                     if self.max_bytes is None or error.sqlite_errorcode != sqlite3.SQLITE_FULL:
@@ -147,32 +159,42 @@ class Cache:
                     self._shorten_journal(connection)
             self._shorten_journal(connection)
             if stored:
-                self._remember(*entry[:3])
+                self._remember(key, value, made)
 
-    def keep(self, key: str, value: bytes) -> None:
-        """As `put`, but a failure is only logged: a result is worth more than its place in the file."""
-        try:
-            self.put(key, value)
-        except DataError as error:
-            self.unstored += 1
-            if self.unstored == 1:
-                _log.warning("results are no longer kept: %s", error)
+    async def get_or_compute(
+        self,
+        key: str,
+        compute: Callable[[], Awaitable[T]],
+        decode: Callable[[bytes], T],
+        encode: Callable[[T], bytes | None] = msgspec.json.encode,
+        wait: float | None = None,
+    ) -> tuple[T, bool]:
+        """The value of `key`, and whether it was there already or a concurrent caller computed it.
 
-    async def get_or_compute(self, key: str, compute: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
-        """The value of `key`, and whether it was there already or a concurrent caller computed it."""
+        No trouble of the file stops the caller: where it cannot be read or written, what `compute` gives is returned
+        all the same, and so it is after `wait` seconds for the file or for another caller. What `encode` makes `None`
+        of is not kept.
+        """
 
-        async def find_or_compute() -> tuple[bytes, bool]:
-            kept = await asyncio.to_thread(self.get, key)
-            if kept is not None:
-                return kept, True
+        async def find_or_compute() -> tuple[T, bool]:
+            try:
+                async with asyncio.timeout(wait):
+                    stored = await asyncio.to_thread(self.get, key)
+                if stored is not None:
+                    return decode(stored), True
+            except (TimeoutError, DataError, msgspec.MsgspecError) as error:
+                _log.warning("asked without the cache: %s", str(error) or f"it did not answer within {wait:g} s")
             value = await compute()
-            await asyncio.to_thread(self.keep, key, value)
+            if (encoded := encode(value)) is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await asyncio.to_thread(self._keep, key, encoded)
             return value, False
 
-        there = self.recent(key)
-        if there is not None:
-            return there, True
-        (value, kept), shared = await once((self.path, key), find_or_compute)
+        with suppress(msgspec.MsgspecError):
+            if (there := self.recent(key)) is not None:  # without a thread or a task: such a hit costs microseconds
+                return decode(there), True
+        (value, kept), shared = await once((self.path, key), find_or_compute, wait)
         return value, kept or shared
 
     def close(self) -> None:
@@ -185,19 +207,25 @@ class Cache:
 
     def __len__(self) -> int:
         with self._connection() as connection:
-            query = "SELECT count(*) FROM entries WHERE made > ?"
-            return int(connection.execute(query, (self._too_old(),)).fetchone()[0])
+            return int(
+                connection.execute("SELECT count(*) FROM entries WHERE made > ?", (self._too_old(),)).fetchone()[0]
+            )
 
     def __repr__(self) -> str:
         return f"Cache({str(self.path)!r})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "patience", "max_age", "max_bytes", "memory")
-        return {name: getattr(self, name) for name in kept}
+    def __reduce__(self) -> tuple[Callable[[], Cache], tuple[()]]:
+        how = {name: getattr(self, name) for name in ("patience", "max_age", "max_bytes", "memory")}
+        return partial(Cache, self.path, **how), ()
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start_fresh()
+    def _keep(self, key: str, value: bytes) -> None:
+        """As `put`, but a failure is only logged: a result is worth more than its place in the file."""
+        try:
+            self.put(key, value)
+        except DataError as error:
+            self.unstored += 1
+            if self.unstored == 1:
+                _log.warning("results are no longer kept: %s", error)
 
     def _remember(self, key: str, value: bytes, made: float) -> None:
         """Hold an entry in memory; the ones that came first make room."""
@@ -223,17 +251,10 @@ class Cache:
                     self._open = (os.getpid(), self._connect())
                 yield self._open[1]
             except (sqlite3.Error, OSError) as error:
-                said = str(error)
-                if "locked" in said:
-                    busy = f"another process has been writing to it for {self.patience:g} s"
-                    advice = f"{busy}; wait for it or name another file"
-                elif "readonly" in said or "unable to open" in said or isinstance(error, OSError):
-                    advice = "it cannot be opened for writing; give permission or name another file"
-                elif "not a database" in said or "malformed" in said:
-                    advice = "it is damaged or no cache; move it away or name another file"
-                else:
-                    advice = "free space or name another file"
-                raise DataError(f"cannot use the cache {self.path} ({said}): {advice}") from error
+                advice = next(told for words, told in _ADVICE.items() if words in str(error))
+                raise DataError(
+                    f"cannot use the cache {self.path} ({error}): {advice}, or name another file"
+                ) from error
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -241,26 +262,20 @@ class Cache:
             self.path, timeout=self.patience, isolation_level=None, check_same_thread=False, cached_statements=16
         )
         try:
-            self._check_owner(connection)
-            connection.execute("BEGIN IMMEDIATE")  # shows now, not after the first paid answer, that it can be written
-            try:
-                if self._check_owner(connection) == "new":
-                    connection.execute(f"PRAGMA application_id = {_OURS}")
-                    connection.execute(f"PRAGMA user_version = {_VERSION}")
-                    connection.execute(_TABLE)
-            except BaseException:  # also Ctrl-C: an open transaction would keep every other process out
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
-            deadline = time.monotonic() + self.patience
-            while True:
-                try:
-                    connection.execute("PRAGMA journal_mode = WAL")
-                    break
-                except sqlite3.OperationalError:  # another process opens it at this moment: SQLite does not wait then
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.01)
+            owner, version, tables = connection.execute(
+                _OWNER
+            ).fetchone()  # only reads: a file of others stays as it is
+            if owner != _OURS and (owner or tables):
+                raise DataError(f"{self.path} is a database of something else; name another file for the cache")
+            if owner == _OURS and version != _VERSION:
+                raise DataError(f"{self.path} is a cache of another version of this package; name another file")
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")  # shows now, not after the first paid answer, that it is writable
+                connection.execute(f"PRAGMA application_id = {_OURS}")
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+                connection.execute(_TABLE)
+            with suppress(sqlite3.OperationalError):  # SQLite does not wait for another process that sets it as well
+                connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             if self.max_bytes is not None:
                 connection.execute("CREATE INDEX IF NOT EXISTS oldest ON entries (made)")
@@ -270,38 +285,27 @@ class Cache:
             raise
         return connection
 
-    def _check_owner(self, connection: sqlite3.Connection) -> str:
-        """`new` or `ours`. Only reads: a file of something else must stay as it is."""
-        owner, version, tables = connection.execute(_OWNER).fetchone()
-        if not tables and owner in (0, _OURS):
-            return "new"
-        if owner != _OURS:
-            raise DataError(f"{self.path} is a database of something else; name another file for the cache")
-        if version != _VERSION:
-            raise DataError(f"the cache {self.path} was written by another version of this package; name another file")
-        return "ours"
-
     def _limit(self, connection: sqlite3.Connection, most: int) -> None:
         """Let the file grow to this size; a larger one is made smaller, unless others use it at this moment."""
-        pages, free, size = connection.execute(_PAGES).fetchone()
-        while pages * size > most:
-            entries = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
-            share = 1 - 0.9 * most / ((pages - free) * size)
-            connection.execute(_OLDEST, (max(0, int(entries * share)),))
+        pages, used, size, entries = connection.execute(_SIZE).fetchone()
+        if pages * size > most:
+            connection.execute(_OLDEST, (max(0, int(entries * (1 - 0.9 * most / (used * size)))),))
             try:
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             except sqlite3.OperationalError as error:
                 _log.warning("the cache %s could not be made smaller: %s", self.path, error)
-                break
-            before, (pages, free, size) = pages, connection.execute(_PAGES).fetchone()
-            if pages >= before:
-                break
         connection.execute(f"PRAGMA max_page_count = {most // size}")
 
     def _shorten_journal(self, connection: sqlite3.Connection) -> None:
-        """SQLite empties it only when no other connection reads at that moment; under load it would only grow."""
-        if self.max_bytes is not None:
-            with suppress(FileNotFoundError):
-                if os.stat(f"{self.path}-wal").st_size > self.max_bytes // 10:
-                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        """Empty the journal, which SQLite does only at a moment when nobody else reads: under load it would only grow.
+
+        Whoever writes waits up to a second for that moment, so that it comes.
+        """
+        if self.max_bytes is None:
+            return
+        deadline = time.monotonic() + 1.0
+        with suppress(FileNotFoundError):
+            while os.stat(f"{self.path}-wal").st_size > self.max_bytes // 10 and time.monotonic() < deadline:
+                busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                time.sleep(0.01 * busy)

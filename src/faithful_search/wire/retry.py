@@ -29,6 +29,12 @@ def passing(error: BaseException) -> bool:
     return bool(getattr(error, "passing", isinstance(error, OSError))) and not getattr(error, "tried", False)
 
 
+def cancelled() -> bool:
+    """Whether the running task was asked to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def retry_after(header: str | None) -> float | None:
     """Seconds that a server asks to wait, whether it wrote a number or a date; `None` when it did not ask."""
     written = (header or "").strip()
@@ -47,12 +53,9 @@ def retry_after(header: str | None) -> float | None:
 class Patience:
     """How often and after which pauses a call is made again.
 
-    The pause before retry `n` is drawn evenly from 0 to `first * 2**(n - 1)` seconds, at most `longest`; a service that
-    asks for a pause (`retry_after` of the error) is given that one, and up to a tenth more.
-
     Args:
         retries: calls after the first.
-        first: longest pause before the first retry, in seconds.
+        first: longest pause before the first retry, in seconds; it doubles with each.
         longest: longest pause before any, in seconds; a service that asks for more is not called again.
 
     Raises:
@@ -92,7 +95,11 @@ class Patience:
         return await attempt()
 
     def pause(self, retry: int, error: BaseException) -> float | None:
-        """Seconds to wait before the retry of this number, from 1; `None` where another call is of no use."""
+        """Seconds to wait before the retry of this number, from 1; `None` where another call is of no use.
+
+        A service that asks for a pause (`retry_after` of the error) is given that one, and up to a tenth more. Any
+        other is drawn evenly from 0 to `first * 2**(retry - 1)`, at most `longest`.
+        """
         asked = getattr(error, "retry_after", None) or 0.0
         if not passing(error) or asked > self.longest:
             return None
@@ -100,12 +107,6 @@ class Patience:
             return asked * random.uniform(1.0, 1.1)
         # full jitter: callers that failed together do not come back together; and 2.0 ** 1024 would overflow
         return random.uniform(0, min(self.longest, self.first * 2.0 ** min(retry - 1, 60)))
-
-
-def cancelled() -> bool:
-    """Whether the running task was asked to end."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 class Breaker:
@@ -118,21 +119,21 @@ class Breaker:
     def __init__(self, failures: int = 5, cooldown: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         if failures < 1 or cooldown <= 0:
             raise ConfigError(f"failures and cooldown must be positive; got {failures}, {cooldown}")
-        self.failures, self.cooldown = failures, cooldown
+        self._failures, self._cooldown = failures, cooldown
         self._clock, self._lock = clock, threading.Lock()
         self._in_a_row, self._until, self._answered = 0, 0.0, -math.inf
 
     @property
     def remaining(self) -> float:
         """Seconds for which callers have to leave the service alone; asking does not make one the trial call."""
-        return max(0.0, self._until - self._clock()) if self._in_a_row >= self.failures else 0.0
+        return max(0.0, self._until - self._clock()) if self._in_a_row >= self._failures else 0.0
 
     def refusal(self) -> float:
         """As `remaining`, for a caller that makes its call at 0.0: it becomes the trial call where one is due."""
         with self._lock:
             remaining = self.remaining
-            if not remaining and self._in_a_row >= self.failures:
-                self._until = self._clock() + self.cooldown  # the others wait for what this caller learns
+            if not remaining:
+                self._until = self._clock() + self._cooldown  # the others wait for what this caller learns
             return remaining
 
     def succeeded(self) -> None:
@@ -147,8 +148,5 @@ class Breaker:
         the failure says something about the call rather than the service and does not count.
         """
         with self._lock:
-            if since is not None and since < self._answered:
-                return
-            self._in_a_row += 1
-            if self._in_a_row >= self.failures:
-                self._until = self._clock() + self.cooldown
+            if since is None or since >= self._answered:
+                self._in_a_row, self._until = self._in_a_row + 1, self._clock() + self._cooldown

@@ -27,27 +27,24 @@ async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | N
     Concurrent callers share the result or the exception. When the caller who computes is cancelled, one of the others
     takes over; one that has waited `wait` seconds does the work itself, because the other's event loop may be blocked.
     """
-    while True:
-        own: Future[T] = Future()
-        own.set_running_or_notify_cancel()  # so that a caller who stops waiting does not cancel it
-        flight = _flights.setdefault(name, own)  # one atomic step, so it needs no lock
-        if flight is not own:
-            try:
-                async with asyncio.timeout(wait) as limit:
-                    with suppress(_Cancelled):
-                        return await asyncio.wrap_future(flight), True
-            except TimeoutError:
-                if not limit.expired():  # the work itself raised it
-                    raise
-                return await work(), False
-            continue
+    own: Future[T] = Future()
+    own.set_running_or_notify_cancel()  # so that a caller who stops waiting does not cancel it
+    while (flight := _flights.setdefault(name, own)) is not own:  # one atomic step, so it needs no lock
         try:
-            result = await work()
-        except BaseException as error:
-            # forgotten first: a caller that is woken by a cancellation looks for the flight again
-            _flights.pop(name, None)
-            own.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
-            raise
+            async with asyncio.timeout(wait) as limit:
+                with suppress(_Cancelled):
+                    return await asyncio.wrap_future(flight), True
+        except TimeoutError:
+            if not limit.expired():  # the work itself raised it
+                raise
+            return await work(), False
+    try:
+        result = await work()
+    except BaseException as error:
+        # forgotten first: a caller that is woken by a cancellation looks for the flight again
         _flights.pop(name, None)
-        own.set_result(result)
-        return result, False
+        own.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
+        raise
+    _flights.pop(name, None)
+    own.set_result(result)
+    return result, False
