@@ -33,9 +33,9 @@ from faithful_search.errors import ConfigError, ToolError
 from faithful_search.wire import http as http_module
 from faithful_search.wire import network
 from faithful_search.wire.guard import Guard, Refused
-from faithful_search.wire.http import Http, _same_server
-from faithful_search.wire.reply import Reply, TooLarge, Undecodable, unpack
+from faithful_search.wire.http import Http, Reply, _same_server
 from faithful_search.wire.retry import Patience
+from faithful_search.wire.unpack import TooLarge, Undecodable, unpack
 
 ONCE = Patience(retries=0)
 HASTY = Patience(retries=2, first=0.01, longest=0.05)
@@ -85,7 +85,7 @@ def guarded(**more):
 class TestGood:
     def test_a_page(self, shared):
         reply = ask(Http(), shared.url("/article"))
-        assert (reply.status, reply.media_type, reply.body.decode()) == (200, "text/html", ARTICLE)
+        assert (reply.status, reply.headers["content-type"], reply.body.decode()) == (200, web_site.HTML, ARTICLE)
         assert reply.url == shared.url("/article")
 
     def test_parameters_and_headers(self, site):
@@ -121,7 +121,7 @@ class TestGood:
 
     def test_nothing(self, shared):
         reply = ask(Http(), shared.url("/empty"), accept=("text/html",))
-        assert (reply.status, reply.body, reply.media_type) == (204, b"", "")
+        assert (reply.status, reply.body, reply.headers.get("content-type")) == (204, b"", None)
 
     def test_connections_are_kept_and_one_closed_meanwhile_is_no_failure(self, site):
         replies = ask(Http(), *[site.url("/article")] * 5)
@@ -338,7 +338,6 @@ class TestRedirects:
     def test_a_chain_too_long(self, site):
         assert told(guarded(), site.url("/redirect/6")) == "127.0.0.1 redirects more than 5 times"
         assert len(site.seen) == 6
-        assert told(guarded(max_redirects=0), site.url("/redirect/1")) == "127.0.0.1 redirects more than 0 times"
 
     def test_a_circle(self, site):
         assert told(guarded(), site.url("/loop")) == "127.0.0.1 redirects in a circle"
@@ -477,8 +476,8 @@ class TestManyAtOnce:
         assert outcomes[8].status == 200
 
     def test_retries_of_one_call_are_one_failure_and_a_refusal_is_not_tried_again(self, site, monkeypatch):
-        attempts, follow = [], http_module._Client._follow
-        monkeypatch.setattr(http_module._Client, "_follow", lambda *asked: attempts.append(asked) or follow(*asked))
+        attempts, follow = [], http_module._Call._follow
+        monkeypatch.setattr(http_module._Call, "_follow", lambda *asked: attempts.append(asked) or follow(*asked))
         outcomes = ask(guarded(patience=HASTY), *[site.url("/status/500")] * 7)
         assert ["keeps failing" in str(item) for item in outcomes] == [False] * 5 + [True] * 2
         assert (len(site.seen), len(attempts)) == (5 * 3, 5 * 3 + 2)
@@ -503,9 +502,9 @@ class TestManyAtOnce:
             for number in range(9):
                 await http.get(f"http://host{number}.example.org:{site.port}/article")
             client = await http._clients.get(None)
-            return len(client._breakers), len(client._slots)
+            return client.host.cache_info().currsize
 
-        assert asyncio.run(many()) == (3, 0)
+        assert asyncio.run(many()) == 3
 
     def test_cancelled_calls_leave_nothing_behind(self, site):
         async def cancelled():
@@ -574,7 +573,7 @@ class TestValue:
         assert ask(again, shared.url("/article")).status == 200
 
     @pytest.mark.parametrize(
-        "wrong", [{"timeout": 0}, {"timeout": math.nan}, {"per_host": 0}, {"max_bytes": -1}, {"max_redirects": -1}]
+        "wrong", [{"timeout": 0}, {"timeout": math.nan}, {"per_host": 0}, {"max_bytes": -1}]
     )
     def test_limits_must_be_limits(self, wrong):
         with pytest.raises(ConfigError):

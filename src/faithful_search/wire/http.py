@@ -8,12 +8,10 @@ import json as json_text
 import math
 import re
 import socket
-import ssl
 import time
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import httpcore
@@ -25,23 +23,45 @@ from .background import PerLoop
 from .guard import Guard, Refused, is_private
 from .network import Network, new_pool, quiet
 from .redact import REMOVED, SHORTEST
-from .reply import ENCODINGS, Reply, TooLarge, Undecodable, media_type, read_headers, unpack
 from .retry import TRANSIENT, Breaker, Patience, retry_after
+from .unpack import ENCODINGS, TooLarge, Undecodable, unpack
 
 AGENT = f"faithful-search/{__version__}"
 """What servers are told unless another `user_agent` is given."""
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_PHRASES = {status.value: status.phrase for status in http.HTTPStatus}
+_REDIRECTS, _MOST_REDIRECTS = frozenset({301, 302, 303, 307, 308}), 5
 _BODILESS = frozenset({204, 205})
 _MOST_PIECES = 50_000  # a body in crumbs costs time for each crumb, whatever its size
 _KEY_HEADER = re.compile("auth|key|token", re.IGNORECASE)
 _PLAIN_TYPE = re.compile(r"[a-z0-9/+.-]{0,79}")
 _CALLS = 5  # in a row that fail, with all their repetitions, before a host is left alone
-_MOST_HOSTS = 1024
+_MOST_HOSTS = 1024  # of which something is known: a policy may name any number
 _OURS = "the service"
 _FAILURES = (
     *(httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError),
     *(OSError, ValueError, TooLarge, Undecodable),
 )
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A successful answer, its body unpacked.
+
+    `headers` are found in upper and lower case, repeated ones joined by commas. `url` is where it came from in the end,
+    after redirects, without fragment.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    url: str
+
+    def json(self) -> Any:
+        """The body read as JSON; raises `ToolError` when it is something else."""
+        try:
+            return json_text.loads(self.body)
+        except (ValueError, RecursionError):
+            raise ToolError("the answer is not JSON") from None
 
 
 @dataclass(frozen=True)
@@ -64,7 +84,6 @@ class Http:
         patience: for transient failures.
         per_host: exchanges with one host at a time, on one event loop.
         max_bytes: of a body, both as received and as unpacked.
-        max_redirects: followed in one exchange.
         guard: judges what may be reached; `None` reaches anything.
         user_agent: what servers are told; some, such as Wikidata, want to know whom to write to.
 
@@ -82,7 +101,6 @@ class Http:
     patience: Patience = field(default_factory=Patience)
     per_host: int = 8
     max_bytes: int = 4_000_000
-    max_redirects: int = 5
     guard: Guard | None = None
     user_agent: str = AGENT
     _clients: PerLoop[_Client] = field(
@@ -90,8 +108,8 @@ class Http:
     )
 
     def __post_init__(self) -> None:
-        if not (all(limit > 0 for limit in (self.timeout, self.per_host, self.max_bytes)) and self.max_redirects >= 0):
-            raise ConfigError(f"timeout, per_host and max_bytes must be positive, max_redirects not negative: {self}")
+        if not all(limit > 0 for limit in (self.timeout, self.per_host, self.max_bytes)):
+            raise ConfigError(f"timeout, per_host and max_bytes must be positive: {self}")
         if not (self.user_agent.isascii() and self.user_agent.isprintable()):
             raise ConfigError(f"a user agent is a line of ASCII text; got {self.user_agent!r}")
 
@@ -115,12 +133,12 @@ class Http:
         Raises:
             ToolError: saying which host did what; never a query, a header or a private address of ours.
         """
-        return await self._ask(_Request("GET", self._address(url, params), dict(headers or {}), accept=accept))
+        return await self._ask(url, _Call("GET", headers or {}, accept=accept), params)
 
     async def post(self, url: str, *, json: Any, headers: Mapping[str, str] | None = None) -> Reply:
         """Send JSON to a service. Redirects are not followed. Raises as `get` does."""
         content = json_text.dumps(json, ensure_ascii=False).encode("utf-8", "replace")
-        return await self._ask(_Request("POST", self._address(url, None), dict(headers or {}), content))
+        return await self._ask(url, _Call("POST", headers or {}, content))
 
     async def aclose(self) -> None:
         """Close this event loop's connections. Otherwise that happens when the loop shuts down its generators."""
@@ -129,200 +147,180 @@ class Http:
     def __reduce__(self) -> tuple[Callable[..., Http], tuple[Any, ...]]:
         return type(self), tuple(getattr(self, item.name) for item in fields(self) if item.init)
 
-    def _address(self, url: str, params: Mapping[str, Any] | None) -> httpx.URL:
+    async def _ask(self, url: str, call: _Call, params: Mapping[str, Any] | None = None) -> Reply:
         try:
-            found = httpx.URL(self.guard.check(url) if self.guard else url)
-            found = found.copy_merge_params(dict(params)) if params else found
+            address = httpx.URL(self.guard.check(url) if self.guard else url)
+            address = address.copy_merge_params(dict(params)) if params else address
         except (httpx.InvalidURL, TypeError, ValueError):
             raise ToolError("this is not a URL that can be fetched") from None
-        if found.scheme not in ("http", "https") or not found.host or found.userinfo:
+        if address.scheme not in ("http", "https") or not address.host or address.userinfo:
             raise ToolError("this is not a URL that can be fetched: write http(s)://host/…, without user or password")
-        return found.copy_with(fragment=None)
-
-    async def _ask(self, request: _Request) -> Reply:
         # a copy of the settings: were this one held by its clients, they would not be closed when it is thrown away
         client = await self._clients.get(lambda: _Client(replace(self)))
         token = quiet.set(True)
         try:
-            return await client.ask(request)
+            return await call.reply(client, address.copy_with(fragment=None))
         finally:
             quiet.reset(token)
 
 
-@dataclass(frozen=True)
-class _Request:
+class _Client:
+    """What one `Http` has on one event loop: connections, and for each host its slots and its breaker."""
+
+    def __init__(self, settings: Http) -> None:
+        self.settings = settings
+        self.network = Network(settings.guard)
+        self.pool = new_pool(self.network)
+        failures = _CALLS * (1 + settings.patience.retries)
+        self.host = lru_cache(_MOST_HOSTS)(lambda host: (asyncio.Semaphore(settings.per_host), Breaker(failures)))
+
+    async def aclose(self) -> None:
+        self.network.lookups.shutdown()
+        await asyncio.gather(*(each.aclose() for each in self.pool.connections), return_exceptions=True)
+
+
+@dataclass
+class _Call:
+    """One call with its redirects and retries."""
+
     method: str
-    url: httpx.URL
     headers: Mapping[str, str]
     content: bytes = b""
     accept: tuple[str, ...] = ()
-    deadline: float = math.inf
-    who: str = ""
 
-    def raw(self, settings: Http) -> httpcore.Request:
-        """As it goes over the wire, here still before TLS."""
-        headers = httpx.Headers({"User-Agent": settings.user_agent, "Accept": ", ".join(self.accept) or "*/*"})
-        headers.update(self.headers)
-        headers.update({"Host": self.url.netloc.decode("ascii"), "Accept-Encoding": ENCODINGS})
-        if settings.guard:
-            # on a kept connection, a stranger's server could send the answer to the next question along with this one
-            headers["Connection"] = "close"
-        if self.method == "POST":
-            headers.update({"Content-Type": "application/json", "Content-Length": str(len(self.content))})
-        url = httpcore.URL(
-            scheme=self.url.raw_scheme, host=self.url.raw_host, port=self.url.port, target=self.url.raw_path
-        )
-        return httpcore.Request(self.method, url, headers=headers.raw, content=self.content or None)
-
-    def accepts(self, kind: str) -> bool:
-        wanted = {kind, f"{kind.partition('/')[0]}/*", "*/*"}
-        return not kind or not self.accept or not wanted.isdisjoint(self.accept)
-
-
-class _Client:
-    """The connections, slots and breakers of one `Http` on one event loop."""
-
-    def __init__(self, settings: Http) -> None:
-        self._settings, self._guard = settings, settings.guard
-        self._network = Network(settings.guard)
-        self.pool = new_pool(self._network)
-        self._slots: weakref.WeakValueDictionary[bytes, asyncio.Semaphore] = weakref.WeakValueDictionary()
-        self._breakers: OrderedDict[bytes, Breaker] = OrderedDict()
-
-    async def aclose(self) -> None:
-        self._network.lookups.shutdown()
-        await asyncio.gather(*(each.aclose() for each in self.pool.connections), return_exceptions=True)
-
-    async def ask(self, request: _Request) -> Reply:
-        """Everything that belongs to one call, within its time."""
-        timeout, host = self._settings.timeout, request.url.host
+    async def reply(self, client: _Client, url: httpx.URL) -> Reply:
+        """The reply, within the time for everything."""
+        self.client, self.settings, self.guard = client, client.settings, client.settings.guard
+        timeout = self.settings.timeout
+        self.deadline = time.monotonic() + timeout
         # a policy is not told the names of services in the user's own network
-        who = _OURS if self._guard is None and is_private(host) else host
-        request = replace(request, deadline=time.monotonic() + timeout, who=who)
+        self.who = _OURS if self.guard is None and is_private(url.host) else url.host
         try:
             async with asyncio.timeout(timeout):
-                return await self._settings.patience.persist(lambda: self._follow(request), request.deadline)
+                return await self.settings.patience.persist(lambda: self._follow(url), self.deadline)
         except TimeoutError:
-            raise ToolError(f"{who} took longer than {timeout:g} seconds", passing=True, tried=True) from None
+            raise ToolError(f"{self.who} took longer than {timeout:g} seconds", passing=True, tried=True) from None
         except ToolError as error:
             error.tried = True
             raise
 
-    async def _follow(self, request: _Request) -> Reply:
+    async def _follow(self, url: httpx.URL) -> Reply:
         # by hand: a library's own redirects would be followed before the guard has judged them, and with our headers
-        seen = {request.url}
-        answer = await self._exchange(request)
+        headers, seen = self.headers, {url}
+        answer = await self._exchange(url, headers)
         while not isinstance(answer, Reply):
             try:
-                target = request.url.join(answer)
-                target = httpx.URL(self._guard.check(str(target))) if self._guard else target
-                home = _same_server(request.url, target)
-                if self._guard is None and not home:
-                    raise ToolError(f"{request.who} redirects to another server: only the one configured is asked")
+                target = url.join(answer)
+                target = (httpx.URL(self.guard.check(str(target))) if self.guard else target).copy_with(fragment=None)
+                home = _same_server(url, target)
+                if self.guard is None and not home:
+                    raise ToolError(f"{self.who} redirects to another server: only the one configured is asked")
+                if target in seen:
+                    raise ToolError(f"{self.who} redirects in a circle")
+                if len(seen) > _MOST_REDIRECTS:
+                    raise ToolError(f"{self.who} redirects more than {_MOST_REDIRECTS} times")
+                seen.add(target)
                 # headers, which may hold keys, stay with the host they were given for
-                request = replace(request, url=target.copy_with(fragment=None), headers=request.headers if home else {})
-                if request.url in seen:
-                    raise ToolError(f"{request.who} redirects in a circle")
-                seen.add(request.url)
-                if len(seen) > self._settings.max_redirects + 1:
-                    raise ToolError(f"{request.who} redirects more than {self._settings.max_redirects} times")
-                answer = await self._exchange(request)
+                url, headers = target, headers if home else {}
+                answer = await self._exchange(url, headers)
             except (Refused, httpx.InvalidURL, ValueError):
-                raise Refused(f"{request.who} redirects to an address that is refused") from None
+                raise Refused(f"{self.who} redirects to an address that is refused") from None
         return answer
 
-    async def _exchange(self, request: _Request) -> Reply | str:
+    async def _exchange(self, url: httpx.URL, headers: Mapping[str, str]) -> Reply | str:
         """One request and its answer, or where it redirects to."""
-        server = request.url.netloc
-        # the least recently asked is forgotten first: a policy may name any number of hosts
-        breaker = self._breakers.pop(server, None) or Breaker(_CALLS * (1 + self._settings.patience.retries))
-        self._breakers[server] = breaker
-        if len(self._breakers) > _MOST_HOSTS:
-            self._breakers.popitem(last=False)
-        async with self._slots.setdefault(server, asyncio.Semaphore(self._settings.per_host)):
+        slots, breaker = self.client.host(url.netloc)
+        async with slots:
             if wait := breaker.refusal():
-                rest = f"{request.who} keeps failing: leave it alone for {math.ceil(wait)} seconds"
+                rest = f"{self.who} keeps failing: leave it alone for {math.ceil(wait)} seconds"
                 raise ToolError(rest, passing=True, tried=True)
             try:
-                answer = await self._send(request)
+                answer = await self._send(url, headers)
             except ToolError as error:
                 (breaker.failed if error.passing else breaker.succeeded)()
                 raise
             except asyncio.CancelledError:
                 # cancelled before its time, the caller lost interest: that says nothing about the host
-                if time.monotonic() >= request.deadline:
+                if time.monotonic() >= self.deadline:
                     breaker.failed()
                 raise
             breaker.succeeded()
             return answer
 
-    async def _send(self, request: _Request) -> Reply | str:
+    async def _send(self, url: httpx.URL, given: Mapping[str, str]) -> Reply | str:
         try:
-            response = await self.pool.handle_async_request(request.raw(self._settings))
+            response = await self.client.pool.handle_async_request(self._request(url, given))
             try:
-                return await self._read(request, response)
+                return await self._read(response, url, given)
             finally:
                 await response.aclose()
         except _FAILURES as error:
-            raise self._failure(request.who, error) from None
+            raise self._failure(error) from None
 
-    async def _read(self, request: _Request, response: httpcore.Response) -> Reply | str:
-        status, headers = response.status, read_headers(response.headers)
+    def _request(self, url: httpx.URL, given: Mapping[str, str]) -> httpcore.Request:
+        headers = httpx.Headers({"User-Agent": self.settings.user_agent, "Accept": ", ".join(self.accept) or "*/*"})
+        headers.update(given)
+        headers.update({"Host": url.netloc.decode("ascii"), "Accept-Encoding": ENCODINGS})
+        if self.guard:
+            # on a kept connection, a stranger's server could send the answer to the next question along with this one
+            headers["Connection"] = "close"
+        if self.method == "POST":
+            headers.update({"Content-Type": "application/json", "Content-Length": str(len(self.content))})
+        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        return httpcore.Request(self.method, target, headers=headers.raw, content=self.content or None)
+
+    async def _read(self, response: httpcore.Response, url: httpx.URL, given: Mapping[str, str]) -> Reply | str:
+        status, most = response.status, self.settings.max_bytes
+        reply = Reply(status, httpx.Headers(response.headers), b"", str(url))
         # a POST is not sent on: its body may hold what is meant for this server only
-        if status in _REDIRECTS and request.method == "GET" and "location" in headers:
-            return headers["location"]
+        if status in _REDIRECTS and self.method == "GET" and "location" in reply.headers:
+            return reply.headers["location"]
         if not 200 <= status < 300:
-            phrases = {item.value: item.phrase for item in http.HTTPStatus}
-            said, wait = f"{request.who}: {status} {phrases.get(status, '')}", retry_after(headers.get("retry-after"))
-            raise ToolError(said.strip(), passing=status in TRANSIENT, retry_after=wait, status=status)
-        kind = media_type(headers)
-        if not request.accepts(kind):
+            said, wait = f"{self.who}: {status} {_PHRASES.get(status, '')}", reply.headers.get("retry-after")
+            raise ToolError(said.strip(), passing=status in TRANSIENT, retry_after=retry_after(wait), status=status)
+        kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind and self.accept and {kind, f"{kind.partition('/')[0]}/*"}.isdisjoint(self.accept):
             # a server can write anything there, and a policy reads it
             shown = kind if _PLAIN_TYPE.fullmatch(kind) else "an unknown type"
-            raise ToolError(f"{request.who} sent {shown}, which cannot be read here")
-        body = b""
-        if status not in _BODILESS:
-            most, length = self._settings.max_bytes, headers.get("content-length", "")
-            # what a server claims is refused at once; what it sends is counted all the same, for it may claim anything
-            if length.isdecimal() and len(length) < 20 and int(length) > most:
+            raise ToolError(f"{self.who} sent {shown}, which cannot be read here")
+        if status in _BODILESS:
+            return reply
+        length = reply.headers.get("content-length", "")
+        # what a server claims is refused at once; what it sends is counted all the same, for it may claim anything
+        if length.isdecimal() and len(length) < 20 and int(length) > most:
+            raise TooLarge
+        packed, pieces = bytearray(), 0
+        async for piece in response.aiter_stream():
+            packed += piece
+            pieces += 1
+            if len(packed) > most or pieces > _MOST_PIECES:
                 raise TooLarge
-            packed, pieces = bytearray(), 0
-            async for piece in response.aiter_stream():
-                packed += piece
-                pieces += 1
-                if len(packed) > most or pieces > _MOST_PIECES:
-                    raise TooLarge
-            body = unpack(bytes(packed), headers.get("content-encoding", ""), most)
+        body = unpack(bytes(packed), reply.headers.get("content-encoding", ""), most)
         # what a server repeats of the keys that it was sent would go on into evidence, caches and files
-        for name, value in request.headers.items():
+        for name, value in given.items():
             key = value.rpartition(" ")[2].encode("ascii", "replace")
             if _KEY_HEADER.search(name) and len(key) >= SHORTEST:
                 body = body.replace(key, REMOVED.encode())
-        return Reply(status, headers, body, str(request.url))
+        return replace(reply, body=body)
 
-    def _failure(self, who: str, error: Exception) -> ToolError:
+    def _failure(self, error: Exception) -> ToolError:
         """The library's error in words for a policy; its own may show keys."""
         if isinstance(error, TooLarge):
-            return ToolError(f"{who} sent more than {self._settings.max_bytes:,} bytes")
+            return ToolError(f"{self.who} sent more than {self.settings.max_bytes:,} bytes")
         if isinstance(error, Undecodable):
-            return ToolError(f"what {who} sent cannot be unpacked")
+            return ToolError(f"what {self.who} sent cannot be unpacked")
         if isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN:
-            return ToolError(f"there is no host {who}" if who != _OURS else f"{who} could not be found")
+            return ToolError(f"there is no host {self.who}" if self.who != _OURS else f"{self.who} could not be found")
         if isinstance(error, (httpcore.LocalProtocolError, UnicodeEncodeError)):
             return ToolError("the request cannot be sent: is there a line break or an accent in a header or key?")
         if isinstance(error, (httpcore.ReadError, httpcore.WriteError, httpcore.ProtocolError)):
-            return ToolError(f"{who} broke off or garbled its answer", passing=True)
-        cause: BaseException | None = error
-        while isinstance(error, httpcore.ConnectError) and cause is not None:
-            if isinstance(cause, ssl.SSLCertVerificationError):
-                return ToolError(f"{who} has no valid certificate")
-            cause = cause.__cause__ or cause.__context__
-        return ToolError(f"{who} could not be reached", passing=True)
+            return ToolError(f"{self.who} broke off or garbled its answer", passing=True)
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return ToolError(f"{self.who} has no valid certificate")
+        return ToolError(f"{self.who} could not be reached", passing=True)
 
 
 def _same_server(one: httpx.URL, other: httpx.URL) -> bool:
     """The same host and port, or the same host by https after http, as sites do that upgrade their visitors."""
-    if one.host != other.host:
-        return False
-    upgraded = (one.scheme, one.port, other.scheme, other.port) == ("http", None, "https", None)
-    return upgraded or (one.scheme, one.port) == (other.scheme, other.port)
+    ways = [(url.scheme, url.port) for url in (one, other)]
+    return one.host == other.host and (ways[0] == ways[1] or ways == [("http", None), ("https", None)])

@@ -10,7 +10,7 @@ import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import httpcore
@@ -43,19 +43,14 @@ class Network(httpcore.AnyIOBackend):
         self.guard = guard
         self.lookups = DaemonThreads(_LOOKUPS)
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
+    async def connect_tcp(  # type: ignore[override]
+        self, host: str, port: int, timeout: float | None = None, **how: Any
     ) -> httpcore.AsyncNetworkStream:
         """A connection to the host; raises what the guard, the resolver or the last address does."""
         try:
             addresses: Sequence[str] = [str(ipaddress.ip_address(host))]
         except ValueError:
-            resolver = resolve if self.guard is None else self.guard.resolve
+            resolver = self.guard.resolve if self.guard else resolve
             try:
                 addresses = await asyncio.get_running_loop().run_in_executor(self.lookups, resolver, host, port)
             except OSError:
@@ -66,15 +61,12 @@ class Network(httpcore.AnyIOBackend):
             raise socket.gaierror(socket.EAI_NONAME, "no address")
         if self.guard is not None:
             self.guard.admit(host, port, addresses)
-        connect = functools.partial(
-            super().connect_tcp, port=port, local_address=local_address, socket_options=socket_options
-        )
         *first, last = addresses[:_MOST_ADDRESSES]
         short = _FIRST_ADDRESSES if timeout is None else min(timeout, _FIRST_ADDRESSES)
         for address in first:
             with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
-                return _Stream(await connect(address, timeout=short))
-        return _Stream(await connect(last, timeout=timeout))
+                return _Stream(await super().connect_tcp(address, port, short, **how))
+        return _Stream(await super().connect_tcp(last, port, timeout, **how))
 
 
 class _Stream(httpcore.AsyncNetworkStream):
@@ -104,9 +96,5 @@ def tls() -> ssl.SSLContext:
 def new_pool(network: Network) -> httpcore.AsyncConnectionPool:
     """Connections kept alive by scheme, host and port; no proxy, no cookies, HTTP/1.1."""
     return httpcore.AsyncConnectionPool(
-        ssl_context=tls(),
-        max_connections=256,
-        max_keepalive_connections=32,
-        keepalive_expiry=15.0,
-        network_backend=network,
+        tls(), max_connections=256, max_keepalive_connections=32, keepalive_expiry=15.0, network_backend=network
     )

@@ -12,7 +12,7 @@ from typing import Any
 from .... import registry
 from ....errors import ToolError
 from ....trajectory import Evidence
-from ....wire.reply import Reply
+from ....wire.http import Reply
 from ... import error_log
 from ...untrusted import is_page, line
 
