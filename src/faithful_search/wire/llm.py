@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from .endpoint import Endpoint
 from .guard import is_loopback
 from .network import tls
 from .redact import SHORTEST, redact
-from .retry import TRANSIENT, Breaker, Patience, retry_after
+from .retry import TRANSIENT, Patience, retry_after
 
 Messages = list[dict[str, Any]]
 
@@ -113,15 +112,14 @@ class LLM:
         self.endpoint, self.stats = endpoint, stats or Stats()
         self.has_answered = False
         self._connections: PerLoop[tuple[httpx2.AsyncClient, asyncio.Semaphore]] = PerLoop(lambda one: one[0].aclose())
-        # a cooldown without end: an endpoint that was given up stays so until the next batch
-        self._breaker, self._doubtful = Breaker(endpoint.give_up_after, math.inf), False
+        self._lost, self._doubtful = 0, False  # questions in a row without any answer; whether that ended a batch
         self._not_before = 0.0
         self._takes: dict[str, str | None] = {}
 
     def new_batch(self) -> None:
         """After a server was given up, the next batch tries again, but each question only once until one succeeds."""
-        if self._breaker.remaining:
-            self._breaker, self._doubtful = Breaker(self.endpoint.give_up_after, math.inf), True
+        if self._lost >= self.endpoint.give_up_after:
+            self._lost, self._doubtful = 0, True
 
     async def chat(self, messages: Messages, body: dict[str, Any], **how: Any) -> Reply:
         """One chat completion: `body` are further parameters of the request, `how` those of `post`.
@@ -188,23 +186,11 @@ class LLM:
         )
         async with slots:
             deadline = time.monotonic() + endpoint.patience
-            patience = Patience(0 if self._doubtful else endpoint.retries, endpoint.backoff, endpoint.patience)
 
             async def attempt() -> Any:
-                while (wait := self._not_before - time.monotonic()) > 0:
-                    if self._not_before > deadline:
-                        told = f"the endpoint asks to wait {wait:.0f} s, which is too long"
-                        raise Unanswered(told, 429, passing=False)
-                    await asyncio.sleep(wait)
-                if self._breaker.remaining:
-                    lost = f"the endpoint left {endpoint.give_up_after} questions in a row without an answer"
-                    raise _NotAsked(f"not asked: {lost}", passing=False)
                 try:
                     return await self._send(client, request, deadline)
                 except Unanswered as fault:
-                    # the other questions wait, too, unless a question is asked once only: then each takes its chance
-                    if fault.retry_after is not None and patience.retries:
-                        self._not_before = max(self._not_before, time.monotonic() + fault.retry_after)
                     fault.passing = fault.passing and not final(fault)
                     raise
 
@@ -213,14 +199,16 @@ class LLM:
                 on_retry()
 
             try:
-                found = await patience.persist(attempt, deadline, retrying)
+                retries = 0 if self._doubtful else endpoint.retries
+                found = await Patience(retries, endpoint.backoff, endpoint.patience).persist(
+                    attempt, deadline, retrying
+                )
             except _NotAsked:
                 raise
             except Unanswered as fault:
-                (self._breaker.failed if fault.passing else self._breaker.succeeded)()
+                self._lost = self._lost + 1 if fault.passing else 0
                 raise
-        self._breaker.succeeded()
-        self._doubtful, self.has_answered = False, True
+        self._lost, self._doubtful, self.has_answered = 0, False, True
         return found
 
     def _connect(self) -> tuple[httpx2.AsyncClient, asyncio.Semaphore]:
@@ -241,7 +229,16 @@ class LLM:
         return client, asyncio.Semaphore(endpoint.concurrency)
 
     async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request, deadline: float) -> Any:
-        limit = min(self.endpoint.timeout, max(deadline - time.monotonic(), 0.01))
+        """What the server answers, once it may be asked."""
+        endpoint = self.endpoint
+        while (wait := self._not_before - time.monotonic()) > 0:
+            if self._not_before > deadline:
+                raise Unanswered(f"the endpoint asks to wait {wait:.0f} s, which is too long", 429, passing=False)
+            await asyncio.sleep(wait)
+        if self._lost >= endpoint.give_up_after:
+            lost = f"the endpoint left {endpoint.give_up_after} questions in a row without an answer"
+            raise _NotAsked(f"not asked: {lost}", passing=False)
+        limit = min(endpoint.timeout, max(deadline - time.monotonic(), 0.01))
         self.stats.calls += 1
         try:
             async with asyncio.timeout(limit):
@@ -253,26 +250,26 @@ class LLM:
         except (ValueError, RecursionError):
             raise Unanswered("the answer cannot be read: it is not JSON") from None
         except (httpx2.HTTPError, OSError) as error:  # without its chain, which would show the request's headers
-            told = f"cannot talk to {self.endpoint.where}: {str(error) or type(error).__name__}"
+            told = f"cannot talk to {endpoint.where}: {str(error) or type(error).__name__}"
             raise Unanswered(self._hide(told)) from None
         # what the server says of the error, however it wraps it
         said: Any = response.text
-        try:
+        with suppress(ValueError, RecursionError, AttributeError):
             document = response.json()
-        except (ValueError, RecursionError):
-            document = None
-        if isinstance(document, dict):
             said = document.get("error", document.get("message", document.get("detail", said)))
-            said = said.get("message", said) if isinstance(said, dict) else said
+            said = said.get("message", said)
         # hidden before it is cut: half a key would not be recognised as one
         status, said = response.status_code, self._hide(" ".join(str(said).split()))[:_SHOWN]
         why = f"the endpoint answered {status}: {said}" if said else f"the endpoint answered {status}"
         if status in _ADVICE:
-            where = redact(self.endpoint.where)
-            raise JudgeError(f"cannot ask {self.endpoint.model!r} at {where}: {_ADVICE[status]} ({why})")
-        wait = retry_after(response.headers.get("Retry-After"))
-        why += f"; it asks to wait {wait:.0f} s" if wait else ""
-        raise Unanswered(why, status, wait, status in TRANSIENT)
+            where = redact(endpoint.where)
+            raise JudgeError(f"cannot ask {endpoint.model!r} at {where}: {_ADVICE[status]} ({why})")
+        pause = retry_after(response.headers.get("Retry-After"))
+        # the other questions wait, too, unless a question is asked once only: then each takes its chance
+        if pause and endpoint.retries and not self._doubtful:
+            self._not_before = max(self._not_before, time.monotonic() + pause)
+        why += f"; it asks to wait {pause:.0f} s" if pause else ""
+        raise Unanswered(why, status, pause, status in TRANSIENT)
 
     def _hide(self, text: str) -> str:
         key = self.endpoint.key or ""
