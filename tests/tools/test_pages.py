@@ -20,10 +20,9 @@ from web_site import SLOW_PDF, pdf
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools.retrieval.bm25 import rank
 from faithful_search.tools.web import pages
-from faithful_search.tools.web.pages import Page, Reading, workers
-from faithful_search.tools.web.pages.base import Block
-from faithful_search.tools.web.pages.charset import decode
-from faithful_search.tools.web.pages.parsing import pack, parse
+from faithful_search.tools.web.documents import answer_to, decode, pack, parse
+from faithful_search.tools.web.markup import Block
+from faithful_search.tools.web.pages import Job, Page, Reading
 
 pytest.importorskip("trafilatura")
 pytest.importorskip("pypdf")
@@ -206,7 +205,7 @@ STARTS = ["<p>", "%PDF-1.4\n", "# a\n", "<?xml version='1.0'?><a>", ""]
 @settings(deadline=None, max_examples=100)
 @given(st.binary(max_size=300), st.sampled_from(STARTS), st.sampled_from(KINDS))
 def test_any_bytes_give_a_page_or_a_reason(body, start, said):
-    answer = workers._pool(ROOMY).ask(workers.Job(start.encode() + body, said, ROOMY), time.monotonic() + 60)
+    answer = answer_to(Job(start.encode() + body, said, ROOMY))
     assert (answer.page is None) == bool(answer.why)
     if answer.page:
         assert all(p.text.strip() and len(p.text) <= ROOMY.longest for p in answer.page.paragraphs)
@@ -234,7 +233,7 @@ def test_long_paragraphs_end_with_a_sentence_and_short_ones_are_joined():
 
 
 def process_of(reading: Reading) -> subprocess.Popen[bytes]:
-    [worker] = filter(None, workers._pool(reading).slots.queue)
+    [worker] = filter(None, pages._slots(reading).queue)
     return worker.process
 
 
@@ -278,8 +277,8 @@ def test_a_forked_child_has_workers_of_its_own():
     read(b"parent", "text/plain")
     child = os.fork()
     if child == 0:
-        fine = texts(read(b"child", "text/plain")) == "child" and len({pid for pid, *_ in workers._pools}) == 2
-        workers.close()
+        fine = texts(read(b"child", "text/plain")) == "child" and len({pid for pid, *_ in pages._pools}) == 2
+        pages.close()
         os._exit(0 if fine else 1)
     assert texts(read(b"parent again", "text/plain")) == "parent again"
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -290,10 +289,9 @@ def test_a_worker_has_no_keys_no_sockets_and_ends_with_its_parent(tmp_path):
     code = """
 import os, socket, sys, time
 from faithful_search.tools.web import pages
-from faithful_search.tools.web.pages import workers
 listening = socket.create_server(("127.0.0.1", 0)); os.set_inheritable(listening.fileno(), True)
 pages.read(b"words", "text/plain", pages.Reading(seconds=60))
-print(workers._pool(pages.Reading(seconds=60)).slots.get().process.pid, flush=True)
+print(pages._slots(pages.Reading(seconds=60)).get().process.pid, flush=True)
 time.sleep(60)
 """
     parent = subprocess.Popen(
@@ -347,7 +345,7 @@ def test_more_pages_than_workers_wait_for_each_other_and_those_too_late_are_told
     with ThreadPoolExecutor(16) as threads:
         found = threads.map(lambda n: texts(read(f"page {n}".encode(), "text/plain")), range(60))
         assert list(found) == [f"page {n}" for n in range(60)]
-        assert workers._pool(ROOMY).slots.qsize() == ROOMY.workers
+        assert pages._slots(ROOMY).qsize() == ROOMY.workers
         one = Reading(seconds=1, workers=1, memory=900_000_000)
         pages.read(b"warm", "text/plain", one)
         slow = threads.submit(pages.read, SLOW_PDF, "application/pdf", one)

@@ -24,8 +24,8 @@ from .kept import kept
 from .retrieval.bm25 import rank
 from .schema import MOST, one_or_several
 from .web import pages
+from .web.markup import clean
 from .web.pages import Reading
-from .web.pages.plain import clean
 from .web.readers import Fetch, Reader
 
 _MATERIAL = 12  # paragraphs of a page that a summary is made from

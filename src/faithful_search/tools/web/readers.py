@@ -13,7 +13,7 @@ from ...wire.guard import Guard
 from ...wire.http import Http
 from ..error_log import unavailable
 from ..untrusted import check_address, section
-from .pages import READABLE
+from .documents import READABLE
 
 _TITLE = 300
 _KEY = "JINA_API_KEY"

@@ -1,0 +1,309 @@
+"""A document's bytes to a page, by what the bytes are and what the server says they are.
+
+`python -m faithful_search.tools.web.documents BYTES` is the process that `pages.read` asks, with so much memory for a
+document.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib import import_module
+
+import msgspec
+
+from ...errors import ToolError
+from ..words import paragraphs
+from .markup import Block, clean, read_html, says_something
+from .pages import Answer, Job, Page, Paragraph, Reading
+
+_UNSAID = ("", "application/octet-stream", "binary/octet-stream")
+_APPLICATION = "xhtml+xml pdf x-pdf json ld+json x-ndjson xml rss+xml atom+xml yaml"
+READABLE = ("text/*", *(f"application/{kind}" for kind in _APPLICATION.split()), *_UNSAID[1:])
+"""The content types that can be read; the last ones say nothing, and the document is looked at."""
+_WHOLE_HTML = re.compile(rb"<(?:!doctype html|html|head|body)[\s>]")
+_SOME_HTML = re.compile(
+    rb"<(?:!--|(?:title|meta|link|script|style|p|div|h[1-6]|table|br|a|b|article|main|section)[\s>/])"
+)
+# UTF-32's little-endian mark begins with that of UTF-16, so it comes first
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_IN_TYPE = re.compile(r"charset\s*=\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE)
+_IN_PAGE = re.compile(
+    rb"(?:<meta[^>]{0,200}?charset\s*=|<\?xml[^>]{0,100}?encoding\s*=)\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE
+)
+# What pages mean by these names is what browsers take them for: a larger set that contains them.
+_MEANT = {"ascii": "cp1252", "us-ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254"}
+_MEANT |= {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
+_NOT_ASCII = ("utf-16", "utf-32", "iso2022", "hz")  # sets in which letters may look like ASCII
+_FEW = 64  # bytes above ASCII: a text in a Latin script with fewer says too little to tell one set from another
+_IMAGE = re.compile(r"!\[([^\[\]\n]{0,500})\]\([^()\s]{0,2000}(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
+_LINK = re.compile(r"(?<!!)\[([^\[\]\n]{1,500})\]\([^()\s]{0,2000}(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
+_HEADING = re.compile(r"#{1,6}[ \t]")
+_ALONE = re.compile(rf"^(?:[ \t]*{_HEADING.pattern}.*|[|: \t=-]+)$", re.MULTILINE)  # lines: headings and rules
+_OPENS = re.compile(r"^(?=[ \t]*[-*+>|0-9])", re.MULTILINE)  # items, quotes and rows of tables
+_GAP = re.compile(r"\n[^\S\n]*\n")
+_HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]\n(?=[^\W\d_])")
+_ENDS = (".", "!", "?", ":", "\u3002")
+_PDF_SHARE = 0.6  # of the time for a document: what is read of a PDF by then has to be put together and sent
+_TITLE, _MOST = 300, 10_000
+
+
+def parse(body: bytes, content_type: str, reading: Reading) -> Page:
+    """Read a document in this process. Hostile ones take for ever or crash: see `pages.read`, which survives that.
+
+    Raises:
+        ToolError: for a type that is not read, a document without text, a locked PDF.
+    """
+    deadline = time.monotonic() + _PDF_SHARE * reading.seconds
+    kind, title, cut = kind_of(body, content_type), "", ""
+    text = decode(body, content_type) if kind not in ("pdf", "xml") else ""
+    if kind == "pdf":
+        title, blocks, cut = read_pdf(body, deadline)
+    elif kind in ("html", "markdown"):
+        title, blocks = (read_html if kind == "html" else read_markdown)(text)
+    elif kind == "xml":
+        blocks = read_xml(body)
+    elif kind in ("json", "lines"):
+        with suppress(msgspec.DecodeError):  # text may only claim to be JSON
+            text = msgspec.json.format(text, indent=1) if kind == "json" else text
+        blocks = _blocks(text.splitlines())
+    else:
+        blocks = _blocks(_GAP.split(text.replace("\r\n", "\n").replace("\r", "\n")))
+    found = list(pack(blocks, reading.shortest, reading.longest))
+    if not found:
+        raise ToolError("there is no text in it that could be read")
+    # a table of a million rows would be searched paragraph by paragraph
+    if len(found) > _MOST:
+        found, cut = found[:_MOST], f"the first {_MOST} of its {len(found)} paragraphs"
+    return Page(title[:_TITLE], tuple(found), cut)
+
+
+def kind_of(body: bytes, content_type: str) -> str:
+    """`html`, `pdf`, `markdown`, `json`, `xml`, `lines` or `text`; a `ToolError` names any other type."""
+    said = content_type.partition(";")[0].strip().lower()
+    start = body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    # readers of PDF allow something before the header, so servers send it
+    if b"%pdf-" in start:
+        return "pdf"
+    if said and not said.startswith("text/") and said not in READABLE:
+        raise ToolError(f"its type, {said[:60]}, cannot be read: only web pages, PDFs and text can")
+    # servers send pages as text/plain, or as nothing
+    looks_like_html = _WHOLE_HTML.match(start) or (said in _UNSAID and _SOME_HTML.match(start))
+    if looks_like_html or said in ("text/html", "application/xhtml+xml"):
+        return "html"
+    # zero bytes are in no text but UTF-16 and UTF-32, which begin with a mark
+    binary = b"\0" in body[:4096] and not body.startswith(tuple(_MARKS))
+    if said.endswith("pdf") or binary:
+        raise ToolError(f"its type is {said[:60] or 'not given'}, but what it holds is not that and cannot be read")
+    if "markdown" in said:
+        return "markdown"
+    if said.endswith("json"):
+        return "json"
+    if said.endswith("xml") or start.startswith(b"<?xml"):
+        return "xml"
+    return "lines" if said in ("text/csv", "text/tab-separated-values", "text/calendar") else "text"
+
+
+def decode(body: bytes, content_type: str = "") -> str:
+    """The text of a document. Never fails: what cannot be decoded becomes U+FFFD.
+
+    A byte-order mark decides; then bytes that are well-formed UTF-8 are UTF-8, whatever is declared; then the sets that
+    the page and the server declare, if the bytes fit; then what the bytes look like.
+
+    Example:
+        >>> decode("Zürich".encode("latin-1"), "text/html; charset=utf-8")
+        'Zürich'
+    """
+    for mark, name in _MARKS.items():
+        if body.startswith(mark):
+            return body.decode(name, "replace")
+    in_page, in_type = _IN_PAGE.search(body[:4_096]), _IN_TYPE.search(content_type)
+    # the page first: many servers declare Latin-1 without looking
+    named = (in_page[1].decode("ascii", "replace") if in_page else "", in_type[1] if in_type else "")
+    declared = [codec for name in named if (codec := _codec(name))]
+    if not any(name.startswith(_NOT_ASCII) for name in declared):
+        text = body.decode("utf-8", "replace")
+        wrong = text.count("\ufffd")
+        # one stray byte does not make a page Latin-1
+        if not wrong or wrong * 4 <= sum(character > "\x7f" for character in text) - wrong:
+            return text
+    for name in declared:
+        with suppress(ValueError):
+            return body.decode(name)
+    sample = body[:65_536]
+    foreign, guessed = sum(byte > 0x7F for byte in sample), None
+    # from few bytes a guess is worse than the commonest set
+    if foreign >= _FEW or 5 * foreign >= len(body):
+        from charset_normalizer import from_bytes  # comes with trafilatura
+
+        guessed = from_bytes(sample).best()
+    return body.decode(guessed.encoding if guessed else "cp1252", "replace")
+
+
+def _codec(name: str) -> str:
+    try:
+        found = codecs.lookup(name)
+        "".encode(name)  # refuses codecs that are not character sets, such as "hex"
+    except (LookupError, ValueError):
+        return ""
+    return _MEANT.get(found.name, found.name)
+
+
+def pack(blocks: Iterable[Block], shortest: int, longest: int) -> Iterator[Paragraph]:
+    """Paragraphs of `shortest` to `longest` characters, as far as the blocks allow.
+
+    A block that is too long is split at the ends of sentences; short ones are joined on lines of their own. A heading
+    stays with what follows it, and no paragraph goes over a change of `place`.
+
+    Example:
+        >>> [p.text for p in pack([Block("Rivers", heading=True), Block("The Seine."), Block("The Loire.")], 10, 50)]
+        ['Rivers\\nThe Seine.', 'The Loire.']
+    """
+    held: list[str] = []
+    size, last = 0, Block("")
+    for block in blocks:
+        if held and (last.place != block.place or (size >= shortest and not last.heading)):
+            yield Paragraph("\n".join(held), last.place)
+            held, size = [], 0
+        for part in paragraphs(block.text, longest):
+            if held and size + len(part) > longest:
+                yield Paragraph("\n".join(held), last.place)
+                held, size = [], 0
+            # a table that goes on in another paragraph shows its header there again
+            lead = not held and block.lead and len(block.lead) + len(part) < longest
+            held += [block.lead, part] if lead else [part]
+            size, last = sum(map(len, held)) + len(held), block
+    if held:
+        yield Paragraph("\n".join(held), last.place)
+
+
+def read_markdown(text: str) -> tuple[str, list[Block]]:
+    """The first heading as title, and blocks without the marks of links, images and headings."""
+    text = _ALONE.sub(r"\n\g<0>\n", _LINK.sub(r"\1", _IMAGE.sub("", text)))
+    blocks = []
+    for piece in map(str.strip, _GAP.split(_OPENS.sub("\n", text))):
+        heading = _HEADING.match(piece) is not None
+        words = clean(piece.strip("# \t") if heading else piece)
+        if says_something(words):
+            blocks.append(Block(words, heading))
+    return next((block.text for block in blocks if block.heading), ""), blocks
+
+
+def read_xml(body: bytes) -> list[Block]:
+    """The text of each element; no entity is expanded and nothing is fetched. Raises `ImportError` without lxml."""
+    from lxml import etree
+
+    # an entity could unpack to gigabytes, or name a file of this machine
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, recover=True, huge_tree=False)
+    root = etree.fromstring(body, parser)
+    if root is None:
+        return []
+    etree.strip_elements(root, etree.Entity, etree.Comment, with_tail=False)
+    return _blocks(root.itertext())
+
+
+def read_pdf(body: bytes, deadline: float) -> tuple[str, list[Block], str]:
+    """Title, blocks that know their page, and what was left out because the deadline (`time.monotonic`) came."""
+    import pypdf
+
+    reader = pypdf.PdfReader(io.BytesIO(body))
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise ToolError("the PDF is locked by a password")
+    pages, done, blocks = len(reader.pages), 0, []
+    # what was read until the deadline is worth more than nothing
+    while done < pages and (not done or time.monotonic() <= deadline):
+        done += 1
+        blocks += [Block(part, place=f"p. {done}") for part in _parts(reader.pages[done - 1].extract_text())]
+    if not blocks:
+        raise ToolError("the PDF has no text: its pages may be images")
+    try:
+        title = clean(str(reader.metadata.get("/Title") or "")) if reader.metadata else ""
+    except Exception:  # pypdf fails on broken metadata in many ways; that is no reason to lose the document
+        title = ""
+    return title, blocks, f"the first {done} of its {pages} pages" if done < pages else ""
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Lines put together again: a paragraph ends at a blank line, or where a sentence ends in a short line."""
+    lines = [line.strip() for line in _HYPHEN.sub("", text).splitlines()]
+    widest = max(map(len, lines), default=0)
+    held: list[str] = []
+    for line in [*lines, ""]:
+        held.append(line)
+        if not line or (line.endswith(_ENDS) and len(line) < 0.7 * widest):
+            if part := clean(" ".join(held)):
+                yield part
+            held = []
+
+
+def _blocks(pieces: Iterable[str]) -> list[Block]:
+    return [Block(text) for text in map(clean, pieces) if says_something(text)]
+
+
+def answer_to(job: Job) -> Answer:
+    """The page or why there is none; nothing that goes wrong in a document ends the process."""
+    try:
+        return Answer(parse(job.body, job.content_type, job.reading))
+    except ToolError as error:
+        return Answer(None, str(error))
+    except MemoryError:
+        return Answer(None, "it needs too much memory to be read")
+    except ImportError as error:
+        return Answer(None, f"it cannot be read here: {error.name or 'what reads it'} is not installed")
+    except RecursionError:
+        return Answer(None, "it is nested too deeply to be read")
+    except Exception as error:
+        return Answer(None, f"it is damaged or of an unusual form ({type(error).__name__})")
+
+
+def main(memory: int) -> None:
+    """Answer until the pipe is closed, also by the end of the parent, however it ends."""
+    # under numbers of their own: what a library prints or reads must not get between the lines
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    # before the limit, so that the memory is for the document alone
+    for name in ("trafilatura", "pypdf"):
+        with suppress(ImportError):
+            import_module(name)
+    with suppress(ImportError):  # a system without such limits
+        import resource
+
+        used = 0  # where the system does not say, the limit includes it
+        with suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
+            used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        # no file is written either, nor the memory of a crash
+        for kind, most in ((resource.RLIMIT_AS, used + memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
+            with suppress(ValueError, OSError):  # a system that does not know this limit, or has a lower one
+                resource.setrlimit(kind, (most, most))
+    alarm = getattr(signal, "alarm", lambda seconds: None)
+    reply = b"ready"
+    while True:
+        replies.write(reply + b"\n")
+        replies.flush()
+        line = requests.readline()
+        if not line.endswith(b"\n"):
+            return
+        job = msgspec.json.decode(line, type=Job)
+        # the parent kills a process that is late; this ends it should the parent be gone
+        alarm(int(job.reading.seconds) + 2)
+        reply = msgspec.json.encode(answer_to(job))
+        alarm(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
