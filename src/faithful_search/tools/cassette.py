@@ -10,8 +10,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Iterable
-from io import FileIO
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,7 +19,7 @@ import msgspec
 from ..errors import ConfigError, DataError, ToolError
 from ..text import shortened
 from ..trajectory import Evidence, read_lines
-from ..wire.files import lock, replacing
+from ..wire.files import alone_in, replacing
 from ..wire.redact import redact
 from ..wire.single_flight import once
 from .base import Partial
@@ -102,25 +101,22 @@ class Cassette:
         if mode not in get_args(Mode):
             raise ConfigError(f"unknown mode {mode!r} of a cassette; there are: {', '.join(get_args(Mode))}")
         self.path, self.mode = Path(path).expanduser().absolute(), mode
-        if mode == "record" and self.path.suffix == ".gz":
-            raise ConfigError(f"cannot record into {self.path}: record into a .jsonl file and compress it afterwards")
-        self._lock = threading.Lock()
-        self._calls: dict[str, Recorded] = {}
         self.unrecorded = 0
         """How many results could not be written; they were returned all the same."""
-        if mode == "record":
-            # shows now, not after the first paid answer, that nothing can be written
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                with _open_locked(self.path) as file:
-                    self._calls = self._read(file)
-            except OSError as error:
-                told = f"cannot record into {self.path}: {error}; give permission or name another file"
-                raise DataError(told) from error
-        elif not self.path.exists():
-            raise DataError(f'no cassette {self.path}: record it once with Cassette("{self.path}", mode="record")')
-        else:
-            self._calls = self._parsed(read_lines(self.path))
+        self._lock = threading.Lock()
+        if mode == "replay":
+            if not self.path.exists():
+                raise DataError(f'no cassette {self.path}: record it once with Cassette("{self.path}", mode="record")')
+            self._calls = self._read()
+            return
+        if self.path.suffix == ".gz":
+            raise ConfigError(f"cannot record into {self.path}: record into a .jsonl file and compress it afterwards")
+        try:  # shows now, not after the first paid answer, whether it can be written
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch()
+            self.close()
+        except OSError as error:
+            raise DataError(f"cannot record into {self.path}: {error}; give permission or name another file") from error
 
     async def play(
         self,
@@ -138,17 +134,7 @@ class Cassette:
         if (known := self._calls.get(asked.key)) is not None:
             return known.outcome()
         if self.mode == "replay":
-            missed = f"{asked.tool} {asked.shown} is not in the cassette {self.path.name}"
-            missed += '; record it once with mode="record".'
-            others = {call.shown for call in self._calls.values() if call.tool == asked.tool}
-            if not others:
-                there = ", ".join(sorted({call.tool for call in self._calls.values()})) or "nothing"
-                raise CassetteMiss(f"{missed} No call of this tool is recorded; recorded: {there}.")
-            # difflib takes long, so that words choose what it compares
-            words = set(asked.shown.lower().split())
-            near = heapq.nlargest(_CANDIDATES, sorted(others), lambda shown: len(words & {*shown.lower().split()}))
-            [nearest] = difflib.get_close_matches(asked.shown, near, n=1, cutoff=0.0)
-            raise CassetteMiss(f"{missed} The nearest recorded call: {nearest}.")
+            raise self._miss(asked)
 
         async def record() -> Recorded:
             try:
@@ -168,17 +154,14 @@ class Cassette:
 
     def close(self) -> None:
         """Sort a recorded file by tool and arguments, so that two recordings of the same calls differ little."""
-        if self.mode != "record":
+        if self.mode == "replay":
             return
-        with self._lock, _open_locked(self.path) as file:
-            self._calls = self._read(file)  # where another process recorded a call first, its result counts
-            whole = b"".join(self._calls[key].line for key in sorted(self._calls))
-            file.seek(0)
-            if file.read() != whole:
-                target = self.path.resolve()
-                with replacing(target) as partial:
-                    partial.write_bytes(whole)
-                    shutil.copymode(target, partial)
+        with self._lock, alone_in(self.path.parent):
+            self._calls = self._read()
+            target = self.path.resolve()
+            with replacing(target) as partial:
+                partial.write_bytes(b"".join(self._calls[key].line for key in sorted(self._calls)))
+                shutil.copymode(target, partial)
 
     def __enter__(self) -> Cassette:
         return self
@@ -195,14 +178,31 @@ class Cassette:
     def __reduce__(self) -> tuple[type[Cassette], tuple[Any, ...]]:
         return type(self), (self.path, self.mode)
 
+    def _read(self) -> dict[str, Recorded]:
+        """By key; of two equal calls, as merging two recordings may leave them, the first counts."""
+        calls: dict[str, Recorded] = {}
+        for number, line in read_lines(self.path):
+            try:
+                recorded = msgspec.convert(json.loads(line), Recorded)
+                if (recorded.evidence is None) == (recorded.error is None):
+                    raise ValueError("it needs either evidence or an error")
+            except (ValueError, RecursionError, msgspec.ValidationError) as error:
+                if self.mode == "record" and not line.endswith(b"\n"):
+                    _log.warning("%s: its last line was cut short and is recorded again", self.path)
+                    break
+                where = f"{self.path}, line {number}"
+                raise DataError(f"{where}: not a recorded call ({error}); remove the line or record it anew") from error
+            calls.setdefault(recorded.key, recorded)
+        return calls
+
     def _keep(self, recorded: Recorded) -> Recorded:
         """What is recorded of the call from now on. A result is worth more than its line: it is returned either way."""
         with self._lock:
             if recorded.key in self._calls:
                 return self._calls[recorded.key]
             try:
-                with _open_locked(self.path) as file:
-                    start, line = file.seek(0, os.SEEK_END), recorded.line
+                with alone_in(self.path.parent), self.path.open("ab", buffering=0) as file:
+                    start, line = file.tell(), recorded.line
                     try:
                         while line:
                             line = line[file.write(line) or 0 :]
@@ -216,42 +216,16 @@ class Cassette:
                     _log.warning("tool calls are no longer recorded: %s", error)
             return recorded
 
-    def _parsed(self, lines: Iterable[tuple[int, bytes]]) -> dict[str, Recorded]:
-        """Of two equal calls, as two processes or merging two recordings may leave them, the first counts."""
-        calls: dict[str, Recorded] = {}
-        for number, line in lines:
-            where = f"{self.path}, line {number}"
-            try:
-                recorded = msgspec.convert(json.loads(line), Recorded)
-            except (ValueError, RecursionError, msgspec.ValidationError) as error:
-                raise DataError(f"{where}: not a recorded call ({error}); remove the line or record it anew") from error
-            if (recorded.evidence is None) == (recorded.error is None):
-                told = "a recorded call has either evidence or an error; remove the line or record it anew"
-                raise DataError(f"{where}: {told}")
-            calls.setdefault(recorded.key, recorded)
-        return calls
-
-    def _read(self, file: FileIO) -> dict[str, Recorded]:
-        """What is recorded; half a last line, which a recording that was killed leaves, is of no use."""
-        whole = file.read()
-        start = whole.rfind(b"\n") + 1
-        if whole[start:]:
-            try:
-                json.loads(whole[start:])
-                file.write(b"\n")
-            except ValueError:
-                _log.warning("%s: its last line was cut short and is recorded again", self.path)
-                file.truncate(start)
-                whole = whole[:start]
-        return self._parsed((number, line) for number, line in enumerate(whole.split(b"\n"), 1) if line.strip())
-
-
-def _open_locked(path: Path) -> FileIO:
-    """The file, open for appending; no other process has it until it is closed."""
-    while True:
-        file = path.open("a+b", buffering=0)
-        lock(file, wait=True)
-        file.seek(0)
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return file
-        file.close()  # another process has just put a sorted file in its place
+    def _miss(self, asked: Recorded) -> CassetteMiss:
+        missed = (
+            f'{asked.tool} {asked.shown} is not in the cassette {self.path.name}; record it once with mode="record".'
+        )
+        others = {call.shown for call in self._calls.values() if call.tool == asked.tool}
+        if not others:
+            there = ", ".join(sorted({call.tool for call in self._calls.values()})) or "nothing"
+            return CassetteMiss(f"{missed} No call of this tool is recorded; recorded: {there}.")
+        # difflib takes long, so that words choose what it compares
+        words = set(asked.shown.lower().split())
+        near = heapq.nlargest(_CANDIDATES, sorted(others), lambda shown: len(words & {*shown.lower().split()}))
+        [nearest] = difflib.get_close_matches(asked.shown, near, n=1, cutoff=0.0)
+        return CassetteMiss(f"{missed} The nearest recorded call: {nearest}.")

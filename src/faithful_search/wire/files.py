@@ -43,3 +43,20 @@ def lock(file: IO[Any] | int, wait: bool = False) -> bool:
         except OSError:  # a file system without locks
             return True
     return True
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """While the block runs, no other process or thread is in one for this folder, which is left as it is.
+
+    For files that are replaced: a lock on the file itself would be on the old one.
+    """
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        lock(handle, wait=True)
+        yield
+    finally:
+        os.close(handle)
