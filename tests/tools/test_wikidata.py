@@ -217,7 +217,8 @@ def test_an_entity_with_anything_anywhere_is_still_read(data):
             text = wikibase.text_of(each, {"Q2": "Glooston"})
             assert isinstance(text, str) and all(isinstance(key, str) for key in wikibase.ids_in([each]))
             text.encode()
-    assert isinstance(wikibase.label_of(entity, "en"), str) and isinstance(wikibase.aliases_of(entity, "en"), list)
+    found = wikibase.named(entity, "en")
+    assert all(isinstance(name, str) for name in (found.label, *found.aliases))
 
 
 @pytest.mark.parametrize(
@@ -295,7 +296,7 @@ def test_the_preferred_value_is_kept_however_many_there_are_and_half_characters_
         return {"rank": rank, "mainsnak": {"datatype": "quantity", "datavalue": value}}
 
     entity = {"labels": {"en": {"value": "a\ud800\nb"}}, "aliases": {"en": [{"value": "\udfff"}]}}
-    assert wikibase.label_of(entity, "en") == "a? b" and wikibase.aliases_of(entity, "en") == ["?"]
+    assert wikibase.named(entity, "en") == wikibase.Named("a? b", ("?",))
     entity = {"claims": {"P1082": [*(claim(n, "normal") for n in range(60)), claim(77, "preferred")]}}
     [told] = wikibase.statements(entity).values()
     assert wikibase.text_of(told[0], {}) == "77" and told[0].preferred and len(told) == 20

@@ -17,7 +17,6 @@ from ..errors import ConfigError, ToolError
 from ..text import shortened
 from ..trajectory import Evidence
 from ..wire.cache import Cache, key_of
-from ..wire.single_flight import once
 from .base import Partial, Tool
 from .condenser import Condenser
 from .kept import kept
@@ -71,12 +70,10 @@ class Browse(Tool):
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        condensed = self.condenser.name if self.condenser else ""
-        cut = f"{self.reading.shortest} {self.reading.longest}"
-        return f"{self.reader.cache_key} {self.top_k} {cut} {condensed}".strip()
+        condenser = self.condenser.name if self.condenser else ""
+        return f"{self.reader.cache_key} {self.top_k} {self.reading.shortest} {self.reading.longest} {condenser}"
 
     def check(self) -> None:
-        """Raise `ConfigError` when the reader lacks a package."""
         self.reader.check()
 
     async def browse(
@@ -94,7 +91,6 @@ class Browse(Tool):
         """
         urls = one_or_several("url", url, url_list)
         deadline = time.monotonic() + self.timeout
-        # a page that fails must not take the others with it, so failures are values here
         read = await asyncio.gather(*(self._page(each, deadline) for each in urls))
         found = [page for page in read if not isinstance(page, ToolError)]
         # as the agent wrote them, which may be anything
@@ -106,17 +102,14 @@ class Browse(Tool):
             raise ToolError(told, passing=passing, tried=True)
         # that a page was not read takes a place of its own, or the policy would ask for it again
         room = max(1, self.top_k - len(failed))
-        # without a query there is nothing to condense to
-        condenser = self.condenser if query.strip() else None
-        results = await self._condensed(condenser, query, found, deadline) if condenser else None
-        if results is None:
-            # ranking some thousand paragraphs would hold up the event loop
-            results = await asyncio.to_thread(_chosen, query, found, room)
+        results = await self._condensed(query, found, deadline)
+        # ranking some thousand paragraphs would hold up the event loop
+        results = results or await asyncio.to_thread(_chosen, query, found, room)
         notes = [Evidence(text=f"Not read: {error}.", title=each, source=each, url=each) for each, error in failed]
         return (Partial if passing else list)([*results[:room], *notes])
 
     async def _page(self, url: str, deadline: float) -> list[Evidence] | ToolError:
-        """The paragraphs of a page in order, or why there are none."""
+        """The paragraphs of a page in order, or why there are none: a value, so that the other pages count."""
 
         async def read() -> list[Evidence]:
             document = await self.reader.fetch(url)
@@ -137,19 +130,17 @@ class Browse(Tool):
         key = key_of(page=url, reader=self.reader.cache_key, reading=repr(self.reading))
         try:
             async with asyncio.timeout(left := deadline - time.monotonic()):
-                if self.cache is not None:
-                    return await kept(self.cache, key, read, max(0.0, left))
-                # rollouts of one question open the same pages at the same time
-                return (await once(("page", key), read))[0]
+                return await kept(self.cache, key, read, max(0.0, left))
         except TimeoutError:
             return ToolError(f"it took longer than {self.timeout:g} seconds", passing=True)
         except ToolError as error:
             return error
 
-    async def _condensed(
-        self, condenser: Condenser, query: str, found: Sequence[list[Evidence]], deadline: float
-    ) -> list[Evidence] | None:
-        """A summary of each page, None where one of them could not be had in time."""
+    async def _condensed(self, query: str, found: Sequence[list[Evidence]], deadline: float) -> list[Evidence]:
+        """A summary of each page, none where one of them could not be had in time."""
+        condenser = self.condenser
+        if condenser is None or not query.strip():  # without a query there is nothing to condense to
+            return []
 
         async def summary(page: list[Evidence]) -> Evidence:
             best = await asyncio.to_thread(_chosen, query, [page], _MATERIAL)
@@ -162,7 +153,7 @@ class Browse(Tool):
                 return list(await asyncio.gather(*map(summary, found)))
         except (TimeoutError, ToolError) as error:
             _log.warning("no summary, so the paragraphs themselves are shown: %s", str(error) or "it took too long")
-            return None
+            return []
 
 
 def _chosen(query: str, found: Sequence[list[Evidence]], top_k: int) -> list[Evidence]:

@@ -9,6 +9,7 @@ import msgspec
 
 from ..trajectory import Evidence
 from ..wire.cache import Cache
+from ..wire.single_flight import once
 from .base import Partial
 
 _DECODER = msgspec.json.Decoder(list[Evidence])
@@ -22,14 +23,18 @@ def recent(cache: Cache, key: str) -> list[Evidence] | None:
     return None
 
 
-async def kept(cache: Cache, key: str, ask: Callable[[], Awaitable[list[Evidence]]], wait: float) -> list[Evidence]:
+async def kept(
+    cache: Cache | None, key: str, ask: Callable[[], Awaitable[list[Evidence]]], wait: float
+) -> list[Evidence]:
     """The evidence under `key`, or what `ask` returns, which is then kept, unless it is `Partial`.
 
-    Concurrent calls for a key ask once and share the result or the exception. After `wait` seconds a call goes on
-    without the cache, or without the other call that it waits for.
+    Concurrent calls for a key ask once and share the result or the exception, with and without a cache. After `wait`
+    seconds a call goes on without the cache, or without the other call that it waits for.
     """
 
     def encode(found: list[Evidence]) -> bytes | None:
         return None if isinstance(found, Partial) else msgspec.json.encode(found)
 
+    if cache is None:
+        return (await once(("kept", key), ask, wait))[0]
     return (await cache.get_or_compute(key, ask, _DECODER.decode, encode, wait))[0]

@@ -58,7 +58,6 @@ class WebSearch(Tool):
         return f"{self.provider.cache_key} {self.top_k} {','.join(sorted(self.exclude))}"
 
     def check(self) -> None:
-        """Raise `ConfigError` when the service's key or package is missing."""
         self.provider.check()
 
     async def web_search(
@@ -73,28 +72,29 @@ class WebSearch(Tool):
         queries = [well_formed(each) for each in one_or_several("query", query, query_list)]
         if (length := max(map(len, queries))) > _LONGEST:
             raise ToolError(f"A query of {length} characters is too long; use at most {_LONGEST}.")
-        asked = (self.provider.search(each, max(self.top_k, _SPARE)) for each in queries)
-        found = await asyncio.gather(*asked, return_exceptions=True)
+        found = await asyncio.gather(*map(self._search, queries))
         failed = [item for item in found if isinstance(item, ToolError)]
-        # a fault of ours, which the toolbox retells by its kind
-        if unexpected := [item for item in found if isinstance(item, BaseException) and item not in failed]:
-            raise unexpected[0]
         if len(failed) == len(queries):
             raise failed[0]
-        # the dot keeps `example.org` from excluding `badexample.org`
-        excluded = tuple("." + host.lower() for host in self.exclude)
-        told = []
-        for each, result in zip(queries, found, strict=True):
-            if isinstance(result, BaseException):
-                told.append([Evidence(text=f"Not searched: {result}", title=each)])
-                continue
-            hosts = [f".{urlsplit(item.url).hostname or ''}".rstrip(".") for item in result]
-            kept = (item for item, host in zip(result, hosts, strict=True) if not host.endswith(excluded))
-            told.append(_distinct(kept)[: self.top_k])
+        told = [
+            [Evidence(text=f"Not searched: {result}", title=each)] if isinstance(result, ToolError) else result
+            for each, result in zip(queries, found, strict=True)
+        ]
         # every query's first, then every query's second
         mixed = _distinct(item for item in chain.from_iterable(zip_longest(*told)) if item is not None)
         results = mixed[: self.top_k if len(queries) == 1 else _TOGETHER]
         return Partial(results) if any(error.passing for error in failed) else results
+
+    async def _search(self, query: str) -> list[Evidence] | ToolError:
+        try:
+            found = await self.provider.search(query, max(self.top_k, _SPARE))
+        except ToolError as error:  # a value: the other queries count
+            return error
+        # the dot keeps `example.org` from excluding `badexample.org`
+        excluded = tuple("." + host.lower() for host in self.exclude)
+        hosts = [f".{urlsplit(item.url).hostname or ''}".rstrip(".") for item in found]
+        kept = (item for item, host in zip(found, hosts, strict=True) if not host.endswith(excluded))
+        return _distinct(kept)[: self.top_k]
 
 
 def _distinct(found: Iterable[Evidence]) -> list[Evidence]:

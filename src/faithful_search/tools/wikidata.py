@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, zip_longest
+from operator import itemgetter
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,56 +18,31 @@ from ..trajectory import Evidence
 from ..wire.http import Http
 from .base import Tool
 from .condenser import MOST_FACTS, Condenser, condensed
-from .graphs import wikibase
 from .graphs.facts import listed
-from .graphs.wikibase import Statement
+from .graphs.wikibase import Named, Statement, ids_in, is_id, named, statements, text_of
 from .untrusted import check_address, line, rows, section
 from .words import words
 
 _LONGEST_SEARCH = 250  # characters that the search takes
-_ENTITIES = 4  # that are looked at
-_SEARCHES = 4  # requests to find them
+_ENTITIES, _SEARCHES = 4, 4  # that are looked at; requests to find them
 _IDS = 50  # entities of one request
 _KEPT = 20_000  # labels in memory
 _SPARE = 3  # properties more than are shown, for those that turn out to have no value with a label
+_PASSING = frozenset(("maxlag", "ratelimited", "readonly", "timeout", "no-stashed-content"))
 _SMALL = frozenset(
     words(
         "a an and are at by did do does for from had has have how in is it of on or the to was were what when where "
         "which who whom whose why with"
     )
 )
-_PASSING = frozenset(("maxlag", "ratelimited", "readonly", "timeout", "no-stashed-content"))
+_ASKING = (_SMALL | set(words("find give list name tell"))) - set(words("by for from it or to with"))
+_LINKS = frozenset(
+    words("a an at in of on the to de la le du da di del von van der den and f\u00fcr und et y al el bin ibn")
+)
 _TOKEN = re.compile(r"[^\s,;:!?()\[\]\"\u201c\u201d\u00ab\u00bb]+")
 _QUOTED = re.compile(r"[\"\u201c\u00ab]([^\"\u201c\u201d\u00ab\u00bb]{2,100})[\"\u201d\u00bb]")
 _OF = re.compile(r"\b(?:of|for|in|by|from|about)\b|['\u2019]s\b", re.IGNORECASE)
 _OWNER = re.compile(r"['\u2019]s$")
-_LINKS = frozenset(
-    words("a an at in of on the to de la le du da di del von van der den and f\u00fcr und et y al el bin ibn")
-)
-_ASKING = frozenset(
-    words(
-        "a an the what who whom whose which when where why how is are was were do does did has have had in on at of "
-        "name find give tell list and"
-    )
-)
-
-
-class _Named(msgspec.Struct, frozen=True):
-    """An entity's label, and the other names it has."""
-
-    label: str
-    aliases: tuple[str, ...] = ()
-
-
-class _Relation(msgspec.Struct, frozen=True):
-    """All that one property says about an entity."""
-
-    entity: str
-    label: str
-    title: str
-    property: str
-    name: str
-    statements: list[Statement]
 
 
 @dataclass(frozen=True)
@@ -95,7 +71,7 @@ class Wikidata(Tool):
     condenser: Condenser | None = None
     url: str = "https://www.wikidata.org/w/api.php"
     http: Http = field(default_factory=lambda: Http(max_bytes=20_000_000), repr=False)
-    _known: dict[str, _Named] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[str, Named] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_address(self.url, "https://www.wikidata.org/w/api.php")
@@ -123,26 +99,23 @@ class Wikidata(Tool):
         # the best known of each name, then the second best
         linked = dict(hit for hit in chain.from_iterable(zip_longest(*hits)) if hit is not None)
         names = dict(list(linked.items())[:_ENTITIES])
-        if not names:
-            return []
         # an entity's own name says nothing about which of its properties is wanted
         asked = set(words(query)) - _SMALL - {word for name in names.values() for word in words(name)}
-        ranked = await self._ranked(list(names), asked)
+        ranked = await self._ranked(names, asked)
         best = ranked[: self.top_k + _SPARE if self.condenser is None else MOST_FACTS]
-        statements = chain.from_iterable(each.statements for each in best)
-        labels = {key: named.label for key, named in (await self._names(wikibase.ids_in(statements))).items()}
+        needed = await self._names(ids_in(chain.from_iterable(values for *_, values in best)))
+        labels = {key: named.label for key, named in needed.items()}
         found = []
-        for each in best:
-            told = [(said, wikibase.text_of(said, labels)) for said in each.statements]
-            preferred = [text for said, text in told if text and said.preferred]
-            other = [text for said, text in told if text and not said.preferred]
-            if not (preferred or other):  # its values have no labels
+        for item, about, values in best:
+            told = {text: said.preferred for said in values if (text := text_of(said, labels))}
+            if not told:  # its values have no labels
                 continue
-            text = f"{each.label}, {each.name}: {listed(list(dict.fromkeys(preferred or other)))}."
+            preferred = [text for text, first in told.items() if first]
+            other = [text for text, first in told.items() if not first]
+            text = f"{about}: {listed(preferred or other)}."
             if preferred and other:  # so that the value of today does not drown in those of a hundred years
-                text += f" Other values: {listed(list(dict.fromkeys(other)))}."
-            source, url = f"{each.entity}-{each.property}", f"https://www.wikidata.org/wiki/{each.entity}"
-            found.append(Evidence(text=text, title=each.title, source=source, url=url))
+                text += f" Other values: {listed(other)}."
+            found.append(msgspec.structs.replace(item, text=text))
         if self.condenser is None:
             return found[: self.top_k]
         return await condensed(self.condenser, query, found, self.top_k)
@@ -150,35 +123,29 @@ class Wikidata(Tool):
     async def _search(self, name: str) -> list[tuple[str, str]]:
         """Ids of entities of that name, best known first, each with the name that matched."""
         asked = {"search": name[:_LONGEST_SEARCH], "language": self.language, "uselang": self.language, "type": "item"}
-        document = await self._ask({"action": "wbsearchentities", **asked, "limit": _ENTITIES})
-        hits = [(str(row.get("id")), line(section(row, "match").get("text"), 200)) for row in rows(document, "search")]
-        return [(entity, name) for entity, name in hits if wikibase.is_id(entity)][:_ENTITIES]
+        document = await self._ask(action="wbsearchentities", **asked, limit=_ENTITIES)
+        hits = [(row.get("id"), line(section(row, "match").get("text"), 200)) for row in rows(document, "search")]
+        return [(str(entity), name) for entity, name in hits if is_id(entity)][:_ENTITIES]
 
-    async def _ranked(self, ids: Sequence[str], asked: set[str]) -> list[_Relation]:
-        """What the entities' properties say, those that the query asks for first, else in the order given."""
+    async def _ranked(self, ids: Iterable[str], asked: set[str]) -> list[tuple[Evidence, str, list[Statement]]]:
+        """What the entities' properties say, those that the query asks for first, else in the order given: evidence
+        without text, the names of entity and property, and the values."""
         # one request each: an entity's statements are some megabytes
         found = await asyncio.gather(*(self._entities([each], "labels|descriptions|claims") for each in ids))
-        entities = {key: entity for each in found for key, entity in each.items()}
-        said = {key: wikibase.statements(entity) for key, entity in entities.items()}
-        names = await self._names(chain.from_iterable(said.values()))
+        said = {key: (entity, statements(entity)) for each in found for key, entity in each.items()}
+        names = await self._names(chain.from_iterable(told for _, told in said.values()))
         relations = []
-        for key, entity in entities.items():
-            label = wikibase.label_of(entity, self.language)
-            about = wikibase.label_of(entity, self.language, "descriptions")
-            title = f"{label} ({about})" if about else label
-            for each, statements in said[key].items():
-                if label and names[each].label:
-                    relations.append(_Relation(key, label, title, each, names[each].label, statements))
+        for key, (entity, told) in said.items():
+            label, about = named(entity, self.language).label, named(entity, self.language, "descriptions").label
+            title, url = f"{label} ({about})" if about else label, f"https://www.wikidata.org/wiki/{key}"
+            for name, values in told.items():
+                if label and names[name].label:
+                    item = Evidence(text="", title=title, source=f"{key}-{name}", url=url)
+                    fits = _fit(asked, names[name])
+                    relations.append((fits, (item, f"{label}, {names[name].label}", values)))
+        return [relation for _, relation in sorted(relations, key=itemgetter(0), reverse=True)]
 
-        def score(relation: _Relation) -> tuple[int, float]:
-            # how many of the asked words its best name has, and which share of that name they are
-            named = names[relation.property]
-            told = [set(words(name)) - _SMALL for name in (named.label, *named.aliases)]
-            return max(((len(asked & name), len(asked & name) / len(name)) for name in told if name), default=(0, 0.0))
-
-        return sorted(relations, key=score, reverse=True)
-
-    async def _names(self, ids: Iterable[str]) -> dict[str, _Named]:
+    async def _names(self, ids: Iterable[str]) -> dict[str, Named]:
         """The names of items and properties, from memory or asked for `_IDS` at a time; empty where there are none."""
         wanted = list(dict.fromkeys(ids))
         names = {each: known for each in wanted if (known := self._known.get(each))}
@@ -186,32 +153,37 @@ class Wikidata(Tool):
         batches = [missing[start : start + _IDS] for start in range(0, len(missing), _IDS)]
         for found in await asyncio.gather(*(self._entities(batch, "labels|aliases") for batch in batches)):
             for each, entity in found.items():
-                aliases = tuple(wikibase.aliases_of(entity, self.language))
-                names[each] = _Named(wikibase.label_of(entity, self.language), aliases)
+                names[each] = named(entity, self.language)
         self._known.update(names)
         for each in list(self._known)[: max(0, len(self._known) - _KEPT)]:  # the oldest; other threads do the same
             self._known.pop(each, None)
-        return {each: names.get(each, _Named("")) for each in wanted}
+        return {each: names.get(each, Named()) for each in wanted}
 
     async def _entities(self, ids: Sequence[str], parts: str) -> dict[str, Any]:
         asked = {"ids": "|".join(ids), "props": parts, "languages": self.language, "languagefallback": 1}
-        document = await self._ask({"action": "wbgetentities", **asked})
+        document = await self._ask(action="wbgetentities", **asked)
         found = [value for value in section(document, "entities").values() if isinstance(value, Mapping)]
         # a redirect is answered under the id that it leads to
         named = {section(value, "redirects").get("from") or value.get("id"): value for value in found}
         return {each: named[each] for each in ids if each in named}
 
-    async def _ask(self, parameters: Mapping[str, Any]) -> Any:
+    async def _ask(self, **parameters: Any) -> Any:
         reply = await self.http.get(self.url, params={**parameters, "format": "json"}, accept=("application/json",))
         # megabytes of JSON would hold up the event loop
-        document = await asyncio.to_thread(reply.json)
+        document, host = await asyncio.to_thread(reply.json), urlsplit(self.url).hostname
         if failed := section(document, "error"):
             code = line(failed.get("code"), 60)
             passes = code in _PASSING or code.startswith("internal_api_error")
-            raise ToolError(f"{urlsplit(self.url).hostname} refused to answer: {code}", passing=passes)
+            raise ToolError(f"{host} refused to answer: {code}", passing=passes)
         if not isinstance(document, Mapping):
-            raise ToolError(f"{urlsplit(self.url).hostname} answered with something else than facts.")
+            raise ToolError(f"{host} answered with something else than facts.")
         return document
+
+
+def _fit(asked: set[str], named: Named) -> tuple[int, float]:
+    """How many of the asked words an entity's best name has, and which share of that name they are."""
+    told = [set(words(name)) - _SMALL for name in (named.label, *named.aliases)]
+    return max(((len(asked & name), len(asked & name) / len(name)) for name in told if name), default=(0, 0.0))
 
 
 def candidates(query: str) -> list[str]:
@@ -239,10 +211,14 @@ def candidates(query: str) -> list[str]:
 
 def _capitalised(text: str) -> list[str]:
     """Runs of words with capitals, longest first; small words like "of" may link them, and are tried without, too."""
+
+    def is_link(word: str) -> bool:
+        return word.casefold() in _LINKS
+
     runs: list[list[str]] = [[]]
     for token in _TOKEN.findall(text):
         word = _OWNER.sub("", token)
-        small = word[:1].isdigit() or _is_link(word)
+        small = word[:1].isdigit() or is_link(word)
         if word[:1].isupper() or (runs[-1] and small):
             runs[-1].append(word)
         # "Ann's": what follows belongs to another name
@@ -254,12 +230,8 @@ def _capitalised(text: str) -> list[str]:
         start, end = 0, len(run)
         while start < end - 1 and run[start].casefold() in _ASKING:
             start += 1
-        while start < end and _is_link(run[end - 1]):
+        while start < end and is_link(run[end - 1]):
             end -= 1
         whole += [run[start:end]] if start < end else []
-    parts = [list(part) for run in whole for linked, part in groupby(run, key=_is_link) if not linked]
+    parts = [list(part) for run in whole for linked, part in groupby(run, key=is_link) if not linked]
     return [" ".join(run) for run in [*sorted(whole, key=len, reverse=True), *parts]]
-
-
-def _is_link(word: str) -> bool:
-    return word.casefold() in _LINKS

@@ -92,7 +92,17 @@ def with_key(endpoint: Endpoint, key_env: str | None = None) -> Endpoint:
         key = os.environ.get("FAITHFUL_SEARCH_API_KEY") or (get_token() if at_hub else os.environ.get("OPENAI_API_KEY"))
         if url is None and not (key or "").startswith("hf_"):
             raise JudgeError("Inference Providers need a Hub token: set HF_TOKEN, run `hf auth login`, or give a url")
-    key = (key or "").strip()
-    if not (key.isascii() and key.isprintable()):  # an HTTP client would quote it in its complaint
+    key = _carried(key or "")
+    if key is None:
         raise JudgeError("the judge's key holds characters that no header can carry; copy it anew")
     return replace(endpoint, key=key or None)
+
+
+def key_in(variable: str) -> str | None:
+    """The key that an environment variable holds, empty without one; `None` for what no header can carry."""
+    return _carried(os.environ.get(variable, ""))
+
+
+def _carried(key: str) -> str | None:
+    key = key.strip()
+    return key if key.isascii() and key.isprintable() else None  # an HTTP client would quote it in its complaint

@@ -12,7 +12,7 @@ import re
 import socket
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import httpx
@@ -106,7 +106,7 @@ class Guard:
     """
 
     allow: tuple[str, ...] = ()
-    resolve: Resolver = resolve
+    resolve: Resolver = field(default=resolve, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.allow, str):

@@ -6,6 +6,7 @@ import math
 import re
 from calendar import month_name
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -15,12 +16,17 @@ from ..untrusted import line, rows, section
 _ENTITY = re.compile(r"[QP][1-9]\d{0,11}")
 _TIME = re.compile(r"([+-])(\d{1,16})-(\d\d)-(\d\d)T")
 _NUMBER = re.compile(r"[+-]?(\d{1,40})(\.\d{1,40})?")
-_LEFT_OUT = frozenset(
-    ("external-id", "commonsMedia", "musical-notation", "math", "tabular-data", "geo-shape", "entity-schema")
-)
+_LEFT_OUT = {"external-id", "commonsMedia", "musical-notation", "math", "tabular-data", "geo-shape", "entity-schema"}
 _PROPERTIES, _STATEMENTS = 500, 20  # read of an entity, and of one property
 _VALUE, _LABEL = 300, 200  # characters kept
 _WHEN = {"P580": "from", "P582": "until", "P585": "as of"}  # start time, end time, point in time
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An entity's label, and the other names it has."""
+
+    label: str = ""
+    aliases: tuple[str, ...] = ()
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -36,14 +42,12 @@ def is_id(value: Any) -> bool:
     return isinstance(value, str) and bool(_ENTITY.fullmatch(value))
 
 
-def label_of(entity: Any, language: str, key: str = "labels") -> str:
-    """Its label (or description), of which there is one in the language asked for or in one that replaces it."""
-    return line(section(section(entity, key), language).get("value"), _LABEL)
-
-
-def aliases_of(entity: Any, language: str) -> list[str]:
-    """Its other names in a language."""
-    return [line(row.get("value"), _LABEL) for row in rows(section(entity, "aliases"), language)][:_STATEMENTS]
+def named(entity: Any, language: str, part: str = "labels") -> Named:
+    """Its label (or description), of which there is one in the language asked for or in one that replaces it, and its
+    other names in that language."""
+    label = line(section(section(entity, part), language).get("value"), _LABEL)
+    aliases = (line(row.get("value"), _LABEL) for row in rows(section(entity, "aliases"), language))
+    return Named(label, tuple(islice(aliases, _STATEMENTS)))
 
 
 def statements(entity: Any) -> dict[str, list[Statement]]:

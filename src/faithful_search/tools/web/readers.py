@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from dataclasses import dataclass, field
 
 import msgspec
 
 from ...errors import ConfigError, ToolError
+from ...wire.endpoint import key_in
 from ...wire.guard import Guard
 from ...wire.http import Http
 from ..error_log import unavailable
@@ -40,8 +40,7 @@ class Fetch:
 
     @property
     def cache_key(self) -> str:
-        guard = self.http.guard
-        return f"fetch {self.http.max_bytes} {','.join(sorted(guard.allow)) if guard else ''}".strip()
+        return f"fetch {self.http.max_bytes} {self.http.guard}"
 
     def check(self) -> None:
         for package in ("trafilatura", "pypdf"):
@@ -75,7 +74,7 @@ class Jina:
 
     @property
     def cache_key(self) -> str:
-        return f"jina {self.url} {','.join(sorted(self.guard.allow))}".strip()
+        return f"jina {self.url} {self.guard}"
 
     def check(self) -> None:
         """Nothing is needed."""
@@ -83,18 +82,17 @@ class Jina:
     async def fetch(self, url: str) -> Document:
         # the service resolves names itself; here only what is plainly not public is stopped
         url = self.guard.check(url, resolved_here=False)
-        key = os.environ.get(_KEY, "").strip()
-        if not (key.isascii() and key.isprintable()):
-            raise self._refused("there is an accent or a line break in the key")
+        key = key_in(_KEY)
+        if key is None:
+            raise _refused("there is an accent or a line break in the key")
         # pictures would be long addresses in the text
         headers = {"Accept": "application/json", "X-Retain-Images": "none"}
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
+        headers |= {"Authorization": f"Bearer {key}"} if key else {}
         try:
             reply = await self.http.post(self.url.rstrip("/") + "/", json={"url": url}, headers=headers)
         except ToolError as error:
             if error.status in (401, 402, 403):
-                raise self._refused(f"Jina Reader answers {error.status}; is the key wrong or unpaid?") from None
+                raise _refused(f"Jina Reader answers {error.status}; is the key wrong or unpaid?") from None
             raise
         data = section(reply.json(), "data")
         title, content = data.get("title"), data.get("content")
@@ -103,10 +101,11 @@ class Jina:
         title = title[:_TITLE] if isinstance(title, str) else ""
         return Document(content.encode("utf-8", "replace"), "text/markdown; charset=utf-8", url, title)
 
-    def _refused(self, reason: str) -> ToolError:
-        told = "the reading service refuses to read; use another tool"
-        return unavailable(told, f"pages cannot be read: {reason} (environment variable {_KEY})")
-
 
 Reader = Fetch | Jina
 """Gets a document by its URL, or raises `ToolError` with a message for the policy."""
+
+
+def _refused(reason: str) -> ToolError:
+    told = "the reading service refuses to read; use another tool"
+    return unavailable(told, f"pages cannot be read: {reason} (environment variable {_KEY})")

@@ -22,10 +22,12 @@ _TITLE, _TEXT, _DATE = 300, 2_000, 40  # characters kept
 class Provider(ABC):
     """A web search service; implementations are frozen dataclasses, whose fields never hold a key."""
 
+    url: str = ""
+
     @property
-    @abstractmethod
     def cache_key(self) -> str:
         """What its results depend on besides query and count, without secrets."""
+        return f"{type(self).__name__} {self.url}"
 
     def check(self) -> None:  # noqa: B027 (most need nothing)
         """Raise `ConfigError` when a key or a package is missing, saying how to give it."""
@@ -55,7 +57,7 @@ def page(title: Any, url: Any, text: Any, date: Any = "") -> list[Evidence]:
         >>> page("Tea", "javascript:alert()", "Steep it.")
         []
     """
-    title, text, date = (line(value, size) for value, size in ((title, _TITLE), (text, _TEXT), (date, _DATE)))
+    title, text, date = line(title, _TITLE), line(text, _TEXT), line(date, _DATE)
     # a result that cannot be opened cannot be checked
     if not (title or text) or not is_page(url):
         return []
@@ -66,11 +68,10 @@ async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) ->
     """The JSON object that answers a request, else a `ToolError`; `refusals` says by status what is wrong with the
     configuration, for the log."""
     try:
-        reply = await request
         # a page of results is some kilobytes, but a server may send megabytes
-        document = await asyncio.to_thread(reply.json) if len(reply.body) > 100_000 else reply.json()
+        document = await asyncio.to_thread((await request).json)
     except ToolError as error:
-        if error.status and (reason := refusals.get(error.status)):
+        if reason := refusals.get(error.status or 0):
             raise unavailable(reason) from None
         raise error.retold(f"Web search failed: {error}.") from None
     if not isinstance(document, Mapping):

@@ -18,33 +18,29 @@ from . import Provider, page
 class Ddgs(Provider):
     """What `ddgs` gathers from several engines' result pages; engines limit and change at will: for trials."""
 
-    @property
-    def cache_key(self) -> str:
-        return "ddgs"
-
     def check(self) -> None:
-        """Raise `ConfigError` when the package is missing."""
         if importlib.util.find_spec("ddgs") is None:
             raise ConfigError("web search through ddgs needs that package: pip install 'faithful-search[web]'")
 
     async def search(self, query: str, count: int) -> list[Evidence]:
-        found = rows({"results": await asyncio.to_thread(self._text, query, count)}, "results")
+        found = rows({"results": await asyncio.to_thread(_text, query, count)}, "results")
         pages = (page(row.get("title"), row.get("href"), row.get("body")) for row in found)
         return list(chain.from_iterable(pages))[:count]
 
-    def _text(self, query: str, count: int) -> Any:
-        from ddgs import DDGS
-        from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
 
-        try:
-            return DDGS(timeout=10).text(query, max_results=count)
-        except DDGSException as error:
-            # the package raises where there is nothing to find
-            if "no results" in str(error).casefold() and not isinstance(error, RatelimitException | TimeoutException):
-                return []
-            why = "none of the search engines answered"
-            if isinstance(error, RatelimitException):
-                why = "the search engines limit how often they answer"
-            if isinstance(error, TimeoutException):
-                why = "the search engines did not answer in time"
-            raise ToolError(f"Web search failed: {why}.", passing=True) from error
+def _text(query: str, count: int) -> Any:
+    from ddgs import DDGS
+    from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
+
+    why = "none of the search engines answered"
+    try:
+        return DDGS(timeout=10).text(query, max_results=count)
+    except RatelimitException:
+        why = "the search engines limit how often they answer"
+    except TimeoutException:
+        why = "the search engines did not answer in time"
+    except DDGSException as error:
+        # the package raises where there is nothing to find
+        if "no results" in str(error).casefold():
+            return []
+    raise ToolError(f"Web search failed: {why}.", passing=True)

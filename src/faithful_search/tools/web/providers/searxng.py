@@ -11,12 +11,17 @@ from ....wire.http import Http
 from ...untrusted import check_address, rows
 from . import Provider, document_of, page
 
+# in this order: answers and infoboxes that name their page come before the results
+_PARTS = {
+    "answers": ("title", "url", "answer"),
+    "infoboxes": ("infobox", "id", "content"),
+    "results": ("title", "url", "content"),
+}
+
 
 @dataclass(frozen=True)
 class SearXNG(Provider):
     """`GET /search?format=json` of a SearXNG server, whose `settings.yml` must name `json` under `search: formats:`.
-
-    Its answers and infoboxes that name their page come before the results.
 
     Args:
         url: address of the server, such as `http://localhost:8888`.
@@ -32,10 +37,6 @@ class SearXNG(Provider):
     def __post_init__(self) -> None:
         check_address(self.url, "http://localhost:8888")
 
-    @property
-    def cache_key(self) -> str:
-        return f"searxng {self.url}"
-
     async def search(self, query: str, count: int) -> list[Evidence]:
         disabled = (
             f"SearXNG at {urlsplit(self.url).netloc} answers 403: its JSON format is disabled; add `json` to `formats` "
@@ -44,13 +45,10 @@ class SearXNG(Provider):
         request = self.http.get(f"{self.url.rstrip('/')}/search", params={"q": query, "format": "json"})
         document = await document_of(request, {403: disabled})
         found: list[Evidence] = []
-        for row in rows(document, "answers"):
-            found += page(row.get("title"), row.get("url"), row.get("answer"))
-        for row in rows(document, "infoboxes"):
-            found += page(row.get("infobox"), row.get("id"), row.get("content"))
-        for row in rows(document, "results"):
-            date = str(row.get("publishedDate") or "")[:10]
-            found += page(row.get("title"), row.get("url"), row.get("content"), date)
+        for part, (title, url, text) in _PARTS.items():
+            for row in rows(document, part):
+                date = str(row.get("publishedDate") or "")[:10]
+                found += page(row.get(title), row.get(url), row.get(text), date)
         # else an outage of the engines would be read as "nothing is known about it"
         if not found and document.get("unresponsive_engines"):
             raise ToolError("Web search failed: none of the search engines answered.", passing=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 from ....errors import ConfigError
 from ....trajectory import Evidence
+from ....wire.endpoint import key_in
 from ....wire.http import Http
 from ...untrusted import check_address, rows, section
 from . import Provider, document_of, page, unavailable
@@ -31,20 +31,15 @@ class Serper(Provider):
     def __post_init__(self) -> None:
         check_address(self.url, "https://google.serper.dev", _KEY)
 
-    @property
-    def cache_key(self) -> str:
-        return f"serper {self.url}"
-
     def check(self) -> None:
-        """Raise `ConfigError` when there is no key."""
-        if not self._key():
+        if not key_in(_KEY):
             raise ConfigError(
                 f"web search through Serper needs a key in the environment variable {_KEY} (from "
                 "serper.dev); the other providers, SearXNG ('searxng') and ddgs ('ddgs'), need none"
             )
 
     async def search(self, query: str, count: int) -> list[Evidence]:
-        key = self._key()
+        key = key_in(_KEY)
         if not key:
             raise unavailable(f"no usable key in {_KEY}")
         asked = {"q": query, "num": count}
@@ -59,7 +54,3 @@ class Serper(Provider):
         for row in rows(document, "organic"):
             found += page(row.get("title"), row.get("link"), row.get("snippet"), row.get("date"))
         return found[:count]
-
-    def _key(self) -> str:
-        key = os.environ.get(_KEY, "").strip()
-        return key if key.isascii() and key.isprintable() else ""
