@@ -572,9 +572,7 @@ class TestValue:
         assert again == http and hash(again) == hash(http) and again != Http()
         assert ask(again, shared.url("/article")).status == 200
 
-    @pytest.mark.parametrize(
-        "wrong", [{"timeout": 0}, {"timeout": math.nan}, {"per_host": 0}, {"max_bytes": -1}]
-    )
+    @pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": math.nan}, {"per_host": 0}, {"max_bytes": -1}])
     def test_limits_must_be_limits(self, wrong):
         with pytest.raises(ConfigError):
             Http(**wrong)

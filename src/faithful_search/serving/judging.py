@@ -33,14 +33,6 @@ class _Asked(msgspec.Struct):
     pairs: list[Pair]
 
 
-class _AbstainedError(Exception):
-    """Carries a verdict that is not to be kept."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict.why)
-        self.verdict = verdict
-
-
 class Judging(Service):
     """The server of a judge.
 
