@@ -41,7 +41,7 @@ from faithful_search.measure import report
 from faithful_search.measure.behaviour import tool_counts
 from faithful_search.measure.controls import QUESTIONS
 from faithful_search.measure.evaluation import Evaluation, differences
-from faithful_search.measure.ledger import answers_kept, same_as_written
+from faithful_search.measure.ledger import answers_kept, same_settings
 from faithful_search.measure.probes import Blanked
 from faithful_search.measure.suite import default_rewards, evaluate_policy
 from faithful_search.measure.writing import results_folder, write_metrics
@@ -134,7 +134,7 @@ def prepare(folder: Path, script: EvaluationArguments) -> None:
         "questions": key_of(tasks=[[task.id, task.question, task.answers] for task in tasks])[:16],
         "weights": [weights_of(name) for name in (script.policy, script.compare_with) if name is not None],
     }
-    same_as_written(folder / SETTINGS, "rollouts", settings, "--overwrite_output_dir true starts anew")
+    same_settings(folder / SETTINGS, settings, "--overwrite_output_dir true starts anew")
     write_metrics(folder / SETTINGS, settings)
 
 

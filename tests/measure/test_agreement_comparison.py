@@ -284,7 +284,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         with pytest.raises(DataError, match="no judged pair is in all"):
             from_scores(paths)
     (tmp_path / "bad.jsonl").write_text('{"row": 1, "scores": {"a": 3}}\n')
-    with pytest.raises(DataError, match=r"bad\.jsonl, row 1: not a line of an audit"):
+    with pytest.raises(DataError, match=r"bad\.jsonl, line 1: not a row's scores"):
         from_scores([one, tmp_path / "bad.jsonl"])
     (tmp_path / "labels.jsonl").write_text('{"premise": "P", "claim": "C", "label": 1}\n')
     (tmp_path / "empty.jsonl").write_text("")

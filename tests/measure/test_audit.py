@@ -180,7 +180,7 @@ def test_other_settings_are_refused_by_name_and_overwrite_begins_anew(tmp_path):
     assert (out / "scores.jsonl").read_bytes() == before
     assert "f1_pokee" in audit(path, out, how="pokee", resume=False).rows
     (out / "audit.json").unlink()
-    with pytest.raises(ConfigError, match="does not say how they were made"):
+    with pytest.raises(ConfigError, match="does not say how what lies there was made"):
         audit(path, out, how="pokee")
 
 

@@ -13,8 +13,7 @@ from faithful_search.dialects import parse
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure.audit import audit
 from faithful_search.measure.comparison import compare, open_sides
-from faithful_search.measure.convert import convert
-from faithful_search.measure.writers import WRITERS
+from faithful_search.measure.convert import WRITERS, convert
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 from faithful_search.wire.redact import redact
 

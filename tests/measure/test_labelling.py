@@ -17,8 +17,7 @@ from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Pair, Verdict
 from faithful_search.measure import agreement
 from faithful_search.measure.audit import audit, read_trajectories
-from faithful_search.measure.label import label
-from faithful_search.measure.pairs import METRICS, Cut, reward, sampled
+from faithful_search.measure.label import METRICS, Cut, label, reward, sampled
 
 
 class Scripted:
@@ -151,7 +150,7 @@ def test_files_may_be_added_but_not_other_judges_or_metrics(tmp_path):
     with pytest.raises(ConfigError, match="metric"):
         label([one], tmp_path / "out", judge=Scripted(), metric="think_search")
     (tmp_path / "out" / "provenance.json").unlink()
-    with pytest.raises(ConfigError, match=r"no provenance\.json"):
+    with pytest.raises(ConfigError, match=r"provenance\.json does not say how"):
         label([one], tmp_path / "out", judge=Scripted())
     assert len(rows_of(tmp_path / "out")) == 3
 

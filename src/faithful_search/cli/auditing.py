@@ -48,7 +48,7 @@ def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **gi
     from ..measure.audit import audit as measure
     from ..measure.invented import KEPT, SearchedCorpus
     from ..measure.report import page
-    from ..measure.scoring import open_policy
+    from ..measure.scores import open_policy
 
     settings, judge, progress = taken(AuditSettings, given), judge_of(given), _Progress()
     if estimate:
@@ -140,7 +140,7 @@ def _unfinished_labels(found: Provenance) -> str:
     lines: list[str] = []
     for file in found.files:
         lines += [f"{file.name} could not be read to its end: {file.broken_off}"] if file.broken_off else []
-        lines += [f"{file.name}: {file.skipped} of {file.rows} rows could not be read"] if file.skipped else []
+        lines += [f"{file.name}: {file.skipped} of {file.rows} rows could not be read or cut"] if file.skipped else []
         lines += [f"  {why}" for why in file.reasons[:_SHOWN]]
     if found.abstained:
         lines.append(f"pairs without a label: {found.abstained:,}; the same command asks again about these only")

@@ -154,7 +154,7 @@ def _agents(
     else:
         from ..bundled import bundled_policy
         from ..inference.base import Sampling
-        from ..measure.scoring import open_policy
+        from ..measure.scores import open_policy
         from ..rollout import Engine
 
         source = bundled_policy(policy, environment.dialect)

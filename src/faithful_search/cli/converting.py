@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
-from ..measure.settings import Reading
-from ..measure.writers import WRITERS
+from ..measure.settings import Format, Reading
 from .options import ANY_PATH, UNFINISHED, echo, flags, taken
 
 
 @click.command()
 @click.argument("file")
 @click.argument("out", type=ANY_PATH)
-@click.option("--to", required=True, type=click.Choice(sorted(WRITERS)), help="The format.")
+@click.option("--to", required=True, type=click.Choice(get_args(Format)), help="The format.")
 @click.option("--scores", type=ANY_PATH, help="An audit of FILE, whose scores become metadata.")
 @click.option("--scrub", is_flag=True, help="Take out what looks like a key or password.")
 @flags(Reading)
@@ -24,12 +23,12 @@ def convert(file: str, out: Path, to: str, scores: Path | None, scrub: bool, **g
 
     FILE is what audit reads. A pi session is always a file of its own. Where rows could not be read the exit code is 3.
     """
-    from ..measure import convert as converting
+    from ..measure.convert import convert as write
 
-    found = converting.convert(file, out, to, scores=scores, scrub=scrub, **vars(taken(Reading, given)))
+    found = write(file, out, to, scores=scores, scrub=scrub, **vars(taken(Reading, given)))
     with_scores = f", {found.scored:,} with scores" if scores else ""
     echo(f"{found.written:,} trajectories as {to}{with_scores} in {out}")
-    if lines := converting.told(found, scrub):
+    if lines := found.told(scrub):
         echo("\n".join(lines), err=True)
     if found.unread:
         raise click.exceptions.Exit(UNFINISHED)

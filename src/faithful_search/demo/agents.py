@@ -14,7 +14,7 @@ from ..bundled import bundled_policy
 from ..errors import DataError
 from ..inference.base import Sampling
 from ..measure.controls import Closed
-from ..measure.scoring import open_policy
+from ..measure.scores import open_policy
 from ..rollout import Engine
 from ..rollout.arguments import EnvironmentArguments
 from ..rollout.served import FAILED, ServedAgent

@@ -13,7 +13,8 @@ from ..judges.grounding import terms
 from ..measure import metrics
 from ..measure.claims import claims_of, distinct
 from ..measure.report.asks import asks
-from ..measure.report.rollout import Marked, arguments_of, environment, fields
+from ..measure.report.rollout import arguments_of, environment, fields
+from ..measure.scores import Marked
 from ..rewards import cited_evidence
 from ..trajectory import Step, Trajectory
 from .agents import POLICIES, WITHOUT

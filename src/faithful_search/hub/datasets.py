@@ -17,8 +17,8 @@ import msgspec
 from .. import __version__
 from ..bundled import world_file
 from ..errors import ConfigError, DataError
+from ..measure.convert import WRITERS, Document
 from ..measure.rows import read_trajectories
-from ..measure.writers import WRITERS, Document
 from ..tasks import load_tasks
 from ..trajectory import Trajectory
 from ..wire.redact import redact

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -24,10 +23,9 @@ from .files import STDIN, PathLike, Raw, local_file, total_rows
 from .invented import SearchedCorpus
 from .ledger import answers_kept, same_settings
 from .rows import Source, pick, read_trajectories
-from .scores import SCORES, ScoreLog, read_scores
-from .scoring import Scorer
+from .scores import SCORES, ScoreLog, Scorer, read_scores
 from .settings import AuditSettings
-from .summary import SUMMARY, Audit, choose_rows, read_audit, summarize
+from .summary import SUMMARY, Audit, choose_rows, summarize
 from .workers import in_order, progress_bar
 from .writing import results_folder, write_metrics
 
@@ -65,14 +63,12 @@ def audit(
         policy: the model that wrote the trajectories, for what asks it.
         resume: `False` starts over and replaces what is in `out`.
         on_progress: a `tqdm`-like class; default a progress bar on a terminal.
-        settings: fields of `AuditSettings`: `metrics` (default all, `evidence_sensitivity` only with a `policy`),
-            `how`, `dialect`, `text_column`, `limit`, and `workers` (one when a model judges).
+        settings: fields of `AuditSettings`; `metrics` are by default all, `evidence_sensitivity` only with a `policy`.
 
     Raises:
         DataError: when the source cannot be read at all, or `out` cannot be written.
         JudgeError: when the judge cannot be asked at all; the rows that were scored until then are kept.
         ConfigError: for settings that contradict each other, or those of the audit that is in `out`.
-        KeyboardInterrupt: when interrupted; its message says how to go on.
 
     Example:
         ```python
@@ -88,13 +84,14 @@ def audit(
         scorer = Scorer(names, judge, given.how, policy, rows.reader)
         header = _header(source, given, scorer)
         results_folder(folder)  # after source and corpus were read: a wrong name leaves no folder
-        before = _begun(folder, header) if resume else None
+        instead, scores = "use another folder, or --overwrite", folder / SCORES
+        before = same_settings(folder / SUMMARY, header, instead, "settings", scores) if resume else {}
         if given.corpus is not None:  # only now: the one that is there belongs to the audit that is there
             scorer = replace(scorer, reader=replace(rows.reader, corpus=SearchedCorpus.of(given.corpus, folder)))
-        log = opened.enter_context(ScoreLog(folder / SCORES, resume))
+        log = opened.enter_context(ScoreLog(scores, resume))
         if piped:  # only now, for the same reason
             path = path.replace(folder / SPOOLED)
-        if before is None:
+        if not before:
             write_metrics(folder / SUMMARY, Audit(settings=header, finished=False).to_dict())
         counted = _usage(judge)
         bar = (on_progress or progress_bar)(total=total_rows([path], given.limit), desc="auditing", unit="row")
@@ -102,11 +99,11 @@ def audit(
             _score(rows, scorer, log, given.workers, bar)
         log.finish(whole=given.limit is None and not rows.error)
     found = summarize(
-        read_scores(folder / SCORES, len(log.places)),
+        read_scores(scores, len(log.places)),
         {name: reward.bounds for name, reward in scorer.rewards.items()},
         settings=header,
         source_error=rows.error,
-        usage=_added(_usage(judge), counted, before.usage if before else {}),
+        usage=_added(_usage(judge), counted, before.get("usage", {})),
     )
     write_metrics(folder / SUMMARY, found.to_dict())
     if not found.n:
@@ -159,29 +156,13 @@ def _spooled(folder: Path) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _begun(folder: Path, header: Mapping[str, Any]) -> Audit | None:
-    """The audit that is there already, if any. Raises `ConfigError` when it was made with other settings."""
-    scores = folder / SCORES
-    if not scores.is_file() or not scores.stat().st_size:
-        return None
-    try:
-        before = read_audit(folder)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{folder} holds scores, but {SUMMARY} does not say how they were made ({error}); "
-            "use another folder or --overwrite"
-        ) from error
-    same_settings(folder, "an audit", before.settings, header, "another folder, or --overwrite")
-    return before
-
-
 def _score(rows: Source, scorer: Scorer, log: ScoreLog, workers: int | None, bar: Any) -> None:
     """Score the rows that the log does not hold yet, batch by batch, into the log."""
     if scorer.policy is not None or scorer.shared is not None:
         workers = 1  # the model is in this process, or its requests are concurrent already
     elif workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    size, counts, judged = _ROWS if scorer.shared is None else _JUDGED, Counter[str](), False
+    size, judged = _ROWS if scorer.shared is None else _JUDGED, False
     if isinstance(width := getattr(scorer.judge, "concurrency", None), int):
         # enough to keep all of its requests under way, few enough to lose little
         size = max(_ROWS, min(8 * width, 8 * _ROWS))
@@ -191,10 +172,7 @@ def _score(rows: Source, scorer: Scorer, log: ScoreLog, workers: int | None, bar
         if batch.refusal and not judged:
             raise JudgeError(batch.refusal)
         judged = judged or not batch.refusal
-        counts.update(abstained=batch.abstained, unread=batch.unread)
         bar.update(len(batch.rows))
-        if counts.total():
-            bar.set_postfix({name: count for name, count in counts.items() if count}, refresh=False)
 
 
 def _batches(rows: Source, log: ScoreLog, size: int, bar: Any) -> Iterator[list[Raw]]:
@@ -222,10 +200,12 @@ def _usage(judge: Judge | None) -> dict[str, Any]:
 
 def _added(now: Mapping[str, Any], before: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """What this run added to the judge's counts `before` it, and what `earlier` runs did."""
-    found = {}
+    found: dict[str, Any] = {}
     for name in {**now, **earlier}:
-        if isinstance(now.get(name, earlier.get(name)), Mapping):
-            found[name] = _added(now.get(name, {}), before.get(name, {}), earlier.get(name, {}))
+        counts = [one.get(name) for one in (now, before, earlier)]
+        if any(isinstance(count, Mapping) for count in counts):
+            found[name] = _added(*(count or {} for count in counts))
         else:
-            found[name] = now.get(name, 0) - before.get(name, 0) + earlier.get(name, 0)
+            new, old, known = (count or 0 for count in counts)
+            found[name] = new - old + known
     return found

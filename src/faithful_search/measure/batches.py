@@ -15,8 +15,7 @@ from ..trajectory import encoded
 from .audit import metrics_of
 from .files import Raw
 from .rows import Reader
-from .scores import LINE
-from .scoring import ENCODER, Scorer
+from .scores import ENCODER, LINE, Scorer
 from .settings import AuditSettings, How
 
 BESIDE = dict.fromkeys(("answered", "calls", "issues", "abstained"), "double")

@@ -13,7 +13,7 @@ from ..judges.endpoint import EndpointJudge
 from .audit import metrics_of
 from .files import STDIN, PathLike, local_file, total_rows
 from .rows import Source
-from .scoring import Scorer
+from .scores import Scorer
 from .settings import AuditSettings
 from .workers import chunks
 

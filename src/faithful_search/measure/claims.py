@@ -38,14 +38,13 @@ def claims_of(trajectory: Trajectory, judge: Judge | None = None) -> list[Claim]
     asked = AnswerSupport(judge, evidence="retrieved").pairs(trajectory)
     if any(item.settled for item in asked):  # no claims could be made of it
         return [Claim(trajectory.answer or "", None)]
-    pairs = [item.pair for item in asked]
-    alone = distinct(trajectory)
+    pairs, alone = [item.pair for item in asked], distinct(trajectory)
     each = [msgspec.structs.replace(pair, premise=passages([item])) for pair in pairs for item in alone]
     verdicts = ask(judge, [*pairs, *each])  # at once: a served judge reads them side by side
-    together, by_source = verdicts[: len(pairs)], iter(verdicts[len(pairs) :])
+    by_source = iter(verdicts[len(pairs) :])
     return [
         Claim(pair.hypothesis, verdict.label, tuple(item.id for item in alone if next(by_source).label))
-        for pair, verdict in zip(pairs, together, strict=True)
+        for pair, verdict in zip(pairs, verdicts[: len(pairs)], strict=True)
     ]
 
 

@@ -16,7 +16,7 @@ from ..text import exact_match
 from ..trajectory import Evidence, Trajectory, read_jsonl
 from . import controls
 from .controls import BLOCKED, CHANGED, CLOSED, CONDITIONS, FOLLOW, MEMORY, OPEN, Changes, Match, under
-from .ledger import Ledger, same_as_written
+from .ledger import Ledger, same_settings
 from .origins import Decorated, declines
 from .report import aligned, interval
 from .stats import Estimate, mean_ci, paired_difference
@@ -111,7 +111,7 @@ def kept(folder: Path, settings: Mapping[str, Any]) -> set[str]:
     rollouts, instead = folder / ROLLOUTS, "give another --out, or --overwrite"
     if not rollouts.exists() or not rollouts.stat().st_size:
         return set()
-    same_as_written(folder / SETTINGS, "rollouts", settings, instead)
+    same_settings(folder / SETTINGS, settings, instead)
     found = {item.id for item in read_jsonl(rollouts, on_error=lambda number, error: None)}
     # half a line alone is of a run that was killed at its first rollout
     whole = found or b"\n" not in rollouts.read_bytes()

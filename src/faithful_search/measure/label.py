@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
+import heapq
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from .. import __version__
+from .. import __version__, rewards
 from ..errors import ConfigError, DataError
-from ..judges import Judge, Verdict, Writer, is_lexical
+from ..judges import GroundingJudge, Judge, Pair, Verdict, Writer, is_lexical
 from ..judges.base import Task
+from ..rewards.judged import Asked, JudgedReward
 from . import provenance
-from .files import STDIN, PathLike, inside, local_file, total_rows
+from .failures import told
+from .files import STDIN, PathLike, Raw, inside, local_file, total_rows
 from .ledger import Records, answers_kept, ask_in_parts, same_settings
-from .pairs import Cut, Cutter, reward, sampled
 from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
-from .rows import Source
-from .settings import LabelSettings
+from .rows import READER, Reader, Row, Source
+from .scores import each
+from .settings import LabelSettings, PairMetric
 from .workers import chunks, in_order, progress_bar
 from .writing import results_folder, write_metrics
 
+METRICS = get_args(PairMetric)
 ROWS = 64
 """Rows read at a time, for each process twice."""
 Progress = Callable[..., Any]
@@ -51,7 +58,7 @@ class LabelledPair(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(cut: Cut, said: Verdict, judge: str) -> LabelledPair:
-        """A pair with its verdict; `judge` is the name of a judge that does not give it."""
+        """A pair with its verdict; `judge` is the name of one whose verdicts do not say it."""
         return LabelledPair(
             id=cut.id,
             question=cut.pair.question,
@@ -88,9 +95,8 @@ def label(
         out: the folder for what is written.
         judge: who labels; default the comparison of words.
         on_progress: a `tqdm`-like class; default a progress bar on a terminal.
-        settings: fields of `LabelSettings`: `metric` (one of `METRICS`); `dialect`, `text_column`, `limit` as in
-            `audit`; `sample` labels that many of all pairs, chosen by hash with `seed`, after all rows were read;
-            `workers` (1 where the judge also makes claims of answers); `license` (default: what the card says already).
+        settings: fields of `LabelSettings`. `sample` chooses by hash, with `seed`, after all rows were read; `workers`
+            is 1 where the judge also makes claims of answers; `license` is by default what the card says already.
 
     Raises:
         DataError: when a file cannot be read at all, `out` cannot be written, or no file holds any pair.
@@ -99,16 +105,15 @@ def label(
     """
     given, bar = LabelSettings(**settings), on_progress or progress_bar
     judge, read = reward(given.metric, judge).judge, _files(files)
-    folder, unsplit = results_folder(Path(out)), list[str]()
+    folder = results_folder(Path(out))
     with _Labels(folder / PAIRS, "labelling", LabelledPair) as labels:
-        begun = _begun(given, judge, folder, labels).with_files(list(read.values()))
+        begun = _begun(given, judge, folder).with_files(read.values())
         # before the first label: those of a run that is killed must still say whose they are
         write_metrics(folder / PROVENANCE, msgspec.to_builtins(begun))
         with answers_kept(judge, folder):
-            unjudged = _ask(judge, labels, _wanted(_cuts(read, unsplit, given, judge, bar), given, bar))
-        unjudged += unsplit
+            unjudged = _ask(judge, labels, _wanted(_cuts(read, given, judge, bar), given, bar))
         found = msgspec.structs.replace(
-            begun.with_files(list(read.values())),
+            begun.with_files(read.values()),
             judges=dict(labels.judges.most_common()),
             pairs=len(labels.ids),
             positives=labels.positives,
@@ -126,6 +131,18 @@ def label(
     return found
 
 
+def reward(metric: str, judge: Judge | None = None) -> JudgedReward:
+    """The reward that cuts a metric's pairs, with a judge; by default its own, or the comparison of words.
+
+    Raises:
+        ConfigError: for a metric that has no pairs.
+    """
+    if metric not in METRICS:
+        raise ConfigError(f"{metric!r} has no pairs to label; there are: {', '.join(METRICS)}")
+    kind: Callable[..., JudgedReward] = rewards.load(metric)  # type: ignore[assignment]
+    return kind(judge=judge or kind().judge or GroundingJudge())
+
+
 def _files(files: Sequence[PathLike]) -> dict[Path, File]:
     """The files, each of which is there; of a folder those in it."""
     if not files:
@@ -137,27 +154,23 @@ def _files(files: Sequence[PathLike]) -> dict[Path, File]:
     return {path: File.of(path) for path in paths}
 
 
-def _begun(given: LabelSettings, judge: Judge, folder: Path, labels: _Labels) -> Provenance:
+def _begun(given: LabelSettings, judge: Judge, folder: Path) -> Provenance:
     """What is known when a run begins. Raises `ConfigError` where the folder holds labels of another kind."""
-    before = provenance.read(folder)
-    begun = msgspec.structs.replace(
-        before or Provenance(given.metric, judge.name),
-        metric=given.metric,
-        judge=judge.name,
-        prompts=provenance.prompts_of(judge, given.metric),
+    prompts = provenance.prompts_of(judge, given.metric)
+    kind = {"metric": given.metric, "judge": judge.name, "prompts": prompts}
+    same_settings(folder / PROVENANCE, kind, "use another folder", ledger=folder / PAIRS)
+    before = provenance.read(folder) or Provenance(given.metric, judge.name)
+    return msgspec.structs.replace(
+        before,
+        **kind,
         abstained=0,
         unjudged=[],
         settings={name: getattr(given, name) for name in ("sample", "seed", "limit", "dialect", "text_column")},
-        license=given.license or (before.license if before else ""),
+        license=given.license or before.license,
         version=__version__,
         date=_now(),
         finished=False,
     )
-    if labels.ids and before is None:
-        raise ConfigError(f"{folder} holds labels, but no {PROVENANCE} that says whose they are; use another folder")
-    if labels.ids and before is not None:
-        same_settings(folder, "labels", before.made_by, begun.made_by, "use another folder")
-    return begun
 
 
 def _now() -> str:
@@ -178,24 +191,18 @@ class _Labels(Records[LabelledPair]):
         self.judges[value.judge] += 1
 
 
-def _cuts(
-    files: dict[Path, File], unsplit: list[str], given: LabelSettings, judge: Judge, bar: Progress
-) -> Iterator[Cut]:
-    """The pairs of all files; what is left out of them is noted in `files` and `unsplit`."""
-    # Only a judge that makes claims of answers is needed for cutting, and then in this process, where its cache is
-    writes = given.metric == "answer_support" and isinstance(judge, Writer)
-    workers = 1 if writes else given.workers or 1
-    with bar(total=total_rows(files, given.limit), desc="reading", unit="row") as shown:
-        for path in files:
-            rows = Source(path, given.dialect, given.text_column, given.limit)
-            stem = Path(path.name.removesuffix(".gz")).stem
-            cutter = Cutter(given.metric, judge if writes else None, stem, rows.reader)
-            for cuts in in_order(cutter, chunks(rows, ROWS), workers):
-                files[path] = files[path].counting(cuts.counted)
-                unsplit += [f"{path.name}, {why}" for why in cuts.unsplit]
-                yield from cuts.cuts
-                shown.update(cuts.counted.rows)
-            files[path] = msgspec.structs.replace(files[path], broken_off=rows.error)
+def _ask(judge: Judge, labels: _Labels, cuts: Iterable[Cut]) -> list[str]:
+    """Label the pairs that have no label yet; returns those that the judge abstained from, and why."""
+    # Pairs asked at once: enough to keep a judge busy, few enough to lose little when it breaks off
+    width = getattr(judge, "concurrency", None)
+    usual = 512 if is_lexical(judge) else 32
+    width = max(64, min(8 * width, 512)) if isinstance(width, int) else usual
+    missing = (cut for cut in cuts if cut.id not in labels.ids)  # as they are read: files may exceed the memory
+    unjudged = []
+    for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, width):
+        labels.add([LabelledPair.of(cut, own, judge.name) for cut, own in answered if own.label is not None])
+        unjudged += [f"{cut.trajectory}, step {cut.step}: {own.why}" for cut, own in answered if own.abstained]
+    return unjudged
 
 
 def _wanted(cuts: Iterable[Cut], given: LabelSettings, bar: Progress) -> Iterator[Cut]:
@@ -214,15 +221,93 @@ def _wanted(cuts: Iterable[Cut], given: LabelSettings, bar: Progress) -> Iterato
             shown.update(1)
 
 
-def _ask(judge: Judge, labels: _Labels, cuts: Iterable[Cut]) -> list[str]:
-    """Label the pairs that have no label yet; returns those that the judge abstained from, and why."""
-    # Pairs asked at once: enough to keep a judge busy, few enough to lose little when it breaks off
-    width = getattr(judge, "concurrency", None)
-    usual = 512 if is_lexical(judge) else 32
-    width = max(64, min(8 * width, 512)) if isinstance(width, int) else usual
-    missing = (cut for cut in cuts if cut.id not in labels.ids)  # as they are read: files may exceed the memory
-    unjudged = []
-    for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, width):
-        labels.add([LabelledPair.of(cut, own, judge.name) for cut, own in answered if own.label is not None])
-        unjudged += [f"{cut.trajectory}, step {cut.step}: {own.why}" for cut, own in answered if own.abstained]
-    return unjudged
+def sampled(cuts: Iterable[Cut], count: int, seed: int) -> list[Cut]:
+    """`count` different pairs, chosen by the hash of seed and id, in the order they came.
+
+    A larger sample contains the smaller ones. Memory holds `count` pairs, so the files may be larger than memory.
+    """
+    kept: list[tuple[int, int, Cut]] = []
+    ids: set[str] = set()
+    for place, cut in enumerate(cuts):
+        if cut.id in ids:
+            continue
+        rank = -int(hashlib.sha256(f"{seed} {cut.id}".encode()).hexdigest(), 16)
+        ids.add(cut.id)
+        heapq.heappush(kept, (rank, place, cut))
+        if len(kept) > count:
+            # its rank is the worst of all so far, so that it will not come back when it is met again
+            ids.remove(heapq.heappop(kept)[2].id)
+    return [cut for _, _, cut in sorted(kept, key=lambda entry: entry[1])]
+
+
+def _cuts(files: dict[Path, File], given: LabelSettings, judge: Judge, bar: Progress) -> Iterator[Cut]:
+    """The pairs of all files; what is met on the way is counted in `files`."""
+    # Only a judge that makes claims of answers is needed for cutting, and then in this process, where its cache is
+    writes = given.metric == "answer_support" and isinstance(judge, Writer)
+    workers = 1 if writes else given.workers or 1
+    with bar(total=total_rows(files, given.limit), desc="reading", unit="row") as shown:
+        for path in files:
+            rows = Source(path, given.dialect, given.text_column, given.limit)
+            stem = Path(path.name.removesuffix(".gz")).stem
+            cutter = Cutter(given.metric, judge if writes else None, stem, rows.reader)
+            for cuts, counted in in_order(cutter, chunks(rows, ROWS), workers):
+                files[path] = files[path].counting(counted)
+                yield from cuts
+                shown.update(counted.rows)
+            files[path] = msgspec.structs.replace(files[path], broken_off=rows.error)
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A pair to be judged: `id` is its digest; `trajectory` (FILE:ROW) and `step` (from 1) are where it was met."""
+
+    id: str
+    pair: Pair
+    trajectory: str
+    step: int
+
+
+class Cuts(NamedTuple):
+    """The pairs of some rows that a judge is asked about, and what was counted on the way."""
+
+    cuts: list[Cut]
+    counted: File
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """Cuts batches of a file's rows; `source` is what the file is called. Picklable where its judge is.
+
+    The judge is asked only to make claims of answers (`answer_support`), where it can write.
+    """
+
+    metric: str
+    judge: Judge | None = None
+    source: str = ""
+    reader: Reader = READER
+
+    def __call__(self, batch: Sequence[Raw]) -> Cuts:
+        """The pairs of these rows; raises nothing that a row did."""
+        rows = [self.reader(raw) for raw in batch]
+        read = [row for row in rows if row.trajectory is not None]
+        left_out = [f"row {row.number}: {row.error}" for row in rows if row.trajectory is None]
+        cuts, settled = [], 0
+        asked = each(self._asked, read, lambda error: f"failed: {told(self.metric, error)}")
+        for row, own in zip(read, asked, strict=True):
+            if isinstance(own, str):  # why the reward could not cut it
+                left_out.append(f"row {row.number}: {own}")
+                continue
+            for item in own:
+                if item.settled is None:
+                    text = json.dumps([item.pair.premise, item.pair.hypothesis, item.pair.question, item.pair.task])
+                    digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # equal pairs are one row of the dataset
+                    cuts.append(Cut(digest, item.pair, f"{self.source}:{row.number}", item.step))
+                elif item.settled.abstained:  # no claims could be made of the answer
+                    left_out.append(f"row {row.number}: {item.settled.why}")
+                else:
+                    settled += 1
+        written = dict(Counter(row.trajectory.dialect or "unknown" for row in read if row.trajectory))
+        return Cuts(cuts, File("", "", len(rows), len(cuts) + settled, settled, len(left_out), left_out, written))
+
+    def _asked(self, rows: Sequence[Row]) -> list[list[Asked] | str]:
+        trajectories = [row.trajectory for row in rows if row.trajectory is not None]
+        return [*reward(self.metric, self.judge).pairs_batch(trajectories)]

@@ -29,8 +29,11 @@ ANSWERS = "answers.sqlite"
 class Ledger:
     """The open file, made where it does not exist and locked against a second writer; `count` lines are in it.
 
-    `what` is what another run that holds the lock is called in the message; `anew` throws away what the file holds.
-    Raises `DataError` when the file cannot be written, or another run writes it.
+    `what` is what another run that holds the lock is called in the message; `anew` throws away what the file holds. An
+    interruption, or a judge that cannot be asked, is told with what is kept.
+
+    Raises:
+        DataError: when the file cannot be written, or another run writes it.
     """
 
     def __init__(self, path: Path, what: str = "audit", anew: bool = False) -> None:
@@ -91,9 +94,8 @@ class Ledger:
             # Flushed, not synced: what the operating system has survives a kill of this process at any moment
             self._file.flush()
         except OSError as error:
-            raise DataError(
-                f"cannot write {self.path}: {error}; {self.count} lines are in it, run again to go on"
-            ) from error
+            kept = f"{self.count} lines are in it, run again to go on"
+            raise DataError(f"cannot write {self.path}: {error}; {kept}") from error
         *places, self._end = accumulate(map(len, lines), initial=self._end)
         self.count += len(lines)
         return places
@@ -122,10 +124,8 @@ class Records(Ledger, Generic[T]):
             try:
                 self.note(decode(line))
             except (msgspec.MsgspecError, UnicodeError) as error:
-                raise DataError(
-                    f"{path}, line {self.count + 1}: not a line of {what} ({error}); "
-                    "take the line out, or use another folder"
-                ) from error
+                why = f"not a line of {what} ({error}); take the line out, or use another folder"
+                raise DataError(f"{path}, line {self.count + 1}: {why}") from error
 
     def note(self, value: T) -> None:
         """Remember what is needed of it."""
@@ -148,18 +148,25 @@ def lock(file: IO[bytes], path: Path, what: str) -> None:
         raise DataError(f"another {what} is writing {path}; wait for it, or use another folder")
 
 
-def same_settings(folder: Path, what: str, before: Mapping[str, Any], now: Mapping[str, Any], instead: str) -> None:
-    """Refuse to mix results of different settings in one folder, naming each that differs and what to do `instead`."""
-    pairs = ((name, before.get(name), value) for name, value in now.items())
+def same_settings(
+    path: Path, now: Mapping[str, Any], instead: str, part: str = "", ledger: Path | None = None
+) -> dict[str, Any]:
+    """What the settings file of an earlier run holds; nothing where there is none, or where its `ledger` is empty.
+
+    Raises `ConfigError` when that run had other settings, in a `part` of the file or all of it, or when the ledger
+    holds something and the file does not say how it was made; it names each that differs and what to do `instead`.
+    """
+    if not path.exists() if ledger is None else not (ledger.exists() and ledger.stat().st_size):
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        before = found[part] if part else found
+        pairs = [(name, before.get(name), value) for name, value in json.loads(json.dumps(redact(dict(now)))).items()]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} does not say how what lies there was made ({error}): {instead}") from error
     if differing := "; ".join(f"{name}: {old!r} there, {new!r} now" for name, old, new in pairs if old != new):
-        raise ConfigError(f"{folder} holds {what} made with other settings ({differing}): {instead}")
-
-
-def same_as_written(path: Path, what: str, settings: Mapping[str, Any], instead: str) -> None:
-    """`same_settings` of a settings file that an earlier run left; without one there is nothing to refuse."""
-    if path.exists():
-        before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(redact(dict(settings))))
-        same_settings(path.parent, what, before, now, instead)
+        raise ConfigError(f"{path.parent} holds what was made with other settings ({differing}): {instead}")
+    return dict(found)
 
 
 def answers_kept(judge: Judge | None, folder: Path, resume: bool = True) -> AbstractContextManager[None]:

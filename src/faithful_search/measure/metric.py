@@ -17,14 +17,14 @@ from .. import dialects, judges
 from ..errors import ConfigError, DataError
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
+from ..tasks import gold_answers
 from ..trajectory import Trajectory
 from .behaviour import tool_ratios
 from .evaluation import entropy_estimate
 from .files import Raw
 from .report.asks import WARNING
 from .rows import Reader, Row
-from .scores import LINE, Line
-from .scoring import Scorer, open_policy
+from .scores import LINE, Line, Scorer, open_policy
 from .settings import How
 from .stats import Estimate
 from .summary import summarize
@@ -38,12 +38,8 @@ NO_ROWS = "no predictions to score: predictions is empty"
 class TrajectoryMetric(evaluate.Metric):
     """One of `measure.metrics` as an `evaluate` module. A subclass names it and says what it is.
 
-    `USAGE` says what `compute` takes and returns. `trajectories` is how many were scored, `dialects` how many of
-    each, `errors` has an `{"index", "error"}` for every prediction that could not be read and was left out; with
-    `details` there is also a list `details`, one entry for each prediction in order.
-
-    What is added is kept as it is, in memory: Arrow, where `evaluate` keeps it, takes neither messages nor half a
-    character.
+    `USAGE` says what `compute` takes and returns. What is added is kept as it is, in memory: Arrow, where `evaluate`
+    keeps it, takes neither messages nor half a character.
     """
 
     measure: ClassVar[str]  # a name of `measure.metrics`
@@ -73,10 +69,20 @@ class TrajectoryMetric(evaluate.Metric):
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, questions: Any = None) -> None:
         """Add several trajectories, to be measured by the next `compute()`."""
-        rows = _listed(predictions)
-        answers, asked = _beside(references, rows, "references"), _beside(questions, rows, "questions")
-        golds = [_golds(answer, f"references[{index}]") for index, answer in enumerate(answers)]
-        self._added += zip(rows, golds, asked, strict=True)
+        if isinstance(predictions, (str, bytes, Mapping, Trajectory)) or not isinstance(predictions, Iterable):
+            raise ConfigError(f"predictions must be a list of trajectories, not one {type(predictions).__name__}")
+        rows = list(predictions)
+        if not rows:
+            raise DataError(NO_ROWS)
+        if all(isinstance(row, Mapping) and "role" in row for row in rows):
+            raise ConfigError("predictions is one conversation, not a list of them: pass predictions=[messages]")
+        columns = [rows]
+        for name, column in (("references", references), ("questions", questions)):
+            if isinstance(column, (str, bytes)) or (column is not None and len(column) != len(rows)):
+                found = "one string" if isinstance(column, (str, bytes)) else f"{len(column)} {name}"
+                raise ConfigError(f"{found} for {len(rows)} predictions: give a list {name}=[…] with one for each")
+            columns.append([None] * len(rows) if column is None else column)
+        self._added += zip(*columns, strict=True)
 
     def compute(
         self,
@@ -110,10 +116,8 @@ class TrajectoryMetric(evaluate.Metric):
             policy = open_policy(str(policy), "a policy")
         scorer = Scorer((self.measure,), judge, how, policy, knobs=knobs)
         if policy is None and any(reward.needs_policy for reward in scorer.rewards.values()):
-            raise ConfigError(
-                f"{self.measure} measures a model: pass policy=, the Generator that wrote the trajectories, its Hub id "
-                "or directory"
-            )
+            asked = "the Generator that wrote the trajectories, its Hub id or directory"
+            raise ConfigError(f"{self.measure} measures a model: pass policy=, {asked}")
         rows = _read(given, dialect, fenced)
         if self.needs_references and not any(row.trajectory.answers for row in rows if row.trajectory):
             raise ConfigError(
@@ -127,8 +131,8 @@ class TrajectoryMetric(evaluate.Metric):
             result |= _flat(name, found.rows[name], found.n)
         result |= {"judge": self._judged_by(scorer), "trajectories": found.n, "dialects": found.dialects}
         result |= self.corpus([line for line in lines if line.error is None], tools)
-        told = [_told(line) for line in written]
-        result["errors"] = [row for row in told if "error" in row]
+        told = [{"index": own.pop("row"), **own} for own in map(msgspec.json.decode, written)]
+        result["errors"] = [own for own in told if "error" in own]
         return result | ({"details": told} if details else {})
 
     def corpus(self, lines: Sequence[Line], tools: Sequence[str] | None) -> dict[str, Any]:
@@ -154,74 +158,34 @@ def tool_figures(lines: Sequence[Line], tools: Sequence[str] | None = None) -> d
     return entropy | {"tool_calls": dict(counts.most_common()), "tool_ratios": tool_ratios(counts, names)}
 
 
-def _listed(predictions: Any) -> list[Any]:
-    if isinstance(predictions, (str, bytes, Mapping, Trajectory)) or not isinstance(predictions, Iterable):
-        raise ConfigError(f"predictions must be a list of trajectories, not one {type(predictions).__name__}")
-    rows = list(predictions)
-    if not rows:
-        raise DataError(NO_ROWS)
-    if all(isinstance(row, Mapping) and "role" in row for row in rows):
-        raise ConfigError("predictions is one conversation, not a list of them: pass predictions=[messages]")
-    return rows
-
-
-def _beside(column: Any, rows: Sequence[Any], name: str) -> list[Any]:
-    if column is None:
-        return [None] * len(rows)
-    if isinstance(column, (str, bytes)) or len(column) != len(rows):
-        found = "one string" if isinstance(column, (str, bytes)) else f"{len(column)} {name}"
-        raise ConfigError(f"{found} for {len(rows)} predictions: give a list {name}=[…] with one for each")
-    return list(column)
-
-
-def _golds(reference: Any, where: str) -> tuple[str, ...] | None:
-    golds = [reference] if isinstance(reference, str) else reference
-    if golds is None:
-        return None
-    golds = tuple(golds) if isinstance(golds, Iterable) else (golds,)
-    if not all(isinstance(gold, str) for gold in golds):
-        raise ConfigError(f"{where} must be a string or a list of strings, not {reference!r:.80}")
-    return golds
-
-
 def _read(given: Sequence[tuple[Any, Any, str | None]], dialect: str | None, fenced: bool) -> list[Row]:
-    """Each prediction as the audit reads a row of a file; answers that are given stand for its own."""
+    """Each prediction as the audit reads a row of a file; a question and answers that are given stand for its own."""
     if not given:
         raise DataError(NO_ROWS)
     if dialect is not None:
         dialects.load(dialect)  # an unknown name is one error, not one for each row
-    raws = [_packed(at, prediction, question) for at, (prediction, _, question) in enumerate(given)]
-    reader = Reader(dialect, fenced=fenced).beside(raw for raw in raws if isinstance(raw, Raw))
-    rows = [reader(raw) if isinstance(raw, Raw) else raw for raw in raws]
+    raws = []
+    for at, (prediction, _, _) in enumerate(given):
+        whole = msgspec.to_builtins(prediction) if isinstance(prediction, Trajectory) else prediction
+        row = {"trajectory": whole} if isinstance(whole, (list, tuple)) else whole
+        raws.append(Raw(at, "", json.dumps(row, default=_plain).encode()))
+    reader = Reader(dialect, fenced=fenced).beside(raws)
+    rows = [reader(raw) for raw in raws]
     if all(row.trajectory is None for row in rows):
         raise DataError(f"none of {len(rows)} predictions can be read; the first: {rows[0].error}")
-    for at, (row, (_, golds, _)) in enumerate(zip(rows, given, strict=True)):
-        if row.trajectory is not None and golds is not None:
-            answered = msgspec.structs.replace(row.trajectory, answers=golds)
-            rows[at] = msgspec.structs.replace(row, trajectory=answered)
+    for at, (row, (_, reference, question)) in enumerate(zip(rows, given, strict=True)):
+        known: dict[str, Any] = {} if reference is None else {"answers": gold_answers(reference)}
+        known |= {} if question is None else {"question": question}
+        if row.trajectory is not None:
+            rows[at] = msgspec.structs.replace(row, trajectory=msgspec.structs.replace(row.trajectory, **known))
     return rows
-
-
-def _packed(number: int, prediction: Any, question: str | None) -> Raw | Row:
-    """The row of a file that a prediction would be, or why there is none."""
-    if isinstance(prediction, Trajectory):
-        prediction = msgspec.to_builtins(prediction)
-    try:
-        if not isinstance(prediction, (str, Mapping, list, tuple)):
-            raise TypeError(f"a prediction is text, chat messages or a Trajectory, not {type(prediction).__name__}")
-        data = json.dumps({"trajectory": prediction, "question": question}, default=_plain)
-    except (TypeError, ValueError) as error:
-        return Row(number, "", None, str(error))
-    return Raw(number, "", data.encode())
 
 
 def _plain(value: Any) -> Any:
     """The message objects of client libraries know how to become dictionaries."""
-    if isinstance(value, Mapping):
-        return dict(value)
     if hasattr(value, "model_dump"):
         return value.model_dump(exclude_none=True)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _judge(judge: Judge | str | None, model: str | None, url: str | None, options: Mapping[str, Any]) -> Judge | None:
@@ -239,9 +203,3 @@ def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:
     found = {name: estimate.value, **{f"{name}_{part}": getattr(estimate, part) for part in parts}}
     found[f"{name}_not_applicable_share"] = estimate.not_applicable / rows
     return found | ({f"{name}_warning": WARNING} if name.endswith("_lexical") and estimate.n else {})
-
-
-def _told(line: bytes) -> dict[str, Any]:
-    """A row of the details, or of the errors: its line in place of a file."""
-    row = msgspec.json.decode(line)
-    return {"index": row["row"], **{name: value for name, value in row.items() if name not in ("row", "digest")}}

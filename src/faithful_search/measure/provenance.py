@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class File(msgspec.Struct, frozen=True):
     Attributes:
         rows: how many were read.
         pairs: cut from them, repeated ones included; `settled` ones need no judge and are not in the dataset.
-        skipped: rows that could not be read; the first are named in `reasons`.
+        skipped: rows that could not be read or cut; the first are named in `reasons`.
         dialects: trajectories of each dialect.
         broken_off: why it could not be read to its end, if so.
     """
@@ -97,12 +98,7 @@ class Provenance(msgspec.Struct, frozen=True):
         """Whether every row was read and every pair labelled."""
         return not (self.abstained or any(file.skipped or file.broken_off for file in self.files))
 
-    @property
-    def made_by(self) -> dict[str, Any]:
-        """What the labels in one folder have in common."""
-        return {"metric": self.metric, "judge": self.judge, "prompts": self.prompts}
-
-    def with_files(self, files: list[File]) -> Provenance:
+    def with_files(self, files: Iterable[File]) -> Provenance:
         """With these files beside those of earlier runs; of the same file the record that read more of it."""
         found = {file.sha256: file for file in self.files}  # by content: a file may have been renamed
         for file in files:

@@ -6,7 +6,7 @@ Nothing heavy is imported here, because the command line reads these classes bef
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import ConfigError
 
@@ -14,6 +14,12 @@ How = Literal["squad", "pokee"]
 """The normaliser of compared answers."""
 PairMetric = Literal["info_think", "think_search", "think_answer", "answer_support"]
 """The metrics that ask a judge about pairs of texts."""
+Format = Literal["atif", "openai", "pi", "trajectory"]
+"""What trajectories are converted to."""
+
+
+def _flag(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True)
@@ -25,13 +31,9 @@ class Reading:
         DialectError: for an unknown dialect.
     """
 
-    dialect: str | None = field(
-        default=None, metadata={"help": "how all rows are written; by default each row's is detected"}
-    )
-    text_column: str | None = field(
-        default=None, metadata={"help": "the column that holds the text; by default a known name"}
-    )
-    limit: int | None = field(default=None, metadata={"help": "read only the first rows of a file, this many"})
+    dialect: str | None = _flag(None, "how all rows are written; by default each row's is detected")
+    text_column: str | None = _flag(None, "the column that holds the text; by default a known name")
+    limit: int | None = _flag(None, "read only the first rows of a file, this many")
 
     def __post_init__(self) -> None:
         for name in ("limit", "workers", "sample"):  # the last two of the classes below
@@ -48,23 +50,18 @@ class Reading:
 class AuditSettings(Reading):
     """What an audit measures, and in how many processes."""
 
-    workers: int | None = field(default=None, metadata={"help": "processes; by default one for each core"})
-    metrics: tuple[str, ...] | None = field(
-        default=None, metadata={"help": "names, separated by commas; by default all that need no policy"}
-    )
-    how: How = field(default="squad", metadata={"help": "normaliser of answers"})
-    corpus: str | None = field(
-        default=None,
-        metadata={"help": "the only corpus that was searched; evidence that it does not hold was invented"},
-    )
+    workers: int | None = _flag(None, "processes; by default one for each core")
+    metrics: tuple[str, ...] | None = _flag(None, "names, separated by commas; by default all that need no policy")
+    how: How = _flag("squad", "normaliser of answers")
+    corpus: str | None = _flag(None, "the only corpus that was searched; evidence that it does not hold was invented")
 
 
 @dataclass(frozen=True)
 class LabelSettings(Reading):
     """What is labelled, and in how many processes rows are read."""
 
-    workers: int | None = field(default=1, metadata={"help": "processes that read rows"})
-    metric: PairMetric = field(default="info_think", metadata={"help": "whose pairs are labelled"})
-    sample: int | None = field(default=None, metadata={"help": "how many pairs are labelled; more contain fewer"})
-    seed: int = field(default=0, metadata={"help": "of the sample"})
-    license: str = field(default="", metadata={"help": "of the labels, for the card: an id of the Hub's, as cc-by-4.0"})
+    workers: int | None = _flag(1, "processes that read rows")
+    metric: PairMetric = _flag("info_think", "whose pairs are labelled")
+    sample: int | None = _flag(None, "how many pairs are labelled; more contain fewer")
+    seed: int = _flag(0, "of the sample")
+    license: str = _flag("", "of the labels, for the card: an id of the Hub's, as cc-by-4.0")

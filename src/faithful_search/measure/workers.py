@@ -19,6 +19,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 WORTH_A_POOL = 8
 """Batches; starting processes takes longer than working on fewer."""
+_function: Callable[[Any], Any]
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -65,15 +66,11 @@ def in_order(function: Callable[[T], R], batches: Iterator[T], workers: int) -> 
         pool.shutdown(cancel_futures=True)
 
 
-_function: Callable[[Any], Any] | None = None
-
-
 def _set_up(function: Callable[[Any], Any]) -> None:
-    """Run once in each worker. Ctrl-C reaches workers too, but the parent decides what happens then."""
     global _function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_follow, daemon=True).start()
     _function = function
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches workers too, but the parent decides what happens
+    threading.Thread(target=_follow, daemon=True).start()
 
 
 def _follow() -> None:
@@ -84,5 +81,4 @@ def _follow() -> None:
 
 
 def _work(batch: Any) -> Any:
-    assert _function is not None
     return _function(batch)

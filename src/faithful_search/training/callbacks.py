@@ -14,7 +14,7 @@ import msgspec
 from transformers import ProgressCallback, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from ..measure.writers import WRITERS, Document
+from ..measure.convert import WRITERS, Document
 from ..rewards import MixState, Score
 from ..trajectory import Trajectory, read_jsonl, write_jsonl
 

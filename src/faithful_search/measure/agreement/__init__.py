@@ -23,6 +23,7 @@ from ...trajectory import read_lines
 from ..files import PathLike
 from ..ledger import Records, ask_in_parts
 from ..report import aligned, interval
+from ..scores import read_whole
 from ..stats import DRAWS, Estimate
 from ..workers import progress_bar
 from ..writing import results_folder, write_metrics
@@ -119,17 +120,14 @@ def run(
     draws: int = DRAWS,
     progress: bool = True,
 ) -> Agreement:
-    """Ask every judge about every row and compare the verdicts with the labels and with each other.
+    """Ask every judge, by its name in the results, about every row; compare them with the labels and with each other.
 
     Verdicts are appended to `OUT/verdicts.jsonl` as they come; a later run into the same directory asks only about what
     is missing there or was abstained from. `OUT/agreement.json` appears when all is done.
 
     Args:
-        rows: of `load`.
-        judges: by their names in the results, see `parse_judge`.
-        out: a directory.
         limit: the most rows of each source, chosen by `seed`.
-        seed, draws: of the sample and the bootstrap.
+        draws: of the bootstrap.
         progress: show a bar (on a terminal).
 
     Raises:
@@ -215,12 +213,8 @@ def from_scores(
 
     Pairs are matched by the digest of their row, the metric (`info_think_lexical` and `info_think_faithfulness` are the
     same pairs) and their place in it. A row is left out of a metric when a file lacks it or holds another number of
-    pairs; `settings` says how many pairs that were. Whole rows are resampled.
-
-    Args:
-        paths: `scores.jsonl` files.
-        out: where `agreement.json` is written; nowhere without it.
-        labels: a `scores.jsonl` whose pairs carry a person's labels.
+    pairs; `settings` says how many pairs that were. Whole rows are resampled. `labels` is a `scores.jsonl` whose pairs
+    carry a person's labels; `agreement.json` is written into `out`, where that is given.
 
     Raises:
         DataError: for a file that is not a `scores.jsonl`, and when no pair is in all files.
@@ -263,53 +257,25 @@ def is_scores(path: PathLike) -> bool:
     return False
 
 
-class _Pair(msgspec.Struct, frozen=True):
-    """What a score keeps of a judged pair; a settled one needed no judge, so it says nothing about one."""
-
-    label: bool | None
-    p: float | None = None
-    settled: bool = False
-
-
-class _Parts(msgspec.Struct, frozen=True):
-    judge: str = ""
-    pairs: list[_Pair] = []
-
-
-class _Score(msgspec.Struct, frozen=True):
-    parts: _Parts = _Parts()
-
-
-class _Scored(msgspec.Struct, frozen=True):
-    """What is needed of a line of scores.jsonl."""
-
-    row: int
-    digest: str
-    scores: dict[str, _Score] = {}
-
-
 def _recorded(path: PathLike) -> tuple[str, dict[_Key, list[Verdict]]]:
     """The judges' names, and their verdicts on the pairs of each row and metric."""
-    decode = msgspec.json.Decoder(_Scored).decode
-    rows: dict[int, _Scored] = {}
-    for number, data in read_lines(path):
-        try:
-            line = decode(data)
-        except (msgspec.MsgspecError, UnicodeError) as error:
-            raise DataError(f"{path}, row {number}: not a line of an audit's scores.jsonl ({error})") from error
-        rows[line.row] = line  # in the file of an audit that is not finished a later line stands for the earlier ones
+    # while an audit is not finished a later line of a row stands for the earlier ones
+    last = {line.row: line for line in read_whole(path)}
     pairs: dict[_Key, list[Verdict]] = {}
     seen: Counter[str] = Counter()
     judges: dict[str, None] = {}
-    for line in rows.values():
+    for line in last.values():
         for name, score in line.scores.items():
-            if name.endswith("_sub_em") or not score.parts.pairs:
+            if name.endswith("_sub_em") or not score.parts.get("pairs"):
                 continue  # strings are compared there, no judge is asked
             metric = name.removesuffix("_lexical").removesuffix("_faithfulness")
-            asked = [Verdict(pair.p, pair.label) for pair in score.parts.pairs if not pair.settled]
-            pairs[line.digest, seen[line.digest], metric] = asked
+            # a settled pair needed no judge (a search without a thought), so it says nothing about one
+            judged = [pair for pair in score.parts["pairs"] if not pair.get("settled")]
+            pairs[line.digest, seen[line.digest], metric] = [
+                Verdict(pair.get("p"), pair.get("label")) for pair in judged
+            ]
             # a prompted judge's name goes on with its prompts, which differ from metric to metric
-            judges[score.parts.judge.partition(" ")[0]] = None
+            judges[score.parts.get("judge", "").partition(" ")[0]] = None
         seen[line.digest] += 1  # a file may hold the same trajectory several times
     return " + ".join(judges), pairs
 

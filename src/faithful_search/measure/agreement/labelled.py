@@ -1,18 +1,9 @@
-"""Claims that people labelled as supported or not, with a split that never changes.
+"""Claims that people labelled as supported or not, with a split that never changes; see docs/judges.md.
 
-| file (told by its columns) | premise | hypothesis | label is true when |
-|---|---|---|---|
-| AttributionBench | the references | claim | `attributable` |
-| HaluEval-QA | knowledge | right answer, hallucinated answer: two rows | it is the right answer |
-| BEGIN | knowledge | response | `Fully attributable`; `Generic` counts as not, for nothing in it is attributed |
-| ANLI | context | statement | `e`; neutral and contradiction are both not |
-| any other | see `load` | | see `load` |
-
-**The split.** A row's *group* is its question, or its premise where it has none. A row is held out when the first eight
-hex digits of the group's SHA-256 are divisible by five (a fifth), or when it comes from AttributionBench's test file.
-What is hashed is NFKC text, lower-cased, punctuation and runs of blanks made one blank. A row that is not held out but
-shares a question or a passage with one that is has the split `overlap`: it is for neither side. What is held out
-depends on the row alone, so judges trained at different times are compared on the same rows.
+A row's *group* is its question, or its premise where it has none. A row is held out when the first eight hex digits of
+the group's SHA-256 are divisible by five, or when it comes from AttributionBench's test file. What is hashed is NFKC
+text, lower-cased, punctuation and runs of blanks made one blank. A row that is not held out but shares a question or a
+passage with one that is has the split `overlap`: it is for neither side.
 """
 
 from __future__ import annotations
@@ -49,7 +40,7 @@ KNOWN = {
     "begin": ("knowledge", "response", "begin_label"),
     "anli": ("context", "statement", "gold_label"),
 }
-"""The columns by which the files of these sources are told."""
+"""Premise, hypothesis and label of these sources' files, which are told by them; HaluEval has two hypotheses."""
 TRUE = (
     *("true", "yes", "1", "supported", "attributable", "fully attributable", "faithful"),
     *("entailment", "entailed", "e"),
@@ -86,17 +77,10 @@ class Labelled(msgspec.Struct, frozen=True):
 def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Labelled]:
     """The labelled rows of a file, or of every `.jsonl[.gz]` file in a directory, in order; all, or those of one split.
 
-    The columns of the first row say which kind of file it is. Any other file needs a premise, a hypothesis and a label
-    in columns of one of these names (and may have `question`, `id`, `source`, `task`, `p`):
-
-    ```
-    premise      premise, evidence, context, document, passage, knowledge (a text, or a list of texts)
-    hypothesis   hypothesis, claim, statement, response, answer
-    label        label, supported, attributable, faithful, entailed: a boolean, 0 or 1, or a word such as
-                 "yes", "supported", "attributable", "entailment", "not supported", "neutral", "contradiction"
-    task         what a judge is asked (see `judges.base.Task`); "support" without it
-    p            the labeller's probability that the label is true; ignored unless it is a number in [0, 1]
-    ```
+    The columns of the first row say which kind of file it is: one of `KNOWN`, or any that has a premise (a text, or a
+    list of texts), a hypothesis and a label in one of `COLUMNS` each. A label is a boolean, 0 or 1, or one of the words
+    `TRUE` and `FALSE`. Such a file may also have `question`, `id`, `source`, `task` (what a judge is asked, "support"
+    without it) and `p`, the labeller's probability in [0, 1] that the label is true.
 
     AttributionBench's files are split together with those beside them, also when only one is loaded.
 

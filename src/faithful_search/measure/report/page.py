@@ -14,36 +14,26 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import date
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
 from ... import __version__
-from ...errors import DataError
 from ...trajectory import Trajectory
 from ..comparison import Comparison, Side, changes
 from ..files import PathLike
 from ..metrics import LOWER_IS_BETTER
+from ..scores import Scored, read_whole
 from ..stats import Estimate
 from ..summary import Audit
 from ..writing import write_whole
 from .asks import asks, extremes, sentences
-from .rollout import ROW, Marked, environment, fields, page_file
+from .rollout import ROW, environment, fields, page_file
 
 REPORT = "report.html"
 BINS = 20
 PAGE = 10_000_000
 """Characters of all texts on a page."""
-
-
-class Scored(msgspec.Struct, frozen=True):
-    """What is shown of one line of scores.jsonl."""
-
-    row: int
-    scores: dict[str, Marked] = {}
 
 
 def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tuple[int, Trajectory]]) -> Path:
@@ -53,7 +43,7 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
     read, or the page cannot be written.
     """
     shown = list(rollouts)
-    values, rows = _read(Path(scores), {row for row, _ in shown}, audit.n + audit.errors)
+    values, rows = _read(scores, {row for row, _ in shown}, audit.n + audit.errors)
     limits = {**dict.fromkeys({*audit.rows, *values}, (0.0, 1.0)), "calls": (0.0, math.inf), **audit.bounds}
     share = min(ROW, PAGE // max(1, len(shown)))
     best, worst = extremes(audit) or (None, None)
@@ -110,24 +100,19 @@ def _render(path: PathLike, template: str, **values: Any) -> Path:
     return write_whole(Path(path), text.encode("utf-8", "replace"))  # half a surrogate pair has no form in UTF-8
 
 
-def _read(path: Path, wanted: set[int], count: int) -> tuple[dict[str, array[float]], dict[int, Scored]]:
+def _read(path: PathLike, wanted: set[int], count: int) -> tuple[dict[str, array[float]], dict[int, Scored]]:
     """The values of each metric over the first `count` rows, and the whole scores of the wanted ones.
 
     What follows them is kept from an audit of more rows, and not in this one's figures.
     """
     values: dict[str, array[float]] = {}
     rows: dict[int, Scored] = {}
-    decode = msgspec.json.Decoder(Scored).decode
-    try:
-        with path.open("rb") as file:
-            for line in map(decode, islice(file, count)):
-                for name, score in line.scores.items():
-                    if score.value is not None:
-                        values.setdefault(name, array("d")).append(score.value)
-                if line.row in wanted:
-                    rows[line.row] = line
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+    for line in read_whole(path, count):
+        for name, score in line.scores.items():
+            if score.value is not None:
+                values.setdefault(name, array("d")).append(score.value)
+        if line.row in wanted:
+            rows[line.row] = line
     return values, rows
 
 

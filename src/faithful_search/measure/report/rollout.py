@@ -11,6 +11,7 @@ import msgspec
 from ...judges.grounding import Vocabulary
 from ...trajectory import ToolCall, Trajectory
 from ..metrics import direction
+from ..scores import Marked
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -22,14 +23,6 @@ OPEN, FOLDED, ROW = 1_500, 20_000, 200_000
 MOST = 100
 """Steps of a row, and items of any kind at a step, that are shown."""
 _LINE = 1_000
-
-
-class Marked(msgspec.Struct, frozen=True):
-    """One score: the value as a measurement, the reason, and what it consists of."""
-
-    value: float | None = None
-    why: str = ""
-    parts: dict[str, Any] = {}
 
 
 def environment(**filters: Callable[..., Any]) -> Environment:
