@@ -156,7 +156,7 @@ def compare(script: EvaluationArguments) -> dict[str, Any]:
     for name, file in ((script.policy, "trajectories.jsonl"), (script.compare_with, "trajectories_compared.jsonl")):
         if name is not None:
             write_jsonl(out / file, (msgspec.structs.replace(item, tokens=None) for item in found[name].trajectories))
-    report.write_metrics(out / "metrics.json", {**results, **changes, "script": asdict(scripts[script.policy])})
+    write_metrics(out / "metrics.json", {**results, **changes, "script": asdict(scripts[script.policy])})
     print(report.table(before, after, (names[0], names[-1])) if two else report.table(after, names=(names[0], "")))
     for name, evaluation in found.items():
         print(f"\ncalls of {name}: {printable(_calls(evaluation))}")

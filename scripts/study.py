@@ -33,7 +33,6 @@ from tqdm.auto import tqdm
 from faithful_search.analysis import bars, compare, lines
 from faithful_search.bundled import tiny_policy
 from faithful_search.measure.evaluation import POOLED, Evaluation
-from faithful_search.measure.report import write_metrics
 from faithful_search.measure.stats import (
     DRAWS,
     Estimate,
@@ -44,6 +43,7 @@ from faithful_search.measure.stats import (
     question_means,
     resampled,
 )
+from faithful_search.measure.writing import write_metrics
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 CONFIGS = RECIPES / "configs"

@@ -317,7 +317,6 @@ def test_references_are_asked_for_where_they_are_needed():
         ({"predictions": MESSAGES}, "one conversation"),
         ({"predictions": [SEARCHED], "references": ["a", "b"]}, "2 references for 1"),
         ({"predictions": [SEARCHED], "references": "Teska"}, "one string"),
-        ({"predictions": [SEARCHED], "references": [[1, 2]]}, "references.0."),
         ({"predictions": [SEARCHED], "questions": []}, "0 questions for 1"),
     ],
 )

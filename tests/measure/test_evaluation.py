@@ -19,7 +19,7 @@ from faithful_search.inference.base import Completion, Sampling
 from faithful_search.measure.behaviour import tool_entropy
 from faithful_search.measure.evaluation import Evaluation, difference, entropy_estimate
 from faithful_search.measure.probes import Blanked
-from faithful_search.measure.report import table, table_rows, write_metrics
+from faithful_search.measure.report import table, table_rows
 from faithful_search.measure.stats import (
     bootstrap,
     left_out,
@@ -28,6 +28,7 @@ from faithful_search.measure.stats import (
     t_quantile,
 )
 from faithful_search.measure.suite import evaluate_policy, evaluate_rollouts
+from faithful_search.measure.writing import write_metrics
 from faithful_search.rewards import AnswerSupport, Citation, Format
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, DialectError
 from faithful_search.measure import files
-from faithful_search.measure.files import Raw, read_rows
-from faithful_search.measure.rows import Reader, parse_row, read_trajectories
+from faithful_search.measure.rows import Raw, Reader, Source, parse_row, read_trajectories
 from faithful_search.tasks import gold_answers
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
@@ -268,7 +267,7 @@ def test_an_arrays_elements_are_found_whatever_they_hold_and_wherever_blocks_end
     path.write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "_BLOCK", block)
-        assert [json.loads(raw.data) for raw in read_rows(path)] == rows
+        assert [json.loads(raw.data) for raw in Source(path)] == rows
 
 
 def test_a_byte_order_mark_before_an_array_is_no_row(tmp_path):
@@ -292,6 +291,6 @@ def test_no_row_raises_anything_else_than_the_errors_of_this_package(text, diale
 
 
 def test_the_digest_is_of_the_row_alone(tmp_path):
-    one = [raw.digest for raw in read_rows(written(tmp_path / "a.jsonl", [ROW, "{}"]))]
-    other = [raw.digest for raw in read_rows(written(tmp_path / "b.jsonl.gz", ["{}", ROW], ending=""))]
+    one = [raw.digest for raw in Source(written(tmp_path / "a.jsonl", [ROW, "{}"]))]
+    other = [raw.digest for raw in Source(written(tmp_path / "b.jsonl.gz", ["{}", ROW], ending=""))]
     assert one == other[::-1]

@@ -20,7 +20,7 @@ from faithful_search.errors import DataError
 from faithful_search.measure import metrics
 from faithful_search.measure.audit import audit
 from faithful_search.measure.invented import KEPT, NOT_IN_CORPUS, SearchedCorpus
-from faithful_search.measure.rows import parse_row, read_trajectories
+from faithful_search.measure.rows import parse_row, pick, read_trajectories
 from faithful_search.rewards import AnswerSupport, ThinkAnswer
 from faithful_search.trajectory import Step, Trajectory
 
@@ -194,10 +194,10 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
     rows = lines(tmp_path / "rows.jsonl", [{"id": name, "text": text.format(said)} for name, said in told.items()])
     found = audit(rows, tmp_path / "out", metrics=("answer_support",), corpus=str(corpus), workers=1)
     assert found.issues["evidence_not_in_corpus"] == 2 and found.evidence == 5 and "corpus that was" not in str(found)
+    corpus = SearchedCorpus(str(tmp_path / "out" / KEPT))
     shown = {
-        row.trajectory.id: (NOT_IN_CORPUS in kinds(row.trajectory), len(row.trajectory.evidence))
-        for row in read_trajectories(rows, corpus=SearchedCorpus(str(tmp_path / "out" / KEPT)))
-        if row.trajectory
+        read.id: (NOT_IN_CORPUS in kinds(read), len(read.evidence))
+        for _, read in pick(rows, range(1, len(told) + 1), corpus=corpus)
     }
     true, invented = (False, 1), (True, 0)
     assert shown == {name: invented if name in ("titled", "made up") else true for name in told}

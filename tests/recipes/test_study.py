@@ -9,7 +9,7 @@ import pytest
 import study
 
 from faithful_search.measure.evaluation import Evaluation
-from faithful_search.measure.report import write_metrics
+from faithful_search.measure.writing import write_metrics
 
 QUESTIONS = [f"q{number}" for number in range(40)]
 

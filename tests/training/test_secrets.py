@@ -17,7 +17,7 @@ from trl import GRPOConfig
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
 from faithful_search.hub import Repository, command_line, model_card, push, stays, takes_over
-from faithful_search.measure.report import write_metrics
+from faithful_search.measure.writing import write_metrics
 from faithful_search.training.config import parse_recipe
 from faithful_search.training.endings import leave
 

@@ -34,7 +34,7 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference import loading, threads
 from faithful_search.judges import distilled
-from faithful_search.measure.report import write_metrics
+from faithful_search.measure.writing import write_metrics
 from faithful_search.rewards import Mix
 from faithful_search.training import starting
 from faithful_search.training.callbacks import LearningWatch

@@ -10,6 +10,7 @@ from typing import Any
 from ..hub import Repository, command_line, merged_card, model_card, push_run
 from ..measure import report
 from ..measure.evaluation import MERGED, Record
+from ..measure.writing import write_metrics
 from .curves import reward_curves, stability_curves, tool_curves
 
 
@@ -35,7 +36,7 @@ def leave(
         return {}
     out = Path(record.folder)
     metrics = record.metrics()
-    report.write_metrics(out / "metrics.json", metrics)
+    write_metrics(out / "metrics.json", metrics)
     (out / "history.json").write_text(json.dumps(record.history, indent=1), encoding="utf-8")
     model_card(
         out,

@@ -30,7 +30,6 @@ from .. import dialects
 from ..dialects.base import Dialect
 from ..errors import DataError, DialectError
 from ..inference.chat import ChatFormat
-from ..measure.files import called
 from ..measure.rows import Source
 from ..rewards import Citation, Correctness, Format
 from ..trajectory import Step, ToolCall, Trajectory, write_jsonl
@@ -102,7 +101,7 @@ def read_written(
         unit = "line" if ".jsonl" in str(file) or ".ndjson" in str(file) else "row"
         for raw in source:
             last, row = raw.number, source.reader(raw)
-            where = f"{called(file)}, {unit} {last}"
+            where = f"{file}, {unit} {last}"
             if row.trajectory is None:
                 yield WrittenRow(where, rejected=UNREADABLE, why=row.error)
                 continue
@@ -119,7 +118,7 @@ def read_written(
                 reason, why, found = error.args
                 yield WrittenRow(where, found, reason, why, described)
         if source.error:
-            yield WrittenRow(f"{called(file)}, after {unit} {last}", rejected=UNREADABLE, why=source.error)
+            yield WrittenRow(f"{file}, after {unit} {last}", rejected=UNREADABLE, why=source.error)
 
 
 def _fit(

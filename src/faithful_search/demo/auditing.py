@@ -14,8 +14,7 @@ from tqdm import tqdm
 from .. import dialects
 from ..errors import DataError
 from ..measure.audit import audit, choose_rows, pick
-from ..measure.report import interval, page
-from ..measure.report.asks import asks
+from ..measure.report import asks, interval, page
 from ..measure.scores import SCORES, read_scores
 from ..measure.summary import Audit
 from ..trajectory import Trajectory

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..judges.grounding import terms
 from ..measure import metrics
 from ..measure.claims import claims_of, distinct
-from ..measure.report.asks import asks
+from ..measure.report import asks
 from ..measure.report.rollout import arguments_of, environment, fields
 from ..measure.scores import Marked
 from ..rewards import cited_evidence

@@ -19,10 +19,10 @@ from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
 from ..tools.retrieval.corpus import digest
 from . import metrics
-from .files import STDIN, PathLike, Raw, local_file, total_rows
+from .files import STDIN, PathLike, local_file, total_rows
 from .invented import SearchedCorpus
 from .ledger import answers_kept, same_settings
-from .rows import Source, pick, read_trajectories
+from .rows import Raw, Source, pick, read_trajectories
 from .scores import SCORES, ScoreLog, Scorer, read_scores
 from .settings import AuditSettings
 from .summary import SUMMARY, Audit, choose_rows, summarize

@@ -13,13 +13,11 @@ from ..errors import ConfigError
 from ..judges import Judge
 from ..trajectory import encoded
 from .audit import metrics_of
-from .files import Raw
-from .rows import Reader
+from .rows import Raw, Reader
 from .scores import ENCODER, LINE, Scorer
 from .settings import AuditSettings, How
 
-BESIDE = dict.fromkeys(("answered", "calls", "issues", "abstained"), "double")
-BESIDE |= dict.fromkeys(("read_as", "read_error"), "string")
+COUNTS, TEXTS = ("answered", "calls", "issues", "abstained"), ("read_as", "read_error")
 """Columns beside the metrics: whether there is an answer, how many calls, problems in the writing and open verdicts;
 the dialect, and why a row could not be read."""
 
@@ -34,11 +32,8 @@ class BatchScorer:
     settings, so it travels to other processes and machines.
 
     Args:
-        metrics: names from `measure.metrics.names()`; default all that need no policy.
-        judge: the judge; by default words are compared, and the names of the columns say so.
-        how: the normaliser of compared answers.
+        metrics, judge, how, text_column: as `audit` takes them.
         dialect: how all rows are written. Without it each row is read as what it shows by itself.
-        text_column: which column holds the text; by default a known name.
         prefix: before the names of the new columns.
 
     Raises:
@@ -93,8 +88,8 @@ class BatchScorer:
 
     @cached_property
     def _types(self) -> dict[str, str]:
-        scores = dict.fromkeys(self._scorer.rewards, "double")
-        return {f"{self.prefix}{name}": kind for name, kind in (scores | BESIDE).items()}
+        kinds = {**dict.fromkeys((*self._scorer.rewards, *COUNTS), "double"), **dict.fromkeys(TEXTS, "string")}
+        return {f"{self.prefix}{name}": kind for name, kind in kinds.items()}
 
     def _columns(self, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         raws = [Raw.of(number, encoded(row, ENCODER)) for number, row in enumerate(rows, start=1)]

@@ -13,8 +13,7 @@ from ..errors import ConfigError, DataError
 from .evaluation import ENTROPY, Evaluation, difference
 from .files import PathLike
 from .metrics import direction
-from .report.asks import warning
-from .report.tables import aligned, interval, is_clear, marked
+from .report import aligned, interval, is_clear, marked, warning
 from .scores import SCORES, read_scores
 from .stats import NOTHING, Estimate, question_means
 from .summary import SUMMARY, read_audit
@@ -29,10 +28,9 @@ SHOWN = 10
 
 
 class Side(msgspec.Struct, frozen=True):
-    """An audit or evaluation that is compared; an audit's `questions` are their texts, or ids where there is no text.
+    """An audit or evaluation that is compared: `made` are the settings its figures depend on, `rows` an audit's rows.
 
-    `made` are the settings its figures depend on, `rows` the row of each value of an audit; its report may lie in
-    `folder`.
+    The `questions` of an audit are texts, or ids where there is no text; its report may lie in `folder`.
     """
 
     name: str
@@ -55,14 +53,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """How the sides differ: the first is the one that the others are compared with.
+    """How the sides differ from the first, which has `shared` of the `questions` of each with it.
 
-    Attributes:
-        questions: how many each side has.
-        shared: how many of them each of the others shares with the first.
-        rows: by metric, each side's estimate over all its questions.
-        differences: by metric, each other side minus the first over the questions that both have, with n of them.
-        notes: what else may lie behind a difference.
+    `rows` has each side's estimate by metric, over all its questions; `differences` each other side minus the first,
+    over the questions that both have; `notes` what else may lie behind a difference.
     """
 
     names: list[str]
@@ -162,8 +156,7 @@ def changes(sides: Sequence[Side], metric: str) -> list[Change]:
     runs = [side.evaluation for side in sides]
     if not all(metric in run.values for run in runs):
         return []
-    means = [question_means(run.questions, run.values[metric]) for run in runs]
-    first, others = means[0], means[1:]
+    first, *others = means = [question_means(run.questions, run.values[metric]) for run in runs]
     spans = {key: [own[key] - value for own in others if key in own] for key, value in first.items()}
     most = sorted((max(span, key=abs), str(key)) for key, span in spans.items() if any(span))
     # Both ends: the greatest changes alone could all be of one direction

@@ -14,8 +14,8 @@ from ..errors import ConfigError, DataError
 from ..trajectory import Step, Trajectory
 from ..wire.files import replacing
 from ..wire.redact import REMOVED, redact
-from .files import PathLike, Raw, local_file
-from .rows import Source
+from .files import PathLike, local_file
+from .rows import Raw, Source
 from .scores import SCORES, Line, read_scores
 from .settings import Reading
 from .summary import NAMED

@@ -15,7 +15,6 @@ import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -37,19 +36,6 @@ _AUDIT = ("audit.json", "scores.jsonl", "source.jsonl")
 _BLOCK = 1 << 20
 _COUNTED = 1 << 30
 """Bytes of the largest file whose rows are counted for a progress bar."""
-
-
-class Raw(msgspec.Struct, frozen=True):
-    """One row as it lies in the file: `number` counts from 1, `data` is its JSON, `digest` the hex of that."""
-
-    number: int
-    digest: str
-    data: bytes
-
-    @staticmethod
-    def of(number: int, data: bytes) -> Raw:
-        # Stripped: an audit knows a row again in a file that was packed, or written on another system
-        return Raw(number, blake2b(data.strip(), digest_size=16).hexdigest(), data)
 
 
 def local_file(path: PathLike) -> Path:
@@ -92,29 +78,17 @@ def _from_hub(address: str) -> Path:
     return local_file(found / inner)
 
 
-def called(path: PathLike) -> str:
-    """The name of the source in messages."""
-    return "the standard input" if str(path) == STDIN else str(path)
+def read_json(path: PathLike) -> Iterator[tuple[int, bytes]]:
+    """Yield the JSON of each row with its number from 1: the line's in a file of lines, else how many came before.
 
-
-def read_rows(path: PathLike) -> Iterator[Raw]:
-    """Yield the rows of a file without looking into them.
-
-    A row's number is the line's in a file of lines, else how many came before. Raises `DataError` when the file is
-    empty, cannot be read, or has another form; also on the way, after the rows before.
+    Raises `DataError` when the file cannot be read, or has another form; also on the way, after the rows before.
     """
     if str(path) == STDIN:
-        lines = ((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
-        rows = _episodes(lines)
-    elif (file := local_file(path)).is_dir():
-        rows = enumerate((data for inner in inside(file) for _, data in _file_rows(inner)), start=1)
-    else:
-        rows = _file_rows(file)
-    first = next(rows, None)
-    if first is None:
-        raise DataError(f"{called(path)}: no rows in it")
-    for number, data in chain([first], rows):
-        yield Raw.of(number, data)
+        return _episodes((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
+    file = local_file(path)
+    if not file.is_dir():
+        return _file_rows(file)
+    return enumerate((data for inner in inside(file) for _, data in _file_rows(inner)), start=1)
 
 
 def total_rows(paths: Iterable[Path], limit: int | None) -> int | None:

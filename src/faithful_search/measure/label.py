@@ -20,11 +20,12 @@ from ..judges import GroundingJudge, Judge, Pair, Verdict, Writer, is_lexical
 from ..judges.base import Task
 from ..rewards.judged import Asked, JudgedReward
 from . import provenance
+from .agreement.labelled import rank
 from .failures import told
-from .files import STDIN, PathLike, Raw, inside, local_file, total_rows
+from .files import STDIN, PathLike, inside, local_file, total_rows
 from .ledger import Records, answers_kept, ask_in_parts, same_settings
 from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
-from .rows import READER, Reader, Row, Source
+from .rows import READER, Raw, Reader, Row, Source
 from .scores import each
 from .settings import LabelSettings, PairMetric
 from .workers import chunks, in_order, progress_bar
@@ -61,10 +62,7 @@ class LabelledPair(msgspec.Struct, frozen=True):
         """A pair with its verdict; `judge` is the name of one whose verdicts do not say it."""
         return LabelledPair(
             id=cut.id,
-            question=cut.pair.question,
-            premise=cut.pair.premise,
-            hypothesis=cut.pair.hypothesis,
-            task=cut.pair.task,
+            **{name: getattr(cut.pair, name) for name in ("question", "premise", "hypothesis", "task")},
             label=bool(said.label),
             p=said.p,
             judge=said.judge or judge,
@@ -208,11 +206,7 @@ def _ask(judge: Judge, labels: _Labels, cuts: Iterable[Cut]) -> list[str]:
 def _wanted(cuts: Iterable[Cut], given: LabelSettings, bar: Progress) -> Iterator[Cut]:
     """Each pair the first time it comes, or a sample of them."""
     if given.sample is None:
-        seen: set[str] = set()
-        for cut in cuts:
-            if cut.id not in seen:
-                seen.add(cut.id)
-                yield cut
+        yield from _distinct(cuts)
         return
     chosen = sampled(cuts, given.sample, given.seed)
     with bar(total=len(chosen), desc="labelling", unit="pair") as shown:
@@ -224,20 +218,18 @@ def _wanted(cuts: Iterable[Cut], given: LabelSettings, bar: Progress) -> Iterato
 def sampled(cuts: Iterable[Cut], count: int, seed: int) -> list[Cut]:
     """`count` different pairs, chosen by the hash of seed and id, in the order they came.
 
-    A larger sample contains the smaller ones. Memory holds `count` pairs, so the files may be larger than memory.
+    A larger sample contains the smaller ones. Memory holds `count` pairs, and the id of each.
     """
-    kept: list[tuple[int, int, Cut]] = []
-    ids: set[str] = set()
-    for place, cut in enumerate(cuts):
-        if cut.id in ids:
-            continue
-        rank = -int(hashlib.sha256(f"{seed} {cut.id}".encode()).hexdigest(), 16)
-        ids.add(cut.id)
-        heapq.heappush(kept, (rank, place, cut))
-        if len(kept) > count:
-            # its rank is the worst of all so far, so that it will not come back when it is met again
-            ids.remove(heapq.heappop(kept)[2].id)
-    return [cut for _, _, cut in sorted(kept, key=lambda entry: entry[1])]
+    chosen = heapq.nsmallest(count, enumerate(_distinct(cuts)), key=lambda item: rank(seed, item[1].id))
+    return [cut for _, cut in sorted(chosen, key=lambda item: item[0])]
+
+
+def _distinct(cuts: Iterable[Cut]) -> Iterator[Cut]:
+    seen: set[str] = set()
+    for cut in cuts:
+        if cut.id not in seen:
+            seen.add(cut.id)
+            yield cut
 
 
 def _cuts(files: dict[Path, File], given: LabelSettings, judge: Judge, bar: Progress) -> Iterator[Cut]:

@@ -21,9 +21,8 @@ from ..tasks import gold_answers
 from ..trajectory import Trajectory
 from .behaviour import tool_ratios
 from .evaluation import entropy_estimate
-from .files import Raw
-from .report.asks import WARNING
-from .rows import Reader, Row
+from .report import WARNING
+from .rows import Raw, Reader, Row
 from .scores import LINE, Line, Scorer, open_policy
 from .settings import How
 from .stats import Estimate
@@ -131,7 +130,10 @@ class TrajectoryMetric(evaluate.Metric):
             result |= _flat(name, found.rows[name], found.n)
         result |= {"judge": self._judged_by(scorer), "trajectories": found.n, "dialects": found.dialects}
         result |= self.corpus([line for line in lines if line.error is None], tools)
-        told = [{"index": own.pop("row"), **own} for own in map(msgspec.json.decode, written)]
+        told = []
+        for own in map(msgspec.json.decode, written):
+            at, _ = own.pop("row"), own.pop("digest")  # the digest is of a file's row
+            told.append({"index": at, **own})
         result["errors"] = [own for own in told if "error" in own]
         return result | ({"details": told} if details else {})
 

@@ -116,15 +116,6 @@ def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Pat
 
     Raises:
         ConfigError: when evaluate is not installed, or the cache cannot be written to.
-
-    Example:
-        ```python
-        import evaluate
-        import faithful_search as fs
-
-        fs.install_metrics()
-        evaluate.load("tool_use").compute(predictions=texts)
-        ```
     """
     source = shipped("evaluate_metrics")
     try:

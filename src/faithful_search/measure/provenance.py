@@ -29,8 +29,7 @@ class File(msgspec.Struct, frozen=True):
     """A file of trajectories, or what was counted in some of its rows.
 
     Attributes:
-        rows: how many were read.
-        pairs: cut from them, repeated ones included; `settled` ones need no judge and are not in the dataset.
+        pairs: cut from the rows, repeated ones included; `settled` ones need no judge and are not in the dataset.
         skipped: rows that could not be read or cut; the first are named in `reasons`.
         dialects: trajectories of each dialect.
         broken_off: why it could not be read to its end, if so.
@@ -70,11 +69,9 @@ class Provenance(msgspec.Struct, frozen=True):
 
     Attributes:
         prompts: names with versions (name@version) and their files' digests.
-        files: those read, in this run and earlier ones.
         judges: rows by what labelled them, the prompt's version included.
         pairs, positives: rows of `pairs.jsonl`, and how many say yes.
         abstained: pairs without a label in the last run, the first with why in `unjudged`.
-        settings: of the last run.
         version, date: of the package, and when the last run ended (began, where it is not `finished`).
     """
 

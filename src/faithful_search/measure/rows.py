@@ -1,7 +1,7 @@
 """Trajectories out of files written by anyone, row by row, larger than memory.
 
 ```
-file ─ read_rows ─> Raw (number, digest, JSON of the row) ─ parse_row ─> Trajectory, or the reason why there is none
+file ─ read_json ─> Raw (number, digest, JSON of the row) ─ parse_row ─> Trajectory, or the reason why there is none
 ```
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any
 
@@ -23,7 +24,7 @@ from ..errors import DataError, DialectError
 from ..tasks import first, row_answers, row_question
 from ..trajectory import Step, Trajectory
 from .failures import told
-from .files import PathLike, Raw, read_rows
+from .files import PathLike, read_json
 from .invented import SearchedCorpus
 
 MESSAGES_COLUMNS = ("messages", "conversation", "conversations", "chat")
@@ -37,8 +38,21 @@ _STEP = frozenset(Step.__struct_fields__)
 _ASKED = re.compile(r".*\bQuestion:\s*(\S.*?)\s*\Z", re.DOTALL)
 
 
+class Raw(msgspec.Struct, frozen=True):
+    """One row as it lies in the file: `number` counts from 1, `data` is its JSON, `digest` the hex of that."""
+
+    number: int
+    digest: str
+    data: bytes
+
+    @staticmethod
+    def of(number: int, data: bytes) -> Raw:
+        # Stripped: an audit knows a row again in a file that was packed, or written on another system
+        return Raw(number, blake2b(data.strip(), digest_size=16).hexdigest(), data)
+
+
 class Row(msgspec.Struct, frozen=True):
-    """One row that was read: its trajectory, or the `error` that kept it from being one. `number` counts from 1."""
+    """One row that was read: its trajectory, or the `error` that kept it from being one."""
 
     number: int
     digest: str
@@ -48,10 +62,7 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Reader:
-    """Makes trajectories of rows; picklable.
-
-    `usual` and `fenced` are as in `dialects.parse`; `corpus` is what was searched, if known.
-    """
+    """Makes trajectories of rows; `usual` and `fenced` as in `dialects.parse`, `corpus` is what was searched."""
 
     dialect: str | None = None
     text_column: str | None = None
@@ -81,21 +92,19 @@ READER = Reader()
 
 
 class Source:
-    """An open file of rows: iterate over it once.
+    """An open file of rows: iterate over it once. `reader` reads them, `error` is why the file could not be read on.
 
-    Attributes:
-        reader: reads its rows, see `Reader.beside`.
-        error: why the file could not be read to its end. An error before the first row is raised at once instead.
+    An error before the first row is raised at once instead.
     """
 
     def __init__(
         self, path: PathLike, dialect: str | None = None, text_column: str | None = None, limit: int | None = None
     ) -> None:
         self.error = ""
-        rows = read_rows(path)
-        head = [next(rows)]  # outside of `_whole`: a file without a single row is the caller's error
-        rows = self._whole(rows)
-        head += islice(rows, dialects.USUAL_OF - 1)
+        rows = self._read(path)
+        head = list(islice(rows, dialects.USUAL_OF))
+        if not head:
+            raise DataError(self.error or f"{path}: no rows in it")
         if limit is not None and limit <= len(head):
             self.error = ""  # the file is broken only after the last row that is wanted
         self._rows = islice(chain(head, rows), limit)
@@ -104,62 +113,50 @@ class Source:
     def __iter__(self) -> Iterator[Raw]:
         return self._rows
 
-    def _whole(self, rows: Iterator[Raw]) -> Iterator[Raw]:
+    def _read(self, path: PathLike) -> Iterator[Raw]:
         try:
-            yield from rows
+            for number, data in read_json(path):
+                yield Raw.of(number, data)
         except DataError as error:
             self.error = str(error)
 
 
-def read_trajectories(
-    path: PathLike,
-    dialect: str | None = None,
-    text_column: str | None = None,
-    only: Collection[int] | None = None,
-    corpus: SearchedCorpus | None = None,
-) -> Iterator[Row]:
+def read_trajectories(path: PathLike, dialect: str | None = None, text_column: str | None = None) -> Iterator[Row]:
     """Yield every row of a file: its trajectory, or the reason why it has none. A broken row never ends the run.
 
-    A row is what `Trajectory.to_json` wrote, an object with chat `messages`, or an object with a column of text.
-    Question, gold answers and id are taken from the columns that are usual for them.
+    A row is what `Trajectory.to_json` wrote, an object with chat `messages`, or an object with a column of text; its
+    question, gold answers and id are taken from the columns that are usual for them.
 
     Args:
         path: `.jsonl`, `.json` (an array, or objects that follow one another), both also `.gz`, `.parquet`, `.eval`, a
             folder of these, `hf://datasets/…`, or `"-"` for JSON lines on the standard input.
-        dialect: of all rows; `None` takes each row's own `dialect` column or detects it, so dialects may be mixed. A
-            row that bears no dialect's marks is read as most of the first rows are.
+        dialect: of all rows; `None` takes each row's own `dialect` column or detects it, so dialects may be mixed.
         text_column: which column holds the text; `None` looks for a known name.
-        only: numbers of rows; the others are passed over.
-        corpus: what was searched: evidence that it does not hold is left out, with an `Issue`.
 
     Raises `DataError` when the file cannot be read (any more), or is empty.
     """
     if dialect is not None:
         dialects.load(dialect)
-    if only is not None and not only:
-        return
-    source, last = Source(path, dialect, text_column), max(only or (), default=0)
-    read = replace(source.reader, corpus=corpus)
-    for raw in source:
-        if only is None or raw.number in only:
-            yield read(raw)
-        if raw.number == last:  # the rest of a long file need not be read
-            return
+    source = Source(path, dialect, text_column)
+    yield from map(source.reader, source)
     if source.error:
         raise DataError(source.error)
 
 
 def pick(
-    source: PathLike,
+    path: PathLike,
     rows: Iterable[int],
     dialect: str | None = None,
     text_column: str | None = None,
     corpus: SearchedCorpus | None = None,
 ) -> Iterator[tuple[int, Trajectory]]:
     """Read those rows of a source again, with their numbers; what cannot be read is left out."""
-    for row in read_trajectories(source, dialect, text_column, only=set(rows), corpus=corpus):
-        if row.trajectory is not None:
-            yield row.number, row.trajectory
+    if wanted := set(rows):
+        source = Source(path, dialect, text_column, limit=max(wanted))
+        read = replace(source.reader, corpus=corpus)
+        for row in (read(raw) for raw in source if raw.number in wanted):
+            if row.trajectory is not None:
+                yield row.number, row.trajectory
 
 
 def parse_row(
@@ -211,18 +208,18 @@ def _decode(data: bytes) -> Any:
 def _is_ours(row: Mapping[str, Any]) -> bool:
     """Whether these are the fields of a `Trajectory`: others have columns named `steps`, too."""
     steps = row.get("steps")
-    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+    if not isinstance(steps, list) or not all(isinstance(step, dict) and step.keys() <= _STEP for step in steps):
         return False
-    return all(step.keys() <= _STEP for step in steps) and (any(steps) or bool(row.get("dialect") or row.get("text")))
+    return any(steps) or bool(row.get("dialect") or row.get("text"))
 
 
 def _stored(row: Mapping[str, Any]) -> Trajectory:
     """The trajectory whose fields these are; other columns beside them are left out."""
     own = {name: value for name, value in row.items() if name in Trajectory.__struct_fields__}
-    with suppress(msgspec.ValidationError):
-        return msgspec.convert(own, Trajectory)
-    try:  # Parquet has `None` where a field was left out
-        return msgspec.convert(_without_none(own), Trajectory)
+    try:
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(own, Trajectory)
+        return msgspec.convert(_without_none(own), Trajectory)  # Parquet has `None` where a field was left out
     except msgspec.ValidationError as error:
         raise DataError(f"not a trajectory: {error}") from None
 

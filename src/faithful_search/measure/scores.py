@@ -28,9 +28,9 @@ from ..trajectory import read_lines
 from . import metrics
 from .behaviour import tool_counts
 from .failures import told
-from .files import PathLike, Raw
+from .files import PathLike
 from .ledger import Ledger
-from .rows import READER, Reader, Row
+from .rows import READER, Raw, Reader, Row
 from .settings import How
 
 T = TypeVar("T")
@@ -240,7 +240,7 @@ class Marked(msgspec.Struct, frozen=True):
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """The scores of one line as a whole."""
+    """The scores of one line, each as a whole."""
 
     row: int
     digest: str

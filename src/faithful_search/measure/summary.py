@@ -16,8 +16,7 @@ import numpy as np
 from .behaviour import tool_ratios
 from .evaluation import ENTROPY, Evaluation, Measured, entropy_estimate
 from .files import PathLike
-from .report.asks import sentences
-from .report.tables import aligned, interval, table
+from .report import aligned, interval, sentences, table
 from .scores import Line, read_scores
 from .stats import NOTHING, Estimate, left_out, mean_ci
 

@@ -20,10 +20,10 @@ from ..errors import ConfigError, DataError
 from ..inference.base import Sampling
 from ..inference.loading import read_tokenizer
 from ..judges import Judge
-from ..measure import report
 from ..measure.controls import control_tasks, unremembered
 from ..measure.evaluation import Evaluation, Record
 from ..measure.suite import default_rewards, evaluate_rollouts, run_suite
+from ..measure.writing import write_metrics
 from ..rewards import Reward
 from ..rollout import Engine
 from ..tasks import WORLD, Task, load_tasks
@@ -123,7 +123,7 @@ class BeforeTraining(TrainerCallback):
         self.found = evaluate(self.trainer, self.script, self.metrics)
         rollouts = self.path.with_suffix(".jsonl")
         if self.found is not None:
-            report.write_metrics(self.path, self.found.to_dict())
+            write_metrics(self.path, self.found.to_dict())
             write_jsonl(rollouts, (msgspec.structs.replace(own, tokens=None) for own in self.found.trajectories))
         elif state.is_world_process_zero:
             for file in (self.path, rollouts):

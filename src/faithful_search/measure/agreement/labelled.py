@@ -9,10 +9,12 @@ passage with one that is has the split `overlap`: it is for neither side.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import os
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -116,11 +118,16 @@ def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Label
 
 def sample(rows: Iterable[Labelled], per_source: int, seed: int = 0) -> list[Labelled]:
     """At most `per_source` rows of each source, in the order they came; a larger sample contains the smaller ones."""
-    by_source: dict[str, list[tuple[str, int, Labelled]]] = defaultdict(list)
+    by_source: dict[str, list[tuple[int, Labelled]]] = defaultdict(list)
     for place, row in enumerate(rows):
-        by_source[row.source].append((hashlib.sha256(f"{seed} {row.id}".encode()).hexdigest(), place, row))
-    kept = [entry for entries in by_source.values() for entry in sorted(entries)[:per_source]]
-    return [row for _, _, row in sorted(kept, key=lambda entry: entry[1])]
+        by_source[row.source].append((place, row))
+    chosen = [heapq.nsmallest(per_source, own, key=lambda item: rank(seed, item[1].id)) for own in by_source.values()]
+    return [row for _, row in sorted(chain.from_iterable(chosen), key=lambda item: item[0])]
+
+
+def rank(seed: int, id: str) -> str:
+    """Where an item comes in the order of which the first ones are a sample."""
+    return hashlib.sha256(f"{seed} {id}".encode()).hexdigest()
 
 
 def _read(path: Path) -> Iterator[tuple[Labelled, Sequence[str]]]:

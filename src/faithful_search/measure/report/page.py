@@ -27,7 +27,7 @@ from ..scores import Scored, read_whole
 from ..stats import Estimate
 from ..summary import Audit
 from ..writing import write_whole
-from .asks import asks, extremes, sentences
+from . import asks, extremes, sentences
 from .rollout import ROW, environment, fields, page_file
 
 REPORT = "report.html"
@@ -59,7 +59,7 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
         audit=audit,
         title=Path(str(audit.settings.get("source", "trajectories"))).name,
         told=[(sentence, views.get(sentence.partition(":")[0])) for sentence in sentences(audit)],
-        bars={name: _bar(row, limits[name]) for name, row in audit.rows.items()},
+        bars={name: _scale(row, limits[name]) for name, row in audit.rows.items()},
         histograms=[_histogram(name, column, limits[name]) for name, column in values.items()],
         examples=examples,
         lower=sorted(LOWER_IS_BETTER),
@@ -116,32 +116,19 @@ def _read(path: PathLike, wanted: set[int], count: int) -> tuple[dict[str, array
     return values, rows
 
 
-def _bar(estimate: Estimate, limits: tuple[float, float]) -> dict[str, float] | None:
-    """Where the interval and the mean stand on a scale 120 wide."""
+def _scale(estimate: Estimate, limits: tuple[float, float]) -> list[float] | None:
+    """Where the interval's ends and the mean stand between the limits, from 0 to 1."""
     if estimate.value is None or not math.isfinite(limits[1] - limits[0]):
         return None
-    ends = (estimate.low, estimate.high, estimate.value)
-    shares = [((estimate.value if end is None else end) - limits[0]) / (limits[1] - limits[0]) for end in ends]
-    low, high, mark = (round(120 * min(1.0, max(0.0, share)), 2) for share in shares)
-    # at least 1 wide to be seen at all; the mark is 2.5 wide and stays on the scale
-    return {"low": low, "width": round(max(high - low, 1.0), 2), "mark": min(mark, 117.5)}
+    ends = [estimate.value if end is None else end for end in (estimate.low, estimate.high, estimate.value)]
+    return [min(1.0, max(0.0, (end - limits[0]) / (limits[1] - limits[0]))) for end in ends]
 
 
 def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) -> dict[str, Any]:
+    """The bars of `BINS` equal parts: the part's number, where it begins and ends, and how many values are in it."""
     low = limits[0] if math.isfinite(limits[0]) else min(column)
     high = limits[1] if math.isfinite(limits[1]) else max(*column, low + 1)
-    step, width = (high - low) / BINS, 200 / BINS
+    step = (high - low) / BINS
     counts = Counter(min(BINS - 1, max(0, int((value - low) / step))) for value in column)
-    most = max(counts.values())
-    bins = []
-    for place, count in sorted(counts.items()):
-        left, right, height = low + place * step, low + (place + 1) * step, max(1.0, 56 * count / most)
-        bins.append(
-            {
-                **{"x": round(place * width + 0.5, 2), "y": round(60 - height, 2), "height": round(height, 2)},
-                "view": {"metric": name, "least": f"{left:.6g}", "most": f"{right:.6g}"},
-                "label": f"{left:.2f} to {right:.2f}: {count:,}",
-            }
-        )
-    ends = {"low": f"{low:g}", "high": f"{high:g}"}
-    return {"name": name, "n": len(column), "most": most, "bins": bins, "width": width - 1, **ends}
+    bins = [(place, low + place * step, low + (place + 1) * step, count) for place, count in sorted(counts.items())]
+    return {"name": name, "n": len(column), "most": max(counts.values()), "bins": bins, "low": low, "high": high}

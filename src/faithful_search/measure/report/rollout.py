@@ -56,9 +56,8 @@ def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Marked]
         "chips": [_chip(name, score) for name, score in said.items()],
         "reasons": _reasons(said),
         "left_out": _reasons({name: score for name, score in scores.items() if name not in said}),
-        "own_issues": list(trajectory.issues)[:MOST],
         "steps": list(_steps(trajectory, room, _marks(scores))),
-        "steps_left_out": max(0, len(trajectory.steps) - MOST),
+        "most": MOST,
     }
 
 
@@ -95,10 +94,8 @@ def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, list[dict[st
             "call": room.text(arguments_of(step.call)) if step.call and step.call.name else None,
             "answer": None if step.answer is None else room.text(step.answer, against),
             "evidence": [(item, item.id in cited, room.text(item.text)) for item in step.evidence[:MOST]],
-            "evidence_left_out": max(0, len(step.evidence) - MOST),
             "note": room.text(step.note),
             "marks": marks.get(number, [])[:MOST],
-            "issues": list(step.issues)[:MOST],
         }
         found = found or bool(step.evidence)
         for text in (*(f"{item.title}\n{item.text}" for item in step.evidence), step.note):
