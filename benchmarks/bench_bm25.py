@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from faithful_search.tools import Toolbox
-from faithful_search.tools.opening import open_search
+from faithful_search.tools.local_search import open_search
 from faithful_search.tools.retrieval.index_folder import build_folder
 from faithful_search.trajectory import ToolCall
 

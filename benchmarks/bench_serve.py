@@ -63,7 +63,7 @@ def serve_peer(corpus: str) -> None:
     from starlette.routing import Route
 
     from faithful_search.serving.server import bind, url_of
-    from faithful_search.tools.opening import open_search
+    from faithful_search.tools.local_search import open_search
 
     index = open_search(corpus).index
 

@@ -26,8 +26,7 @@ from faithful_search.measure.stats import Estimate, bootstrap
 from faithful_search.tasks import read_rows
 from faithful_search.tools.retrieval.bm25 import BM25Index
 from faithful_search.tools.retrieval.dense import DenseIndex
-from faithful_search.tools.retrieval.hybrid import HybridIndex
-from faithful_search.tools.retrieval.index import Index
+from faithful_search.tools.retrieval.index import HybridIndex, Index
 from faithful_search.tools.retrieval.index_folder import Dense, build_folder
 from faithful_search.tools.retrieval.passages import Passages
 from faithful_search.trajectory import Evidence
@@ -63,8 +62,8 @@ def measured(
     build_folder(corpus, folder, kind="hybrid", dense=how, knobs={"dtype": dtype}, progress=tqdm.tqdm)
     passages = Passages(folder)
     bm25 = BM25Index(folder / "bm25", passages)
-    graph = DenseIndex.open(folder / "dense", passages, dtype=dtype)
-    exact = DenseIndex(graph.folder, passages, graph.manifest, graph.embedder, exact=True, beam=graph.beam)
+    graph = DenseIndex(folder / "dense", passages, dtype=dtype)
+    exact = DenseIndex(folder / "dense", passages, exact=True, dtype=dtype)
     ways: dict[str, Index] = {"BM25": bm25, "dense": exact, "hybrid": HybridIndex((bm25, exact))}
     return {name: scores(index, questions) for name, index in ways.items()}, graph_costs(graph, exact, questions)
 

@@ -30,7 +30,7 @@ REFUSALS = {"unauthorized": 401, "forbidden": 403, "missing": 404, "busy": 429, 
 
 @dataclass(frozen=True)
 class Request:
-    """What came; `headers` are found in upper and lower case, `body` is what the JSON says."""
+    """What came; `headers` are found in upper and lower case, `body` is what the JSON says, of JSON lines a list."""
 
     method: str
     path: str
@@ -61,6 +61,7 @@ class FaultyServer:
         if answer is not None:
             self.answer = answer
         self.mode, self.faults, self.retry_after, self.latency = mode, faults, retry_after, latency
+        self.more_headers: dict[str, str] = {}
         self.requests: list[Any] = []
         self.headers: list[Mapping[str, str]] = []
         self.times: list[float] = []
@@ -134,7 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
         told = self.server.told
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         parts = urlsplit(self.path)
-        given = json.loads(body or b"null")
+        lines = "ndjson" in self.headers.get("Content-Type", "")
+        given = [*map(json.loads, body.splitlines())] if lines else json.loads(body or b"null")
         request = Request(self.command, parts.path, dict(parse_qsl(parts.query)), self.headers, given)
         mode = told.now(request)
         with told.lock:
@@ -163,6 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(payload if told.announces_all else sent)))
         if status in (429, 503):
             self.send_header("Retry-After", told.retry_after)
+        for name, value in told.more_headers.items():
+            self.send_header(name, value)
         self.end_headers()
         if mode != "drip":
             self.wfile.write(sent)

@@ -22,8 +22,7 @@ from tiny_bert import COUNT, QUERIES, corpus, other_model, saved
 
 from faithful_search.errors import ConfigError
 from faithful_search.inference.encoder import Encoder, known_prefixes
-from faithful_search.tools.retrieval.dense import DenseIndex, load_faiss
-from faithful_search.tools.retrieval.embedder import Embedder
+from faithful_search.tools.retrieval.dense import DenseIndex, Embedder, load_faiss
 from faithful_search.tools.retrieval.passages import Passages, store
 from faithful_search.trajectory import Evidence
 
@@ -54,18 +53,18 @@ def vectors_of(folder: Path, precision: str = "float32") -> np.ndarray:
 def test_equal_passages_come_in_corpus_order(tmp_path, model):
     store(tmp_path, [Evidence(text="w5 w6", source=str(n)) for n in range(20)])
     DenseIndex.build(tmp_path / "dense", Passages(tmp_path), model=model)
-    found = DenseIndex.open(tmp_path / "dense", Passages(tmp_path)).search("w5", 20)
+    found = DenseIndex(tmp_path / "dense", Passages(tmp_path)).search("w5", 20)
     assert [hit.source for hit in found] == [str(n) for n in range(20)]
 
 
 def test_the_graph_finds_nearly_all_and_more_with_a_wider_beam(folder, passages):
-    exact = DenseIndex.open(folder, passages, exact=True)
+    exact = DenseIndex(folder, passages, exact=True)
     draw = np.random.default_rng(1).normal(size=(100, 16)).astype(np.float32)
     queries = draw / np.linalg.norm(draw, axis=1, keepdims=True)
     truth = exact.nearest(queries, 10)[1]
 
     def recall(beam: int) -> float:
-        found = DenseIndex.open(folder, passages, beam=beam).nearest(queries, 10)[1]
+        found = DenseIndex(folder, passages, beam=beam).nearest(queries, 10)[1]
         return float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), truth.tolist(), strict=True)]))
 
     assert recall(200) > 0.98
@@ -75,7 +74,7 @@ def test_the_graph_finds_nearly_all_and_more_with_a_wider_beam(folder, passages)
 def test_half_precision_takes_half_the_place_and_finds_the_same(tmp_path, model, passages, folder, monkeypatch):
     monkeypatch.setattr("faithful_search.tools.retrieval.dense._BLOCK", 64)  # several blocks
     DenseIndex.build(tmp_path / "half", passages, model=model, precision="float16")
-    half, whole = DenseIndex.open(tmp_path / "half", passages), DenseIndex.open(folder, passages, exact=True)
+    half, whole = DenseIndex(tmp_path / "half", passages), DenseIndex(folder, passages, exact=True)
     assert (tmp_path / "half" / "vectors").stat().st_size * 2 == (folder / "vectors").stat().st_size
     for a, b in zip(half.search_batch(QUERIES, 10), whole.search_batch(QUERIES, 10), strict=True):
         assert np.allclose([hit.score for hit in a], [hit.score for hit in b], atol=2e-3)
@@ -87,7 +86,7 @@ def test_half_precision_takes_half_the_place_and_finds_the_same(tmp_path, model,
 def test_an_index_keeps_its_pooling_and_prefixes(tmp_path, model, passages):
     how: dict[str, Any] = {"pooling": "cls", "limit": 9, "query_prefix": "w9 ", "passage_prefix": "w8 "}
     DenseIndex.build(tmp_path / "dense", passages, model=model, **how)
-    index = DenseIndex.open(tmp_path / "dense", passages)
+    index = DenseIndex(tmp_path / "dense", passages)
     expected = Encoder.from_pretrained(model, **how)
     assert np.allclose(index.embedder.queries(["w1 w2"]), expected.encode(["w1 w2"], "query"), atol=1e-6)
     texts = [f"{passage.title}\n{passage.text}" for passage in corpus()]
@@ -101,28 +100,11 @@ def test_a_damaged_index_and_other_passages_are_refused(tmp_path, folder, passag
     store(tmp_path, corpus(10))
     for place, own in ((tmp_path / "dense", passages), (folder, Passages(tmp_path))):
         with pytest.raises(ValueError):
-            DenseIndex.open(place, own)
-
-
-def test_a_broken_file_beside_a_model_is_named(tmp_path):
-    model = saved(tmp_path)
-    (tmp_path / "modules.json").write_text("[{")
-    with pytest.raises(ConfigError, match=r"cannot open the model .*modules\.json"):
-        Embedder(model)
-
-
-def test_prefixes_by_name_yield_to_those_of_files_and_arguments(tmp_path):
-    plain = Encoder.from_pretrained(saved(tmp_path / "e5-base-v2"))
-    assert (plain.query_prefix, plain.passage_prefix) == ("query: ", "passage: ")
-    prompts = {"prompts": {"query": "ask: "}}
-    said = Encoder.from_pretrained(saved(tmp_path / "x" / "e5-base-v2", config_sentence_transformers=prompts))
-    assert (said.query_prefix, said.passage_prefix) == ("ask: ", "")
-    given = Encoder.from_pretrained(str(tmp_path / "e5-base-v2"), query_prefix="")
-    assert (given.query_prefix, given.passage_prefix) == ("", "passage: ")
+            DenseIndex(place, own)
 
 
 def test_exact_search_is_that_of_numpy(model, folder, passages):
-    index, rows = DenseIndex.open(folder, passages, exact=True), corpus()
+    index, rows = DenseIndex(folder, passages, exact=True), corpus()
     cosines = Encoder.from_pretrained(model).encode(QUERIES, "query") @ vectors_of(folder).T
     for top_k in (1, 5, COUNT, COUNT + 10):
         for row, hits in zip(cosines, index.search_batch(QUERIES, top_k), strict=True):
@@ -154,12 +136,14 @@ def test_a_killed_build_goes_on_with_its_own_encoder_and_encodes_nothing_twice(
     monkeypatch.setattr(Embedder, "passages", lambda self, part: encoded.append(len(part)) or encode(self, part))
     with pytest.raises(KeyboardInterrupt):
         DenseIndex.build(torn, passages, model=model, batch_size=4, progress=killer)
-    with pytest.raises(FileNotFoundError):
-        DenseIndex.open(torn, passages)
-    with pytest.raises(ConfigError, match="were begun with"):
-        DenseIndex.build(torn, passages, model=other_model(tmp_path / "other"))
-    with pytest.raises(ConfigError, match=r"as float32, not with .* as float16"):
-        DenseIndex.build(torn, passages, model=model, precision="float16")
+    with pytest.raises(ValueError):
+        DenseIndex(torn, passages)
+    for how, says in (
+        ({"model": other_model(tmp_path / "other")}, "gives other vectors than"),
+        ({"model": model, "precision": "float16"}, "were begun with other settings"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            DenseIndex.build(torn, passages, **how)
     assert sum(encoded) == 128  # four chunks of 32 were written
     DenseIndex.build(torn, passages, model=model, batch_size=4)
     assert sum(encoded) == COUNT
@@ -171,14 +155,14 @@ def test_another_model_is_refused_also_under_the_same_name_and_one_that_moved_is
     DenseIndex.build(index, passages, model=place)
     (tmp_path / "model").rename(tmp_path / "moved")
     with pytest.raises(ConfigError, match=r"cannot open the model .*[\s\S]*say where: open_folder\(…, model=…\)"):
-        DenseIndex.open(index, passages)
-    assert DenseIndex.open(index, passages, model=str(tmp_path / "moved")).search("w1", 1)
+        DenseIndex(index, passages)
+    assert DenseIndex(index, passages, model=str(tmp_path / "moved")).search("w1", 1)
     with pytest.raises(ConfigError, match="gives other vectors than"):
-        DenseIndex.open(index, passages, model=other_model(tmp_path / "larger", size=32))
+        DenseIndex(index, passages, model=other_model(tmp_path / "larger", size=32))
     (tmp_path / "model").mkdir()
     other_model(tmp_path / "model")
     with pytest.raises(ConfigError, match="gives other vectors than"):
-        DenseIndex.open(index, passages)
+        DenseIndex(index, passages)
 
 
 @pytest.mark.parametrize("missing", ["faiss", "torch"])
@@ -190,28 +174,21 @@ def test_a_missing_package_is_named(tmp_path, passages, missing, monkeypatch):
     assert str(told.value) == f"dense search needs {missing}: pip install 'faithful-search[dense]'"
 
 
-def test_threads_and_copies_get_what_one_caller_gets(folder, passages):
-    index = DenseIndex.open(folder, passages, exact=True, beam=33)
-    data = pickle.dumps(index)
-    copy = pickle.loads(data)
-    assert len(data) < 5_000 and (copy.exact, copy.beam) == (True, 33)
-    queries = [f"w{n} w{n + 1}" for n in range(60)]
-    expected = copy.search_batch(queries, 5)
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda query: index.search(query, 5), queries)) == expected
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_searches(folder, passages, request):
-    """Without the threads of its parent, for which it would wait for ever."""
+def test_threads_copies_and_a_forked_child_get_what_one_caller_gets(folder, passages, request):
+    """A child without the threads of its parent, for which it would wait for ever."""
     faiss, threads = load_faiss(), torch.get_num_threads()
     for setting in (torch.set_num_threads, faiss.omp_set_num_threads):
         request.addfinalizer(partial(setting, threads))
         setting(2)
-    index = DenseIndex.open(folder, passages, exact=True)
+    index = DenseIndex(folder, passages, exact=True, beam=33)
+    data = pickle.dumps(index)
+    copy = pickle.loads(data)
+    assert len(data) < 5_000 and (copy.exact, copy.beam) == (True, 33)
     queries = [f"w{n} w{n + 1}" for n in range(150)]
-    expected = index.search_batch(queries, 5)
+    expected = copy.search_batch(queries, 5)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda query: index.search(query, 5), queries)) == expected
     child = os.fork()
     if child == 0:
         signal.alarm(60)
@@ -219,20 +196,40 @@ def test_a_forked_child_searches(folder, passages, request):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+# the encoder's own files
+
+
+def test_a_broken_file_beside_a_model_is_named(tmp_path):
+    model = saved(tmp_path)
+    (tmp_path / "modules.json").write_text("[{")
+    with pytest.raises(ConfigError, match=r"cannot open the model .*modules\.json"):
+        Embedder(model)
+
+
+def test_prefixes_by_name_yield_to_those_of_files_and_arguments(tmp_path):
+    plain = Encoder.from_pretrained(saved(tmp_path / "e5-base-v2"))
+    assert (plain.query_prefix, plain.passage_prefix) == ("query: ", "passage: ")
+    prompts = {"prompts": {"query": "ask: "}}
+    said = Encoder.from_pretrained(saved(tmp_path / "x" / "e5-base-v2", config_sentence_transformers=prompts))
+    assert (said.query_prefix, said.passage_prefix) == ("ask: ", "")
+    given = Encoder.from_pretrained(str(tmp_path / "e5-base-v2"), query_prefix="")
+    assert (given.query_prefix, given.passage_prefix) == ("", "passage: ")
+
+
 @pytest.mark.parametrize(
-    ("model", "expected"),
+    ("model", "query", "passage"),
     [
-        ("intfloat/e5-base-v2", ("query: ", "passage: ")),
-        ("intfloat/e5-small-unsupervised", ("query: ", "passage: ")),
-        ("intfloat/multilingual-e5-small", ("query: ", "passage: ")),
-        ("/models/E5-Base-v2/", ("query: ", "passage: ")),
-        ("BAAI/bge-base-en-v1.5", ("Represent this sentence for searching relevant passages: ", "")),
-        ("BAAI/bge-m3", ("", "")),
-        ("sentence-transformers/all-mpnet-base-v2", ("", "")),
-        ("someone/not-e5-base-v2-at-all", ("", "")),
+        ("intfloat/e5-base-v2", "query: ", "passage: "),
+        ("intfloat/e5-small-unsupervised", "query: ", "passage: "),
+        ("intfloat/multilingual-e5-small", "query: ", "passage: "),
+        ("/models/E5-Base-v2/", "query: ", "passage: "),
+        ("intfloat/multilingual-e5-large-instruct", "Instruct: Given a web search query, ", ""),
+        ("BAAI/bge-base-en-v1.5", "Represent this sentence for searching relevant passages: ", ""),
+        ("BAAI/bge-m3", "", ""),
+        ("sentence-transformers/all-mpnet-base-v2", "", ""),
+        ("someone/not-e5-base-v2-at-all", "", ""),
     ],
 )
-def test_prefixes_are_known_by_name(model, expected):
-    assert known_prefixes(model) == expected
-    query, passage = known_prefixes("intfloat/multilingual-e5-large-instruct")
-    assert query.startswith("Instruct: ") and query.endswith("\nQuery: ") and passage == ""
+def test_prefixes_are_known_by_name(model, query, passage):
+    found = known_prefixes(model)
+    assert found[0].startswith(query) and bool(found[0]) == bool(query) and found[1] == passage

@@ -14,12 +14,11 @@ from tiny_bert import saved
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, ToolError
-from faithful_search.tools import LocalSearch, RemoteSearch
+from faithful_search.tools import LocalSearch
 from faithful_search.tools.arguments import ToolArguments
-from faithful_search.tools.opening import open_search
-from faithful_search.tools.retrieval.embedder import Embedder
+from faithful_search.tools.local_search import open_search
+from faithful_search.tools.retrieval.dense import Embedder
 from faithful_search.tools.retrieval.engines import fill_engine, open_engine
-from faithful_search.tools.retrieval.index_folder import build_folder
 from faithful_search.tools.retrieval.opensearch import OpenSearchIndex
 from faithful_search.tools.retrieval.qdrant import QdrantIndex
 
@@ -89,7 +88,7 @@ def test_an_upload_that_is_done_encodes_no_more_than_its_last_batch(tmp_path, co
     monkeypatch.setattr(Embedder, "passages", lambda self, part: encoded.append(len(part)) or encode(self, part))
     monkeypatch.setattr(QdrantIndex, "batch", 6)
     for _ in range(2):
-        assert fill_engine(corpus, url, model=Path(model).name, limit=10).passages == 10
+        assert fill_engine(corpus, url, model=Path(model).name, limit=10) == 10
     assert encoded == [6, 4, 4]
     monkeypatch.chdir(tmp_path)
     with open_engine("qdrant+store/wiki") as index:
@@ -115,6 +114,8 @@ def test_nothing_to_search_is_said(tmp_path, engine):
             open_engine(f"opensearch+{engine.url}/wiki")
     with pytest.raises(ConfigError, match="cannot be reached"):
         open_engine("opensearch+http://127.0.0.1:9/wiki")
+    with pytest.raises(ConfigError, match="cannot be read from here"):
+        ToolArguments(corpus="qdrant+store/wiki").corpus_passages()
     with pytest.raises(DataError, match="there is no folder"):
         open_engine(f"qdrant+{tmp_path}/none/wiki")
     assert not (tmp_path / "none").exists()
@@ -162,15 +163,3 @@ def test_wrong_usage(tmp_path, corpus, model):
     ):
         done, _, said = invoke(corpus, url, *options)
         assert done == code and told in said
-
-
-def test_whatever_a_corpus_is_it_is_opened(tmp_path, corpus, monkeypatch):
-    monkeypatch.setenv("FAITHFUL_SEARCH_CACHE", str(tmp_path / "cache"))
-    build_folder(corpus, tmp_path / "index", limit=3)
-    assert len(open_search("world", top_k=1).index) > 100
-    assert len(open_search(str(corpus), top_k=1).index) == COUNT
-    assert len(open_search(str(tmp_path / "index"), top_k=1).index) == 3
-    remote = open_search("http://127.0.0.1:8000", name="docs", top_k=7)
-    assert isinstance(remote, RemoteSearch) and (remote.name, remote.top_k) == ("docs", 7)
-    with pytest.raises(ConfigError, match="cannot be read from here"):
-        ToolArguments(corpus="qdrant+store/wiki").corpus_passages()

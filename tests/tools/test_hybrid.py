@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools.retrieval.hybrid import HybridIndex
-from faithful_search.tools.retrieval.index import Index
+from faithful_search.tools.retrieval.index import HybridIndex, Index
 from faithful_search.trajectory import Evidence
 
 

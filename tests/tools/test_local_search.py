@@ -1,7 +1,11 @@
-"""The local index: what it finds, in which order, and what its cache does."""
+"""BM25 over local corpora: what is found, in which order, and what the cache survives; opening whatever is named."""
+
+from __future__ import annotations
 
 import asyncio
 import json
+import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,15 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faithful_search.errors import ConfigError, DataError
-from faithful_search.tools import LocalSearch, Toolbox, schema_of
+from faithful_search.errors import ConfigError, DataError, ToolError
+from faithful_search.tools import LocalSearch, RemoteSearch, Toolbox, schema_of
+from faithful_search.tools.local_search import open_search
 from faithful_search.tools.retrieval import index_folder
+from faithful_search.tools.retrieval.bm25 import BM25Index
+from faithful_search.tools.retrieval.index import Index
 from faithful_search.tools.words import words
-from faithful_search.trajectory import ToolCall
+from faithful_search.trajectory import Evidence, ToolCall
 
 ROWS = [
     {"id": "p1", "title": "Paris", "text": "Paris is the capital of France."},
-    {"id": "p2", "title": "Lyon", "text": "Lyon is a city in France."},
+    {"id": "p2", "title": "Rome", "text": "Rome lies on the Tiber."},
     {"id": "p3", "title": "Berlin", "text": "Berlin is the capital of Germany."},
     {"id": "p4", "title": "Москва", "text": "Москва — столица России."},
     {"id": "p5", "title": "北京", "text": "北京是中华人民共和国的首都。"},
@@ -85,6 +92,14 @@ def test_words_of_several_scripts():
     assert words("e\u0301te\u0301") == words("été") == ["été"]
 
 
+def test_text_comes_back_byte_for_byte():
+    text = 'a "quoted"\n\tline\r\n\u2028 \x00 </tool_response> é e\u0301' + " word" * 200_000
+    assert asyncio.run(LocalSearch.from_corpus([{"text": text}]).local_search("quoted"))[0].text == text
+
+
+# the cache
+
+
 def test_the_cache_is_reused_and_mapped_and_changed_content_indexed_anew(tmp_path, monkeypatch):
     corpus = tmp_path / "c.jsonl"
     corpus.write_text(json.dumps({**ROWS[0], "text": "Paris is a hero of Troy."}))
@@ -116,25 +131,20 @@ def test_a_damaged_cache_is_rebuilt(search, name, damage):
     assert (again.index.passages.folder / name).stat().st_size > 8
 
 
-def test_a_failed_build_leaves_nothing(cache, monkeypatch):
-    def fail(*_: object, **__: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(np, "bincount", fail)
-    with pytest.raises(MemoryError):
-        LocalSearch.from_corpus(ROWS)
-    assert [path for path in cache.rglob("*") if path.is_file()] == []
-    monkeypatch.undo()
-    assert find(LocalSearch.from_corpus(ROWS, cache), "Berlin") == ["p3"]
+def test_a_corpus_that_is_refused_leaves_nothing(cache):
+    with pytest.raises(DataError, match="corpus, row 2: no column 'text'"):
+        LocalSearch.from_corpus([ROWS[0], {"body": "?"}])
+    assert list(cache.rglob("*.*")) == []
 
 
-def test_a_cached_index_is_built_once_by_those_who_ask_at_the_same_time(monkeypatch):
+def test_a_cached_index_is_built_once_by_those_who_ask_at_the_same_time(cache, monkeypatch):
     built: list[int] = []
-    real = index_folder._build
-    monkeypatch.setattr(index_folder, "_build", lambda *args, **named: built.append(1) or real(*args, **named))
+    real = index_folder.store
+    monkeypatch.setattr(index_folder, "store", lambda *args, **named: built.append(1) or real(*args, **named))
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: find(LocalSearch.from_corpus(ROWS), "Berlin"), range(8)))
     assert found == [["p3"]] * 8 and built == [1]
+    assert not list(cache.rglob("*.building"))
 
 
 def test_a_killed_first_command_is_gone_on_with(cache, monkeypatch):
@@ -159,18 +169,73 @@ def test_cache_dir_beats_the_environment_and_one_that_cannot_be_written_is_named
         LocalSearch.from_corpus(ROWS, cache_dir=tmp_path / "file")
 
 
-def test_text_comes_back_byte_for_byte():
-    text = 'a "quoted"\n\tline\r\n\u2028 \x00 </tool_response> é e\u0301' + " word" * 200_000
-    assert asyncio.run(LocalSearch.from_corpus([{"text": text}]).local_search("quoted"))[0].text == text
+# the tool
 
 
 def test_two_corpora_are_two_tools_that_find_something():
     herbs = LocalSearch.from_corpus([{"id": "h", "text": "Sage is a herb."}], name="herb_search", description="Herbs.")
-    assert schema_of(herbs)["function"]["name"] == "herb_search"
-    assert schema_of(herbs)["function"]["description"] == "Herbs."
+    function = schema_of(herbs)["function"]
+    assert (function["name"], function["description"]) == ("herb_search", "Herbs.")
     with Toolbox([LocalSearch.from_corpus(ROWS), herbs]) as toolbox:
         calls = [ToolCall("local_search", {"query": "Sage"}), ToolCall("herb_search", {"query": "Sage"})]
         world, found = toolbox.run_batch(calls, [toolbox.session()] * 2)
     assert world.note == "No results." and found.evidence[0].source == "h"
     with pytest.raises(ConfigError, match="top_k must be at least 1, got 0"):
         LocalSearch.from_corpus(ROWS, top_k=0)
+
+
+class Refusing(Index):
+    """Refuses the batches that a query without meaning is in."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def search_batch(self, queries, top_k):
+        self.batches.append(len(queries))
+        if "busy" in queries:
+            raise ToolError("Too busy.", passing=True)
+        if "(" in queries:
+            raise ToolError("No meaning.")
+        return [[Evidence(text=query)] for query in queries]
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_one_refused_query_does_not_fail_those_beside_it():
+    async def searched(queries: list[str]) -> list[str]:
+        results = await asyncio.gather(*map(tool.local_search, queries), return_exceptions=True)
+        return [str(result) if isinstance(result, ToolError) else result[0].text for result in results]
+
+    tool = pickle.loads(pickle.dumps(LocalSearch(Refusing())))
+    assert asyncio.run(searched(["a", "(", "b"])) == ["a", "No meaning.", "b"]
+    assert tool.index.batches == [3, 1, 1, 1]
+    assert asyncio.run(searched(["a", "busy"])) == ["Too busy."] * 2
+    assert tool.index.batches == [3, 1, 1, 1, 2]
+
+
+def test_a_large_index_does_not_hold_up_the_event_loop(search, monkeypatch):
+    threads = []
+    real = BM25Index.search_batch
+
+    def noted(self, queries, top_k):
+        threads.append(threading.current_thread())
+        return real(self, queries, top_k)
+
+    monkeypatch.setattr(BM25Index, "search_batch", noted)
+    inline = find(search, "capital")
+    assert not threads
+    monkeypatch.setattr("faithful_search.tools.retrieval.index.MOST_INLINE", len(ROWS) - 1)
+    assert find(search, "capital") == inline
+    assert threads and threads[0] is not threading.main_thread()
+
+
+def test_whatever_a_corpus_is_it_is_opened(tmp_path):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    index_folder.build_folder(corpus, tmp_path / "index", limit=3)
+    assert len(open_search("world", top_k=1).index) > 100
+    assert len(open_search(str(corpus), top_k=1).index) == len(ROWS)
+    assert len(open_search(str(tmp_path / "index"), top_k=1).index) == 3
+    remote = open_search("http://127.0.0.1:8000", name="docs", top_k=7)
+    assert isinstance(remote, RemoteSearch) and (remote.name, remote.top_k) == ("docs", 7)

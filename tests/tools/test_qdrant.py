@@ -15,7 +15,7 @@ from faulty_server import FaultyServer, Request
 from tiny_bert import QUERIES, corpus, other_model, saved
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools.retrieval.embedder import Embedder
+from faithful_search.tools.retrieval.dense import Embedder
 from faithful_search.tools.retrieval.qdrant import QdrantIndex
 from faithful_search.trajectory import Evidence
 

@@ -16,7 +16,7 @@ from served import Shelf, command, passage, running
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.serving.middleware import Limits
 from faithful_search.serving.retrieval import Retrieval
-from faithful_search.tools.remote_search import _UNREADABLE, TOKEN, RemoteSearch, _passages
+from faithful_search.tools.remote_search import TOKEN, RemoteSearch
 from faithful_search.tools.toolbox import Toolbox
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.http import Http
@@ -103,12 +103,25 @@ anything = st.recursive(
 )
 
 
+class Sent:
+    """In the place of `Http`: any request is answered with this value."""
+
+    def __init__(self, answer) -> None:
+        self.answer = answer
+
+    async def post(self, url, json, headers):
+        return self
+
+    def json(self):
+        return self.answer
+
+
 @settings(max_examples=150, deadline=None)
 @given(anything, st.sampled_from(["search_r1", "recall"]))
 def test_anything_is_evidence_or_refused(answer, wire):
     try:
-        found = _passages(answer, wire)
-    except _UNREADABLE:
+        found = search(RemoteSearch("http://h", wire, http=Sent(answer)))
+    except ToolError:
         return
     for item in found:
         assert (type(item.text), type(item.title), type(item.source), type(item.url)) == (str, str, str, str)

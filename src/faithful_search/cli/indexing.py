@@ -71,8 +71,8 @@ def index(corpus: str, out: str, kind: str | None, model: str | None, overwrite:
             if kind or given["hnsw"] or given["half"] or overwrite:
                 raise click.UsageError("--kind, --hnsw, --half and --overwrite are for the index of a folder")
             encoder |= {"revision": given["revision"]} if given["revision"] else {}
-            filled = fill_engine(corpus, out, model=model, knobs=encoder, **reading)
-            passages, skipped, listed = filled.passages, filled.skipped, ""
+            passages = fill_engine(corpus, out, model=model, knobs=encoder, **reading)
+            skipped, listed = next(numbers) - 1, ""
         else:
             how: dict[str, Any] = {"kind": kind or "bm25", "dense": _dense(kind, model, given), "knobs": encoder}
             made = build_folder(corpus, Path(out), overwrite=overwrite, **how, **reading)

@@ -87,8 +87,7 @@ def serve(corpus: str, topk: int, mcp: bool, mcp_http: bool, **given: Any) -> No
         app = mcp_app(_toolbox(corpus, topk, given), limits)
         return _serve(app, limits, bound, given, f"MCP tools at {url}/mcp")
     from ..serving.retrieval import Retrieval
-    from ..tools import LocalSearch
-    from ..tools.opening import open_search
+    from ..tools.local_search import LocalSearch, open_search
 
     search = open_search(corpus, top_k=topk)
     if not isinstance(search, LocalSearch):

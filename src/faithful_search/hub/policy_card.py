@@ -16,7 +16,7 @@ from .. import dialects
 from ..errors import ConfigError, DataError
 from ..measure.report import Evaluated, as_evaluation, table
 from ..measure.stats import Estimate
-from ..tools.opening import is_server
+from ..tools.local_search import is_server
 from ..tools.retrieval.engines import is_engine
 from .card import TAGS, adapter_config, adapter_note, as_json, is_hub_id, license_of, render, write_card
 

@@ -22,7 +22,6 @@ import msgspec
 
 from ..errors import ToolError
 from ..tools.batcher import Batcher
-from ..tools.local_search import found_by_each, is_quick
 from ..tools.retrieval.corpus import join_contents
 from ..tools.retrieval.index import Index
 from ..trajectory import Evidence
@@ -72,7 +71,6 @@ class Retrieval(Service):
         self.index, self.top_k = index, top_k
         self._queries = self.counter("queries", "Queries searched for.")
         self._batches = self.histogram("batch_queries", "Different queries searched for at once.", SIZES)
-        self._quick = is_quick(index)
         batch, threads = (min(batch, _FEW), min(os.cpu_count() or 1, _THREADS)) if index.inline else (batch, 1)
         self._batcher: Batcher[Query, list[Evidence] | ToolError] = Batcher(self._search, batch, threads)
 
@@ -84,7 +82,7 @@ class Retrieval(Service):
         top_k = self._within_limits(queries, asked.top_k)
         self._queries.inc(len(queries))
         wanted = [(query, top_k) for query in queries]
-        if self._quick and len(wanted) <= _FEW:
+        if self.index.quick and len(wanted) <= _FEW:
             return form.write(_all_found(self._search(wanted)), asked.scores)
 
         async def batched() -> Any:
@@ -113,7 +111,7 @@ class Retrieval(Service):
         # an index takes one number of passages for all queries of a call
         for top_k in dict.fromkeys(top_k for _, top_k in wanted):
             queries = [query for query, number in wanted if number == top_k]
-            results = found_by_each(self.index, top_k, queries)
+            results = self.index.search_each(queries, top_k)
             found.update({(query, top_k): items for query, items in zip(queries, results, strict=True)})
         return [found[item] for item in batch]
 

@@ -23,7 +23,7 @@ from .cassette import Cassette
 from .condenser import Condenser
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph
-from .opening import is_index, is_server, open_search
+from .local_search import is_index, is_server, open_search
 from .retrieval.corpus import digest, passages
 from .retrieval.engines import is_engine
 from .retrieval.index_folder import read_manifest

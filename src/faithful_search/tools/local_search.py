@@ -1,38 +1,32 @@
-"""Search in a local corpus: by words (BM25) without network, key or server, or by any other index."""
+"""Search in a corpus: by words (BM25) without network, key or server, or by any other index."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
+from ..wire.http import Http
 from .base import Tool
 from .batcher import Batcher
+from .remote_search import RemoteSearch
 from .retrieval.corpus import Corpus
+from .retrieval.engines import TIMEOUT, is_engine, open_engine
 from .retrieval.index import Index
-from .retrieval.index_folder import open_index
-
-_INLINE = 100_000
-"""Passages up to which a search does not hold up an event loop."""
+from .retrieval.index_folder import MANIFEST, open_folder, open_index
 
 
 @dataclass(frozen=True)
 class LocalSearch(Tool):
-    """Search in the passages of an index.
+    """Search in the passages of an index; `from_corpus` and `open_search` make one.
 
     BM25 over up to a hundred thousand passages takes a millisecond a query or less and runs inline; with other and
     larger indexes, queries that arrive together are searched together, on a thread. Calls are not cached: they cost
-    less than that.
-
-    Args:
-        index: any `Index`, such as `retrieval.open_folder` gives; or use `from_corpus`.
-
-    Raises:
-        ConfigError: for a `top_k` below 1.
+    less than that. Raises `ConfigError` for a `top_k` below 1.
 
     Example:
         >>> import asyncio
@@ -50,7 +44,7 @@ class LocalSearch(Tool):
     def __post_init__(self) -> None:
         if self.top_k < 1:
             raise ConfigError(f"top_k must be at least 1, got {self.top_k}")
-        object.__setattr__(self, "_batcher", Batcher(partial(found_by_each, self.index, self.top_k)))
+        object.__setattr__(self, "_batcher", Batcher(partial(self.index.search_each, top_k=self.top_k)))
 
     @classmethod
     def from_corpus(cls, corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None, **about: Any) -> LocalSearch:
@@ -58,8 +52,7 @@ class LocalSearch(Tool):
 
         Args:
             corpus: `"world"`, a `.jsonl[.gz]` or `.parquet` file, a folder of such, a Hub dataset
-                (`owner/name[:split]`), or rows `id`, `title`, `text`. `opening.open_search` takes indexes, servers and
-                engines, too.
+                (`owner/name[:split]`), or rows `id`, `title`, `text`.
             cache_dir: where the index is kept; by default `FAITHFUL_SEARCH_CACHE` or `~/.cache/faithful_search`.
             about: `name`, `description`, `top_k`.
 
@@ -76,7 +69,7 @@ class LocalSearch(Tool):
             query: The words to search for.
         """
         # a thread costs more than such a search
-        if is_quick(self.index):
+        if self.index.quick:
             return self.index.search(query, self.top_k)
         found = await self._batcher.ask(query)
         if isinstance(found, ToolError):
@@ -84,17 +77,35 @@ class LocalSearch(Tool):
         return found
 
 
-def is_quick(index: Index) -> bool:
-    """Whether a search does not hold up the event loop that it runs on."""
-    return index.inline and len(index) <= _INLINE
+def open_search(corpus: str, *, http: Http | None = None, **about: Any) -> LocalSearch | RemoteSearch:
+    """The tool that searches a corpus, wherever it is.
+
+    Args:
+        corpus: a file, folder or dataset as of `LocalSearch.from_corpus`, the folder of an index that
+            `faithful-search index` made, the `http(s)://` URL of a retrieval server, or a search engine:
+            `qdrant+http://host:port/collection`, `qdrant+folder/collection`, `opensearch+http://host:port/index`.
+        http: how a server is asked; an engine is given the same time to answer.
+        about: `name`, `description`, `top_k` of the tool.
+
+    Raises:
+        DataError: for a corpus or an index that cannot be read.
+        ConfigError: when a package or an encoder is missing, or an engine cannot be reached.
+    """
+    # the most explicit names first: a folder may be called anything
+    if is_server(corpus):
+        return RemoteSearch(corpus, **(about | ({"http": http} if http else {})))
+    if is_engine(corpus):
+        return LocalSearch(open_engine(corpus, http.timeout if http else TIMEOUT), **about)
+    if is_index(corpus):
+        return LocalSearch(open_folder(corpus), **about)
+    return LocalSearch.from_corpus(corpus, **about)
 
 
-def found_by_each(index: Index, top_k: int, queries: Sequence[str]) -> list[list[Evidence] | ToolError]:
-    """What is found for each query; of a batch that is refused each query is asked alone, so that one alone fails."""
-    try:
-        return [*index.search_batch(queries, top_k)]
-    except ToolError as error:
-        # an engine that is down for the moment is not asked once more for every query
-        if error.passing or len(queries) == 1:
-            return [error] * len(queries)
-    return [found for query in queries for found in found_by_each(index, top_k, [query])]
+def is_server(corpus: str) -> bool:
+    """Whether it names a retrieval server."""
+    return corpus.startswith(("http://", "https://"))
+
+
+def is_index(corpus: str) -> bool:
+    """Whether it names the folder of an index."""
+    return (Path(corpus).expanduser() / MANIFEST).is_file()

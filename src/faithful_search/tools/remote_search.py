@@ -45,10 +45,9 @@ class RemoteSearch(Tool):
     http: Http = field(default_factory=lambda: Http(per_host=64))
 
     def __post_init__(self) -> None:
-        if self.wire not in _PATHS:
-            raise ConfigError(f"wire must be one of {', '.join(_PATHS)}; got {self.wire!r}")
-        if self.top_k < 1:
-            raise ConfigError(f"top_k must be at least 1, got {self.top_k}")
+        if self.wire not in _PATHS or self.top_k < 1:
+            told = f"wire must be one of {', '.join(_PATHS)}, and top_k at least 1"
+            raise ConfigError(f"{told}; got {self.wire!r}, {self.top_k}")
         check_address(self.url, "http://127.0.0.1:8000", TOKEN)
 
     @property
@@ -83,37 +82,35 @@ class RemoteSearch(Tool):
                 raise unavailable("Search is not available now; use another tool.", mend) from None
             raise error.retold(f"Search failed: {error}.") from None
         try:
-            return _passages(answer, self.wire)[: self.top_k]
+            return [_passage(document, score) for document, score in _rows(answer, self.wire)][: self.top_k]
         except _UNREADABLE as error:
             raise ToolError("The search server sent something that is no search result.") from error
 
 
-def _passages(answer: Any, wire: str) -> list[Evidence]:
+def _rows(answer: Any, wire: str) -> list[tuple[Any, Any]]:
+    """Documents and their scores."""
     if wire == "search_r1":
         (found,) = answer["result"]
-        rows = [(row["document"], row.get("score")) if "document" in row else (row, None) for row in _a(list, found)]
-    elif len(_a(list, answer)) == 2 and all(isinstance(part, list) for part in answer):
-        rows = list(zip(*answer, strict=True))  # documents and scores
-    else:
-        rows = [(document, None) for document in answer]
-    passages = []
-    for document, score in rows:
-        # with `contents`, which may stand alone, or with `title` and `text`
-        document = {"contents": document} if isinstance(document, str) else document
-        contents = document.get("contents")
-        split = split_contents(contents) if isinstance(contents, str) else None
-        title, text = split or (document.get("title", ""), document["text"])
-        source, url = document.get("id", ""), document.get("url", "")
-        passages.append(
-            Evidence(
-                text=_a(str, text)[:_TEXT],
-                title=_a(str, title)[:_TITLE],
-                source=str(source)[:_TITLE] if isinstance(source, (str, int)) else "",
-                url=url if isinstance(url, str) and len(url) <= _URL else "",
-                score=float(score) if isinstance(score, (int, float)) else None,
-            )
-        )
-    return passages
+        return [(row["document"], row.get("score")) if "document" in row else (row, None) for row in _a(list, found)]
+    if len(_a(list, answer)) == 2 and all(isinstance(part, list) for part in answer):
+        return list(zip(*answer, strict=True))
+    return [(document, None) for document in answer]
+
+
+def _passage(document: Any, score: Any) -> Evidence:
+    # with `contents`, which may stand alone, or with `title` and `text`
+    document = {"contents": document} if isinstance(document, str) else document
+    contents = document.get("contents")
+    split = split_contents(contents) if isinstance(contents, str) else None
+    title, text = split or (document.get("title", ""), document["text"])
+    source, url = document.get("id", ""), document.get("url", "")
+    return Evidence(
+        text=_a(str, text)[:_TEXT],
+        title=_a(str, title)[:_TITLE],
+        source=str(source)[:_TITLE] if isinstance(source, (str, int)) else "",
+        url=url if isinstance(url, str) and len(url) <= _URL else "",
+        score=float(score) if isinstance(score, (int, float)) else None,
+    )
 
 
 def _a(kind: type, value: Any) -> Any:

@@ -1,11 +1,9 @@
 """Corpora, and what can be searched in them: by words, by vectors, by both, here or in an engine elsewhere."""
 
 from .bm25 import BM25Index
-from .dense import DenseIndex
-from .embedder import Embedder
+from .dense import DenseIndex, Embedder
 from .engines import fill_engine, open_engine
-from .hybrid import HybridIndex
-from .index import Index
+from .index import HybridIndex, Index
 from .index_folder import Dense, build_folder, open_folder, open_index
 from .opensearch import OpenSearchIndex
 from .qdrant import QdrantIndex

@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from ...text import FUNCTION_WORDS
@@ -99,10 +98,7 @@ class BM25Index(Index):
         least = np.partition(scores, -top_k)[-top_k] if len(scores) > top_k else 0.0
         found = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores)
         best = found[np.argsort(-scores[found], kind="stable")][:top_k]
-        return [
-            msgspec.structs.replace(self.passages.get(number), score=round(score, 4))
-            for number, score in zip(best.tolist(), scores[best].tolist(), strict=True)
-        ]
+        return [*map(self.passages.get, best.tolist(), scores[best].tolist())]
 
     def scores(self, query: str) -> np.ndarray:
         """BM25 of every passage; shape (passages,), float32. A word said twice counts twice."""

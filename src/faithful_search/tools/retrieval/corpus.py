@@ -7,9 +7,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,8 +31,7 @@ _DATASET = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.+%\[\]-]+)?")
 _BATCH = 1024
 
 
-@dataclass(frozen=True)
-class BrokenRow:
+class BrokenRow(NamedTuple):
     """A row without a passage in it: where it is (file and number from 1) and why."""
 
     where: str
@@ -69,24 +67,25 @@ def passages(
         >>> [found.title for found in passages([{"contents": '"Paris"\\nThe capital of France.'}])]
         ['Paris']
     """
-    first: BrokenRow | None = None
-    some = False
-    for found in _found(corpus):
-        if isinstance(found, BrokenRow):
-            first = first or found
-            on_broken(found)
+    first, some = "", False
+    for number, (where, row) in enumerate(_rows(corpus), start=1):
+        try:
+            found = _passage(row, number)
+        except ValueError as error:
+            broken = BrokenRow(where, str(error))
+            first = first or f"; the first row left out: {broken}"
+            on_broken(broken)
             continue
         some = True
         if paragraph_characters is None or len(found.text) <= paragraph_characters:
             yield found
             continue
-        for number, text in enumerate(paragraphs(found.text, paragraph_characters), start=1):
+        for part, text in enumerate(paragraphs(found.text, paragraph_characters), start=1):
             # the first keeps the row's id, by which questions name their evidence
-            source = found.source if number == 1 else f"{found.source}#{number}"
+            source = found.source if part == 1 else f"{found.source}#{part}"
             yield msgspec.structs.replace(found, text=text, source=source)
     if not some:
-        why = f"; the first row left out: {first}" if first else ""
-        raise DataError(f"{called(corpus)}: no passages in it{why}")
+        raise DataError(f"{called(corpus)}: no passages in it{first}")
 
 
 def readable_twice(corpus: Corpus) -> Corpus:
@@ -104,8 +103,8 @@ def digest(corpus: Corpus) -> str:
     and revision."""
     found = hashlib.sha256()
     if not isinstance(corpus, (str, os.PathLike)):
-        for passage in _found(corpus):
-            found.update(repr(passage).encode("utf-8", "surrogatepass") + b"\n")
+        for row in corpus:
+            found.update(repr(row).encode("utf-8", "surrogatepass") + b"\n")
         return found.hexdigest()
     files = _files(corpus)
     # the name of a dataset stays when its revision changes
@@ -144,20 +143,19 @@ def split_contents(contents: str) -> tuple[str, str]:
     return (first, rest) if line_break and len(first) <= LONGEST_TITLE else ("", contents)
 
 
-def _found(corpus: Corpus) -> Iterator[Evidence | BrokenRow]:
-    for number, (where, row) in enumerate(_rows(corpus), start=1):
-        found = row if isinstance(row, BrokenRow) else _passage(row, number)
-        yield BrokenRow(where, found) if isinstance(found, str) else found
-
-
-def _passage(row: Any, number: int) -> Evidence | str:
-    """The passage of a row, or why there is none."""
+def _passage(row: Any, number: int) -> Evidence:
+    """The passage of a row, or of a line of JSON; raises `ValueError`, which says why there is none."""
+    if isinstance(row, bytes):
+        try:
+            row = json.loads(row)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"not JSON ({error})") from error
+    if not isinstance(row, Mapping):
+        raise ValueError(f"expected an object with 'text'; it is {type(row).__name__}")
 
     def said(*names: str) -> str:
         return next((str(row[name]) for name in names if row.get(name) is not None), "")
 
-    if not isinstance(row, Mapping):
-        return f"expected an object with 'text'; it is {type(row).__name__}"
     text, title = row.get("text"), said("title")
     if not isinstance(text, str) and isinstance(row.get("contents"), str):
         first, text = split_contents(row["contents"])
@@ -165,20 +163,20 @@ def _passage(row: Any, number: int) -> Evidence | str:
         text = row["contents"] if title and title != first else text
         title = title or first
     if not isinstance(text, str):
-        return f"no column 'text' with a string; it has: {', '.join(map(str, row)) or 'nothing'}"
+        raise ValueError(f"no column 'text' with a string; it has: {', '.join(map(str, row)) or 'nothing'}")
     passage = Evidence(text=text, title=title, source=said(*IDS) or str(number), url=said("url"))
     # what cannot be encoded can be neither stored nor shown to a tokenizer
     try:
         msgspec.json.encode(passage)
     except UnicodeEncodeError as error:
-        return f"not valid Unicode ({error.reason})"
+        raise ValueError(f"not valid Unicode ({error.reason})") from error
     return passage
 
 
 def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:
-    """Where each row is, and the row, or what is wrong with it."""
+    """Where each row is, and the row; of JSON lines as it is written."""
     if not isinstance(corpus, (str, os.PathLike)):
-        yield from ((f"corpus, row {number}", row) for number, row in enumerate(corpus, start=1))
+        yield from _numbered("corpus", corpus)
         return
     files = _files(corpus)
     if files is None:
@@ -186,29 +184,35 @@ def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:
         columns = _known(corpus, dataset.column_names)
         yield from _table_rows(corpus, dataset.select_columns(columns).with_format("arrow").iter(_BATCH))
     for path in files or ():
-        if path.suffix == ".parquet":
-            try:
-                import pyarrow
-                from pyarrow import parquet
-            except ImportError as error:
-                raise ConfigError(f"{path} needs pyarrow: pip install 'faithful-search[parquet]'") from error
-            try:
-                with parquet.ParquetFile(path) as file:
-                    columns = _known(path, file.schema_arrow.names)
-                    yield from _table_rows(path, file.iter_batches(_BATCH, columns=columns))
-            except (OSError, pyarrow.ArrowException) as error:
-                raise DataError(f"cannot read {path}: {error}") from error
+        if path.suffix != ".parquet":
+            yield from ((f"{path}, line {number}", line) for number, line in read_lines(path))
             continue
-        for number, line in read_lines(path):
-            where = f"{path}, line {number}"
-            try:
-                try:
-                    row = msgspec.json.decode(line)
-                except ValueError:  # it is stricter than Python about NaN and lone surrogates
-                    row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                row = BrokenRow(where, f"not JSON ({error})")
-            yield where, row
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError as error:
+            raise ConfigError(f"{path} needs pyarrow: pip install 'faithful-search[parquet]'") from error
+        try:
+            with parquet.ParquetFile(path) as file:
+                columns = _known(path, file.schema_arrow.names)
+                yield from _table_rows(path, file.iter_batches(_BATCH, columns=columns))
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DataError(f"cannot read {path}: {error}") from error
+
+
+def _table_rows(where: object, tables: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    return _numbered(where, (row for table in tables for row in table.to_pylist()))
+
+
+def _numbered(where: object, rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    return ((f"{where}, row {number}", row) for number, row in enumerate(rows, start=1))
+
+
+def _known(where: object, columns: list[str]) -> list[str]:
+    """The columns that are read."""
+    if not any(name in columns for name in TEXTS):
+        raise DataError(f"{where}: no column 'text' (or 'contents'); it has: {', '.join(columns) or 'nothing'}")
+    return [name for name in _COLUMNS if name in columns]
 
 
 def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
@@ -227,18 +231,6 @@ def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
     if path.exists():
         raise DataError(f"{path}: expected a {', '.join(_SUFFIXES)} file or a folder of such")
     return None
-
-
-def _table_rows(where: object, tables: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    rows = (row for table in tables for row in table.to_pylist())
-    yield from ((f"{where}, row {number}", row) for number, row in enumerate(rows, start=1))
-
-
-def _known(where: object, columns: list[str]) -> list[str]:
-    """The columns that are read."""
-    if not any(name in columns for name in TEXTS):
-        raise DataError(f"{where}: no column 'text' (or 'contents'); it has: {', '.join(columns) or 'nothing'}")
-    return [name for name in _COLUMNS if name in columns]
 
 
 def _dataset(name: str) -> Any:

@@ -1,12 +1,14 @@
 """Search by meaning: passages and queries as vectors of an encoder, compared by FAISS, exactly or by a graph (HNSW).
 
-On disk: `vectors` (passages x dimension), perhaps `hnsw.faiss`, and `manifest.json`, written last.
+On disk: `manifest.json`, `vectors` (passages x dimension) and perhaps `hnsw.faiss`. Vectors that are fewer than the
+manifest says are an unfinished build's.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,17 +20,118 @@ import numpy as np
 from ...errors import ConfigError
 from ...trajectory import Evidence
 from ...wire.files import replacing
-from .embedder import Described, Embedder
 from .index import Index
 from .passages import Passages, Progress, silent, write_whole
 
 Precision = Literal["float32", "float16"]
 VECTORS, GRAPH, MANIFEST = "vectors", "hnsw.faiss", "manifest.json"
-BEGUN = "begun.json"
-"""What an unfinished build is of."""
 _BLOCK = 65_536  # half-precision vectors turned to float32 at a time
-_HNSW = {"links": 32, "width": 200}  # FAISS's M, and efConstruction
+_LINKS, _WIDTH = 32, 200  # FAISS's M and efConstruction
 _AHEAD = 8  # batches that are sorted by length together, and written together
+_TYPICAL = 128  # tokens of a passage
+_PROBE = "Which river flows through the capital of the country whose flag shows a red maple leaf?"
+_SAME = 0.995  # cosine of the probe's vectors: lower precision keeps it above, other weights do not
+_SETTINGS = ("pooling", "limit", "query_prefix", "passage_prefix")
+
+
+class Described(msgspec.Struct, frozen=True):
+    """What made some vectors, as it is written beside them.
+
+    `probe` is the vector of a fixed query: it tells whether a model of the same name still is the same model.
+    """
+
+    model: str
+    pooling: str
+    limit: int
+    query_prefix: str
+    passage_prefix: str
+    dimension: int
+    probe: tuple[float, ...]
+    revision: str | None = None
+
+
+class Embedder:
+    """An encoder by its name: a Hub id or a directory, of sentence-transformers or plain Transformers.
+
+    Encodes one batch at a time. A pickle carries name and settings; a forked child encodes on one thread.
+
+    Args:
+        model: Hub id or directory.
+        knobs: of `inference.encoder.Encoder.from_pretrained`: `device`, `dtype`, `revision`, `pooling`, `limit`,
+            `query_prefix`, `passage_prefix`, `batch_tokens`, `trust_remote_code`; or `batch_size`, passages of usual
+            length in a batch.
+
+    Raises:
+        ConfigError: when a package is missing, or the model cannot be opened.
+    """
+
+    def __init__(self, model: str, *, batch_size: int | None = None, **knobs: Any) -> None:
+        if batch_size is not None:
+            knobs["batch_tokens"] = batch_size * _TYPICAL
+        # absolute, since it is written down and read elsewhere
+        self.model = os.path.abspath(model) if os.path.isdir(model) else model
+        self.knobs = knobs
+        try:
+            from ...inference.encoder import Encoder
+        except ImportError as error:
+            raise ConfigError(f"dense search needs {error.name}: pip install 'faithful-search[dense]'") from error
+        self._encoder = Encoder.from_pretrained(self.model, **knobs)
+        self._lock, self._process = threading.Lock(), os.getpid()
+
+    @classmethod
+    def reopen(cls, described: Described, model: str | None = None, **knobs: Any) -> Embedder:
+        """The embedder that made some vectors, from where it was or from `model`. Raises `ConfigError` when it cannot
+        be opened, or gives other vectors."""
+        made: dict[str, Any] = {name: getattr(described, name) for name in _SETTINGS}
+        made["revision"] = described.revision if model is None else None
+        embedder = cls(model or described.model, **(made | knobs))
+        embedder.check(described)
+        return embedder
+
+    @property
+    def dimension(self) -> int:
+        return int(self._encoder.model.config.hidden_size)
+
+    def queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit vectors of queries; shape (texts, dimension), float32."""
+        return self._encode(texts, "query")
+
+    def passages(self, passages: Sequence[Evidence]) -> np.ndarray:
+        """Unit vectors of passages, the title on a line of its own before the text; (passages, dimension), float32."""
+        return self._encode([f"{p.title}\n{p.text}" if p.title else p.text for p in passages], "passage")
+
+    def described(self) -> Described:
+        return Described(
+            model=self.model,
+            dimension=self.dimension,
+            probe=tuple(round(float(x), 5) for x in self.queries([_PROBE])[0]),
+            revision=getattr(self._encoder.model.config, "_commit_hash", None) or self.knobs.get("revision"),
+            **{name: getattr(self._encoder, name) for name in _SETTINGS},
+        )
+
+    def check(self, described: Described) -> None:
+        """Raise `ConfigError` where another encoder made the `described` vectors: they would be compared all the same,
+        and find anything."""
+        mine = self.described()
+        settings = all(getattr(mine, name) == getattr(described, name) for name in (*_SETTINGS, "dimension"))
+        if not settings or float(np.dot(mine.probe, described.probe)) < _SAME:
+            raise ConfigError(
+                f"{self.model!r} gives other vectors than {described.model!r}, with which the index was built: open it "
+                "with that model, at the revision it had then, or build it anew"
+            )
+
+    def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"]) -> np.ndarray:
+        # torch's threads do not cross a fork, and a lock may have been held at that moment
+        if os.getpid() != self._process:
+            from ...inference.encoder import one_thread
+
+            one_thread()
+            self._lock, self._process = threading.Lock(), os.getpid()
+        with self._lock:  # tokenizers refuse to be used by two threads at once
+            return self._encoder.encode(texts, kind)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Embedder, **self.knobs), (self.model,)
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -37,30 +140,56 @@ class Manifest(msgspec.Struct, frozen=True):
     encoder: Described
     precision: Precision
     passages: int
-    graph: dict[str, int] | None = None
+    hnsw: bool
 
 
 class DenseIndex(Index):
-    """Passages by the cosine between their vector and the query's; from `open`, after `build`.
+    """Passages by the cosine between their vector and the query's, from the folder that `build` completed.
 
     Without a graph the search is exact and the vectors stay on disk, mapped; with one it is approximate and they are
     read into memory. Thread-safe; pickles as its folder's name and settings. FAISS and torch use as many threads as
     `OMP_NUM_THREADS` says, by default all cores; in a forked child one.
+
+    Args:
+        model: where the encoder is now, if no longer where it was.
+        exact: search without the graph, also where there is one.
+        beam: candidates that a search of the graph follows (efSearch): more find more and take longer.
+        knobs: of the encoder: `device`, `dtype`, `batch_tokens`.
+
+    Raises:
+        ConfigError: when a package or the encoder is missing, or it is not the one of the index.
+        OSError, ValueError: when the folder holds no finished dense index, a damaged one, or other passages'.
     """
 
     def __init__(
-        self, folder: Path, passages: Passages, manifest: Manifest, embedder: Embedder, *, exact: bool, beam: int
+        self,
+        folder: Path,
+        passages: Passages,
+        *,
+        model: str | None = None,
+        exact: bool = False,
+        beam: int = 128,
+        **knobs: Any,
     ) -> None:
-        self.folder, self.passages, self.manifest, self.embedder = folder, passages, manifest, embedder
-        self.exact, self.beam = exact, beam
+        self.folder, self.passages, self.exact, self.beam = folder, passages, exact, beam
+        self.manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        if len(passages) != self.manifest.passages:
+            raise ValueError(f"{self.manifest.passages} vectors for {len(passages)} passages")
         self._faiss, self._process = load_faiss(), os.getpid()
-        self._vectors = _read_vectors(folder, manifest)
+        self._vectors = _read_vectors(folder, self.manifest)
         self._graph = None
-        if manifest.graph is not None and not exact:
+        if self.manifest.hnsw and not exact:
             try:
                 self._graph = self._faiss.read_index(str(folder / GRAPH))
             except RuntimeError as error:
                 raise ValueError(f"{GRAPH} cannot be read") from error
+        self._opened = {"model": model, **knobs}
+        made = self.manifest.encoder
+        try:
+            self.embedder = Embedder.reopen(made, model, **knobs)
+        except ConfigError as error:
+            mend = "if that is elsewhere now, say where: open_folder(…, model=…)"
+            raise ConfigError(f"{error}\nThe index {folder} was built with {made.model!r}; {mend}") from error
 
     @classmethod
     def build(
@@ -74,7 +203,7 @@ class DenseIndex(Index):
         batch_size: int = 64,
         progress: Progress = silent,
         **knobs: Any,
-    ) -> Manifest:
+    ) -> None:
         """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after what it wrote.
 
         Args:
@@ -83,20 +212,27 @@ class DenseIndex(Index):
             hnsw: build a graph for approximate search, worth it from some hundred thousand passages on.
             precision: of the vectors on disk; float16 takes half the place and changes a cosine by some 0.0005.
             batch_size: passages of usual length that are encoded at a time; does not change the result.
-            knobs: of the encoder: `device`, `dtype`, `revision`, `pooling`, `limit`, `query_prefix`, `passage_prefix`.
+            knobs: of the encoder, see `Embedder`.
 
         Raises:
             ConfigError: when a package is missing, the model cannot be opened, or another one began the vectors there.
         """
         faiss = load_faiss()  # a missing package must not show after hours of encoding
         embedder = Embedder(model, batch_size=batch_size, **knobs)
-        manifest = Manifest(embedder.described(), precision, len(passages))
+        manifest = Manifest(embedder.described(), precision, len(passages), hnsw)
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / MANIFEST).exists():
+            begun = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+            if msgspec.structs.replace(begun, encoder=manifest.encoder) != manifest:
+                raise ConfigError(f"the vectors in {folder} were begun with other settings: name another place")
+            embedder.check(begun.encoder)
+        else:
+            write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
         _write_vectors(folder, passages, embedder, manifest, batch_size * _AHEAD, progress)
         if hnsw:
-            manifest = msgspec.structs.replace(manifest, graph=_HNSW)
             vectors = _read_vectors(folder, manifest)
-            index = faiss.IndexHNSWFlat(manifest.encoder.dimension, _HNSW["links"], faiss.METRIC_INNER_PRODUCT)
-            index.hnsw.efConstruction = _HNSW["width"]
+            index = faiss.IndexHNSWFlat(manifest.encoder.dimension, _LINKS, faiss.METRIC_INNER_PRODUCT)
+            index.hnsw.efConstruction = _WIDTH
             with progress(desc="linking", unit=" passages", total=len(vectors)) as bar:
                 for start in range(0, len(vectors), 4096):
                     part = np.ascontiguousarray(vectors[start : start + 4096], dtype=np.float32)
@@ -104,56 +240,15 @@ class DenseIndex(Index):
                     bar.update(len(part))
             with replacing(folder / GRAPH) as beside:
                 faiss.write_index(index, str(beside))
-        write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
-        return manifest
-
-    @classmethod
-    def open(
-        cls,
-        folder: Path,
-        passages: Passages,
-        model: str | None = None,
-        *,
-        exact: bool = False,
-        beam: int = 128,
-        **knobs: Any,
-    ) -> DenseIndex:
-        """The index that `build` completed in `folder`, with the encoder it was built with.
-
-        Args:
-            model: where the encoder is now, if no longer where it was.
-            exact: search without the graph, also where there is one.
-            beam: candidates that a search of the graph follows (efSearch): more find more and take longer.
-            knobs: of the encoder: `device`, `dtype`, `batch_tokens`.
-
-        Raises:
-            ConfigError: when a package or the encoder is missing, or it is not the one of the index.
-            OSError, ValueError: when the folder holds no finished dense index, a damaged one, or other passages'.
-        """
-        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
-        if len(passages) != manifest.passages:
-            raise ValueError(f"{manifest.passages} vectors for {len(passages)} passages")
-        try:
-            embedder = Embedder.reopen(manifest.encoder, model, **knobs)
-        except ConfigError as error:
-            raise ConfigError(
-                f"{error}\nThe index {folder} was built with {manifest.encoder.model!r}; if that is elsewhere now, say "
-                "where: open_folder(…, model=…)"
-            ) from error
-        return cls(folder, passages, manifest, embedder, exact=exact, beam=beam)
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
         """The nearest passages for each query; `score` is the cosine. Of equals the one earlier in the corpus."""
         if not queries:
             return []
-        found = self.nearest(self.embedder.queries(queries), top_k)
+        scores, numbers = self.nearest(self.embedder.queries(queries), top_k)
         return [
-            [
-                msgspec.structs.replace(self.passages.get(int(number)), score=round(float(score), 4))
-                for score, number in zip(*row, strict=True)
-                if number >= 0
-            ]
-            for row in zip(*found, strict=True)
+            [self.passages.get(number, score) for score, number in zip(*row, strict=True) if number >= 0]
+            for row in zip(scores.tolist(), numbers.tolist(), strict=True)
         ]
 
     def nearest(self, vectors: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -184,26 +279,15 @@ class DenseIndex(Index):
         return self.manifest.passages
 
     def __reduce__(self) -> tuple[Any, ...]:
-        again = partial(DenseIndex, exact=self.exact, beam=self.beam)
-        return again, (self.folder, self.passages, self.manifest, self.embedder)
+        again = partial(DenseIndex, exact=self.exact, beam=self.beam, **self._opened)
+        return again, (self.folder, self.passages)
 
 
 def _write_vectors(
-    folder: Path, passages: Passages, embedder: Embedder, plan: Manifest, chunk: int, progress: Progress
+    folder: Path, passages: Passages, embedder: Embedder, manifest: Manifest, chunk: int, progress: Progress
 ) -> None:
     """Chunk by chunk, from where an earlier call was killed: no passage is encoded twice."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / BEGUN).exists():
-        begun = msgspec.json.decode((folder / BEGUN).read_bytes(), type=Manifest)
-        # the folder of the index knows its model's name and the other settings, but not what the name stands for now
-        if begun.precision != plan.precision or not embedder.same(begun.encoder):
-            made, now = f"{begun.encoder.model!r} as {begun.precision}", f"{embedder.model!r} as {plan.precision}"
-            told = f"the vectors in {folder} were begun with {made}, not with {now}"
-            raise ConfigError(f"{told}: go on with that, or delete the folder and begin anew")
-    else:
-        (folder / VECTORS).unlink(missing_ok=True)
-        write_whole(folder / BEGUN, msgspec.json.encode(plan))
-    size = np.dtype(plan.precision).itemsize * embedder.dimension
+    size = np.dtype(manifest.precision).itemsize * embedder.dimension
     with (folder / VECTORS).open("ab") as file, progress(desc="encoding", unit=" passages", total=len(passages)) as bar:
         done = file.tell() // size
         if done < len(passages):
@@ -211,7 +295,7 @@ def _write_vectors(
             file.truncate(done * size)
         bar.update(done)
         for batch in passages.batches(done, chunk):
-            file.write(embedder.passages(batch).astype(plan.precision).tobytes())
+            file.write(embedder.passages(batch).astype(manifest.precision).tobytes())
             file.flush()
             bar.update(len(batch))
 

@@ -8,28 +8,91 @@ opensearch+https://localhost:9200/wiki    an index of OpenSearch or Elasticsearc
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from ...errors import ConfigError, DataError, ToolError
-from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
-from .embedder import Embedder
-from .index import EngineIndex
-from .opensearch import OpenSearchIndex
+from ...trajectory import Evidence
+from ...wire.retry import TRANSIENT
+from .corpus import Corpus, OnBroken, called, digest, passages, readable_twice, refuse
+from .dense import Embedder
+from .index import Index
 from .passages import Progress, silent
-from .qdrant import QdrantIndex
 
+FIELDS = ("title", "text", "source", "url")
+"""What an engine keeps of a passage."""
 TIMEOUT = 20.0
 _ENGINES = ("qdrant", "opensearch")
 _LIKE = "qdrant+http://localhost:6333/COLLECTION, qdrant+FOLDER/COLLECTION or opensearch+http://localhost:9200/INDEX"
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before a batch is sent again for which the engine was too busy."""
 
 
-class Filled(NamedTuple):
-    """How an upload ended: passages in the engine, rows left out."""
+class EngineIndex(Index):
+    """An index whose passages a search engine keeps, `batch` written at a time: what OpenSearch and Qdrant share."""
 
-    passages: int
-    skipped: int
+    batch: ClassVar[int]
+
+    def upload(
+        self,
+        passages: Iterable[Evidence],
+        *,
+        made_of: Mapping[str, Any] | None = None,
+        progress: Progress = silent,
+    ) -> int:
+        """Write passages, after making what holds them; returns how many there are now.
+
+        A passage is kept under its number, so writing it again changes nothing: after an interruption the same call
+        goes on with the batch that was interrupted. Raises `ToolError` when the engine fails or refuses.
+
+        Args:
+            passages: all of them, in corpus order.
+            made_of: what they are made of, kept beside them.
+        """
+        # in the last batch some may be missing, whatever the count says
+        done = self._prepare(made_of) // self.batch * self.batch
+        rest = islice(passages, done, None)
+        with progress(desc="uploading", unit=" passages", initial=done) as bar:
+            while part := list(islice(rest, self.batch)):
+                try:
+                    self._write_patiently(part, done, made_of)
+                except ToolError as error:
+                    raise error.retold(f"{error} {done} passages are written: the same call goes on there.") from error
+                done += len(part)
+                bar.update(len(part))
+        self._finish()
+        return done
+
+    def _write_patiently(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
+        for pause in _PAUSES:
+            try:
+                return self._write(part, start, made_of)
+            except ToolError as error:
+                if not error.passing:
+                    raise
+                time.sleep(max(pause, error.retry_after or 0.0))
+        self._write(part, start, made_of)
+
+    @abstractmethod
+    def made_of(self) -> dict[str, Any] | None:
+        """What `upload` was told that the passages are made of, or `None`."""
+
+    def close(self) -> None:
+        """Release connections and locks; the index cannot be used afterwards."""
+
+    @abstractmethod
+    def _prepare(self, made_of: Mapping[str, Any] | None) -> int:
+        """Make what holds the passages where it is missing; returns how many are there."""
+
+    @abstractmethod
+    def _write(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
+        """Write passages, the first under the number `start`."""
+
+    def _finish(self) -> None:
+        """Called when all are written."""
 
 
 def is_engine(name: str) -> bool:
@@ -69,8 +132,9 @@ def fill_engine(
     limit: int | None = None,
     on_broken: OnBroken = refuse,
     progress: Progress = silent,
-) -> Filled:
-    """Write the passages of a corpus into a search engine; after an interruption the same call goes on.
+) -> int:
+    """Write the passages of a corpus into a search engine, and return their number; after an interruption the same
+    call goes on.
 
     Args:
         corpus, paragraph_characters, on_broken: see `corpus.passages`.
@@ -84,15 +148,9 @@ def fill_engine(
         ConfigError: when the engine has other passages there, the model or a package is missing, or the URL is wrong.
         ToolError: when the engine fails or refuses.
     """
-    corpus, skipped = readable_twice(corpus), 0
+    corpus = readable_twice(corpus)
     # kept in the engine: nothing here remembers what it was filled with
     made_of = {"digest": digest(corpus), "paragraph_characters": paragraph_characters, "limit": limit}
-
-    def skip(broken: BrokenRow) -> None:
-        nonlocal skipped
-        on_broken(broken)
-        skipped += 1
-
     by_words = _parts(url)[0] != "qdrant"
     if by_words and (model is not None or knobs):
         raise ConfigError("OpenSearch and Elasticsearch search by words: no --model, nor what goes with it")
@@ -107,11 +165,10 @@ def fill_engine(
         if there is not None and any(there.get(key) != value for key, value in made_of.items()):
             other = there.get("corpus")
             raise ConfigError(f"{url} is made of something else ({other}): name another, or delete it there")
-        found = passages(corpus, paragraph_characters=paragraph_characters, on_broken=skip)
-        count = index.upload(islice(found, limit), made_of=made_of | {"corpus": called(corpus)}, progress=progress)
+        found = passages(corpus, paragraph_characters=paragraph_characters, on_broken=on_broken)
+        return index.upload(islice(found, limit), made_of=made_of | {"corpus": called(corpus)}, progress=progress)
     finally:
         index.close()
-    return Filled(count, skipped)
 
 
 def _parts(url: str) -> tuple[str, str, str]:
@@ -126,8 +183,35 @@ def _parts(url: str) -> tuple[str, str, str]:
 def _engine(url: str, timeout: float, embedder: Embedder | None = None) -> EngineIndex:
     kind, where, name = _parts(url)
     if kind == "opensearch":
+        from .opensearch import OpenSearchIndex
+
         return OpenSearchIndex(where, name, timeout=timeout)
+    from .qdrant import QdrantIndex
+
     where = where if "://" in where else os.path.expanduser(where)
     if embedder is None and "://" not in where and not os.path.isdir(where):  # which opening would make
         raise DataError(f"there is no folder {where} of an embedded Qdrant")
     return QdrantIndex(name, embedder, where, timeout)
+
+
+def document_of(passage: Evidence) -> dict[str, str]:
+    """A passage as engines keep it."""
+    return {name: getattr(passage, name) for name in FIELDS}
+
+
+def passage_of(document: Mapping[str, Any], number: object, score: object) -> Evidence:
+    """A document that an engine found; others may have written it, and without a source `number` takes its place."""
+    title, text, source, url = (str(document.get(name) or "") for name in FIELDS)
+    # digits beyond these differ between machines
+    rounded = round(score, 4) if isinstance(score, float | int) else None
+    return Evidence(text=text, title=title, source=source or str(number), url=url, score=rounded)
+
+
+def refusal(status: int, why: str, retry_after: float | None = None) -> ToolError:
+    """What the policy reads of an answer with this status; the engine's own words may quote documents and addresses."""
+    if status in (401, 403):
+        return ToolError(f"The search engine does not accept the credentials ({status}).")
+    if status in TRANSIENT:
+        busy = f"The search engine is not available at the moment ({status})."
+        return ToolError(busy, passing=True, retry_after=retry_after)
+    return ToolError(f"The search engine refused the request ({status}: {why}).")

@@ -1,19 +1,22 @@
-"""What can be searched: passages behind one interface, in this process or in a search engine elsewhere."""
+"""What can be searched: passages behind one interface; and several ways to search as one."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-from ...errors import ToolError
+import msgspec
+
+from ...errors import ConfigError, ToolError
 from ...trajectory import Evidence
-from ...wire.retry import TRANSIENT
-from .passages import Progress, silent
 
-FIELDS = ("title", "text", "source", "url")
-"""What an engine keeps of a passage."""
+MOST_INLINE = 100_000
+"""Passages up to which an index that is `inline` is searched on the event loop."""
+_K = 60  # the greater, the less the first ranks stand out
+_DEPTH = 50  # passages asked of each part at least
 
 
 class Index(ABC):
@@ -34,83 +37,74 @@ class Index(ABC):
         """The best passages for one query."""
         return self.search_batch([query], top_k)[0]
 
+    def search_each(self, queries: Sequence[str], top_k: int) -> list[list[Evidence] | ToolError]:
+        """What is found for each query, or why nothing is; of a batch that is refused each is asked alone, so that one
+        alone fails."""
+        try:
+            return [*self.search_batch(queries, top_k)]
+        except ToolError as error:
+            # an engine that is down for the moment is not asked once more for every query
+            if error.passing or len(queries) == 1:
+                return [error] * len(queries)
+        return [found for query in queries for found in self.search_each([query], top_k)]
+
+    @property
+    def quick(self) -> bool:
+        """Whether a search does not hold up the event loop that it runs on."""
+        return self.inline and len(self) <= MOST_INLINE
+
     @abstractmethod
     def __len__(self) -> int:
         """How many passages there are."""
 
 
-class EngineIndex(Index):
-    """An index whose passages a search engine keeps, `batch` written at a time: what OpenSearch and Qdrant share."""
+@dataclass(frozen=True)
+class HybridIndex(Index):
+    """What several indexes of one corpus find, by reciprocal rank fusion: only ranks count, scores need no common
+    scale. Usually BM25, which knows names and numbers, and dense, which knows meanings.
 
-    batch: ClassVar[int]
+    ```
+    score(p) = sum over the parts that found p of 1 / (60 + rank of p there), ranks from 1
+    ```
 
-    def upload(
-        self,
-        passages: Iterable[Evidence],
-        *,
-        made_of: Mapping[str, Any] | None = None,
-        progress: Progress = silent,
-    ) -> int:
-        """Write passages, after making what holds them; returns how many there are now.
+    (Cormack, Clarke and Büttcher, 2009.) Of equal scores the one that the first part found first comes first. Passages
+    are the same when their `source` and text are.
 
-        A passage is kept under its number, so writing it again changes nothing: after an interruption the same call
-        goes on with the batch that was interrupted. Raises `ToolError` when the engine fails or refuses.
+    Example:
+        >>> class Fixed(Index):
+        ...     def __init__(self, *found): self.found = [Evidence(text=text, source=text) for text in found]
+        ...     def search_batch(self, queries, top_k): return [self.found[:top_k] for _ in queries]
+        ...     def __len__(self): return 3
+        >>> hybrid = HybridIndex((Fixed("a", "b"), Fixed("c", "b")))
+        >>> [(found.source, found.score) for found in hybrid.search("?", 2)]
+        [('b', 0.032258), ('a', 0.016393)]
+    """
 
-        Args:
-            passages: all of them, in corpus order.
-            made_of: what they are made of, kept beside them.
-        """
-        # in the last batch some may be missing, whatever the count says
-        done = self._prepare(made_of) // self.batch * self.batch
-        rest = islice(passages, done, None)
-        with progress(desc="uploading", unit=" passages", initial=done) as bar:
-            while part := list(islice(rest, self.batch)):
-                try:
-                    self._write(part, done, made_of)
-                except ToolError as error:
-                    raise error.retold(f"{error} {done} passages are written: the same call goes on there.") from error
-                done += len(part)
-                bar.update(len(part))
-        self._finish()
-        return done
+    parts: tuple[Index, ...]
 
-    @abstractmethod
-    def made_of(self) -> dict[str, Any] | None:
-        """What `upload` was told that the passages are made of, or `None`."""
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ConfigError("a hybrid index needs parts, such as (bm25, dense)")
 
-    def close(self) -> None:
-        """Release connections and locks; the index cannot be used afterwards."""
+    def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
+        # deeper than what is shown: what both parts find late may beat what one finds early
+        found = [part.search_batch(queries, max(top_k, _DEPTH)) for part in self.parts]
+        return [_fused(rankings, top_k) for rankings in zip(*found, strict=True)]
 
-    @abstractmethod
-    def _prepare(self, made_of: Mapping[str, Any] | None) -> int:
-        """Make what holds the passages where it is missing; returns how many are there."""
-
-    @abstractmethod
-    def _write(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
-        """Write passages, the first under the number `start`."""
-
-    def _finish(self) -> None:
-        """Called when all are written."""
+    def __len__(self) -> int:
+        return max(len(part) for part in self.parts)
 
 
-def document_of(passage: Evidence) -> dict[str, str]:
-    """A passage as engines keep it."""
-    return {name: getattr(passage, name) for name in FIELDS}
-
-
-def passage_of(document: Mapping[str, Any], number: object, score: object) -> Evidence:
-    """A document that an engine found; others may have written it, and without a source `number` takes its place."""
-    title, text, source, url = (str(document.get(name) or "") for name in FIELDS)
-    # digits beyond these differ between machines
-    rounded = round(score, 4) if isinstance(score, float | int) else None
-    return Evidence(text=text, title=title, source=source or str(number), url=url, score=rounded)
-
-
-def refusal(status: int, why: str, retry_after: float | None = None) -> ToolError:
-    """What the policy reads of an answer with this status; the engine's own words may quote documents and addresses."""
-    if status in (401, 403):
-        return ToolError(f"The search engine does not accept the credentials ({status}).")
-    if status in TRANSIENT:
-        busy = f"The search engine is not available at the moment ({status})."
-        return ToolError(busy, passing=True, retry_after=retry_after)
-    return ToolError(f"The search engine refused the request ({status}: {why}).")
+def _fused(rankings: Sequence[list[Evidence]], top_k: int) -> list[Evidence]:
+    passages: dict[tuple[str, str], Evidence] = {}
+    shares: dict[tuple[str, str], list[float]] = {}
+    for ranking in rankings:
+        own: dict[tuple[str, str], Evidence] = {}
+        for passage in ranking:
+            own.setdefault((passage.source, passage.text), passage)  # what a part names twice counts only once
+        for rank, key in enumerate(own, start=1):
+            shares.setdefault(key, []).append(1 / (_K + rank))
+        passages = own | passages
+    scores = {key: round(math.fsum(parts), 12) for key, parts in shares.items()}  # so that equal sums tie
+    best = sorted(scores, key=scores.__getitem__, reverse=True)[:top_k]
+    return [msgspec.structs.replace(passages[key], score=round(scores[key], 6)) for key in best]

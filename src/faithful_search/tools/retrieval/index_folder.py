@@ -3,15 +3,16 @@
     manifest.json      what it holds and what it was made of
     passages.jsonl     the passages in corpus order (passages.offsets: where each begins)
     skipped.jsonl      the rows left out, and why
-    bm25/  dense/      what each way to search needs besides, and says of itself (dense/manifest.json: the model)
+    bm25/  dense/      what each way to search needs besides (dense/manifest.json: the encoder)
 
-A build works in the folder `OUT.building` beside `OUT` and renames it at the end. Killed, it goes on with the first
-step that was not finished, and with vectors in the middle of theirs. The cache of `open_index` is made of such folders,
-each named by its corpus's digest.
+A build works in a folder beside `OUT`, which is named after its plan, and renames it at the end. Killed, it goes on
+with the first step that was not finished, and with vectors in the middle of theirs. The cache of `open_index` is made
+of such folders, too.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import shutil
@@ -26,22 +27,22 @@ import msgspec
 
 from ...errors import ConfigError, DataError
 from ...trajectory import Evidence
+from ...wire.cache import key_of
 from ...wire.files import lock
 from .bm25 import BM25Index
 from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
-from .dense import BEGUN, DenseIndex, Precision
-from .hybrid import HybridIndex
-from .index import Index
+from .dense import DenseIndex, Precision
+from .index import HybridIndex, Index
 from .passages import OFFSETS, Passages, Progress, damaged, silent, store, write_whole
 
 Kind = Literal["bm25", "dense", "hybrid"]
-VERSION = 2
+VERSION = 3
 MANIFEST, SKIPPED = "manifest.json", "skipped.jsonl"
 _QUICK = 1_000_000_000
 """Bytes of an index whose checksums are compared whenever it is opened: about a second."""
 
 
-class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Dense(msgspec.Struct, frozen=True):
     """What the vectors of an index are made by: the encoder's Hub id or directory and its revision on the Hub, whether
     there is a graph for approximate search, and the precision of the vectors on disk."""
 
@@ -51,7 +52,7 @@ class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     precision: Precision = "float32"
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Plan(msgspec.Struct, frozen=True):
     """What an index is made of: two builds of the same plan give the same index. `digest` is the corpus's."""
 
     kind: Kind
@@ -59,24 +60,26 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paragraph_characters: int | None = None
     limit: int | None = None
     dense: Dense | None = None
-    version: int = VERSION
+
+    @property
+    def key(self) -> str:
+        return key_of(version=VERSION, plan=msgspec.to_builtins(self))
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, frozen=True, tag_field="version", tag=VERSION):
     """What the folder holds: made by which plan of which corpus, how many passages, how many rows left out, the sizes
-    of its files and their SHA-256 (an older index has none)."""
+    of its files and their SHA-256."""
 
     plan: Plan
     corpus: str
     passages: int
     skipped: int
-    sizes: dict[str, int]
-    sums: dict[str, str] = {}
+    files: dict[str, tuple[int, str]]
 
     @property
     def bytes(self) -> int:
         """What the folder takes on disk."""
-        return sum(self.sizes.values())
+        return sum(size for size, _ in self.files.values())
 
 
 def build_folder(
@@ -101,8 +104,8 @@ def build_folder(
         corpus, paragraph_characters, on_broken: see `corpus.passages`. What an earlier call
             had read is not read again, so `on_broken` does not hear of its rows.
         limit: index only the first passages.
-        overwrite: replace another index in `out`, which stays until the new one is complete, and forget another one's
-            unfinished build.
+        overwrite: replace another index in `out`, which stays until the new one is complete, and forget unfinished
+            builds of others.
 
     Raises:
         DataError: an unusable corpus, or a folder that cannot be written.
@@ -113,23 +116,17 @@ def build_folder(
     if (kind == "bm25") is not (dense is None):
         raise ConfigError(f"an index of kind {kind!r} {'has no' if dense else 'needs a'} model")
     plan = Plan(kind, digest(corpus), paragraph_characters, limit, dense)
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
         if not (target / MANIFEST).exists():
             raise ConfigError(f"{target} is there already and is no index: name another folder")
         # running the same command twice is fine: a resumed script does
         if not overwrite:
-            try:
-                there = read_manifest(target)
-            except DataError as error:
-                raise ConfigError(f"{error}, with --overwrite") from error
-            _check_same(target, there.plan, plan)
-            _check_files(target, there, sums=True)
-            return there
-    try:
-        with _alone(target) as work:
-            return _build(work, target, corpus, plan, overwrite, knobs or {}, on_broken, progress)
-    except OSError as error:
-        raise DataError(f"cannot write {target}: {error}") from error
+            return _finished(target, plan)
+    made = _build(target, plan, corpus, knobs or {}, on_broken, progress)
+    for stale in target.parent.glob(f"{glob.escape(target.name)}.*.building") if overwrite else ():
+        with suppress(ConfigError), _alone(stale):  # unless another process is building there
+            shutil.rmtree(stale, ignore_errors=True)
+    return made
 
 
 def open_index(corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None) -> Index:
@@ -143,26 +140,16 @@ def open_index(corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None) 
     plan = Plan("bm25", digest(corpus))
     root = Path(cache_dir or os.environ.get("FAITHFUL_SEARCH_CACHE") or Path.home() / ".cache" / "faithful_search")
     # by content: the same passages under another name are found, changed ones under the same name are not
-    folder = root.absolute() / "bm25" / f"{plan.digest[:32]}-{VERSION}"
-    try:
-        with suppress(DataError):  # none yet, or a damaged one
-            return open_folder(folder)
-        with _alone(folder, wait=True) as work:
-            with suppress(DataError):  # another process may have built it meanwhile
-                return open_folder(folder)
-            try:
-                _build(work, folder, corpus, plan, overwrite=True)
-            except Exception:  # a corpus that is refused leaves nothing in the cache; a killed build is gone on with
-                shutil.rmtree(work, ignore_errors=True)
-                raise
-    except OSError as error:
-        raise DataError(f"cannot write {folder}: {error}; name another place in FAITHFUL_SEARCH_CACHE") from error
+    folder = root.absolute() / "bm25" / plan.key[:32]
+    with suppress(DataError):  # none yet, or a damaged one
+        return open_folder(folder)
+    _build(folder, plan, corpus, wait=True)
     return open_folder(folder)
 
 
 def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
-    """The index in a folder that `build_folder` wrote; `knobs` are those of `DenseIndex.open`, where it holds one:
-    `model`, `exact`, `beam`, `device`.
+    """The index in a folder that `build_folder` wrote; `knobs` are those of `DenseIndex`, where it holds one: `model`,
+    `exact`, `beam`, `device`.
 
     Files of up to 1 GB together are compared with their checksums; those of a larger index when it is built again.
     Raises `DataError` when there is none, it is damaged, or of another version, and `ConfigError` when what it needs is
@@ -177,7 +164,7 @@ def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
         if manifest.plan.kind != "dense":
             parts.append(BM25Index(folder / "bm25", found))
         if manifest.plan.kind != "bm25":
-            parts.append(DenseIndex.open(folder / "dense", found, **knobs))
+            parts.append(DenseIndex(folder / "dense", found, **knobs))
     except ConfigError:
         raise
     except (OSError, ValueError, IndexError) as error:
@@ -189,83 +176,69 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """What an index's folder says it holds. Raises `DataError` when there is none, or of another version."""
     file = Path(path) / MANIFEST
     try:
-        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+        return msgspec.json.decode(file.read_bytes(), type=Manifest)
     except OSError as error:
-        raise DataError(
-            f"{path} is no index ({error.strerror or error}): make one with: faithful-search index CORPUS {path}"
-        ) from error
+        make = f"make one with: faithful-search index CORPUS {path}"
+        raise DataError(f"{path} is no index ({error.strerror or error}): {make}") from error
     except ValueError as error:
         raise DataError(f"{file} was not written by this version ({error}): build the index again") from error
-    if manifest.plan.version != VERSION:
-        raise DataError(f"{file} is of version {manifest.plan.version}, not {VERSION}: build the index again")
+
+
+def _finished(target: Path, plan: Plan) -> Manifest:
+    """What an index holds that is whole and of this plan."""
+    try:
+        manifest = read_manifest(target)
+    except DataError as error:
+        raise ConfigError(f"{error}, with --overwrite") from error
+    old, new = msgspec.to_builtins(manifest.plan), msgspec.to_builtins(plan)
+    other = ["its corpus" if key == "digest" else f"{key} {old[key]}" for key in old if old[key] != new[key]]
+    if other:
+        told = f"{target} is made of something else ({', '.join(other)})"
+        raise ConfigError(f"{told}: name another folder, or --overwrite it")
+    _check_files(target, manifest, sums=True)
     return manifest
 
 
 def _build(
-    work: Path,
     target: Path,
-    corpus: Corpus,
     plan: Plan,
-    overwrite: bool,
+    corpus: Corpus,
     knobs: Mapping[str, Any] = {},
     on_broken: OnBroken = refuse,
     progress: Progress = silent,
+    wait: bool = False,
 ) -> Manifest:
-    """Take all steps of a build in `work` that are not done yet, the manifest last; then move it to `target`."""
-    _prepare(work, plan, overwrite)
-    if not (work / MANIFEST).exists():
-        if not (work / OFFSETS).exists():
-            store(work, _read(work / SKIPPED, corpus, plan, on_broken), progress)
-        found = Passages(work)
-        if plan.kind != "dense":
-            BM25Index.build(work / "bm25", found, progress=progress)
-        if plan.dense is not None:
-            settings = msgspec.structs.asdict(plan.dense) | dict(knobs)
-            DenseIndex.build(work / "dense", found, progress=progress, **settings)
-        for half in work.rglob(".*.partial"):  # of a file that was being replaced
-            half.unlink()
-        files = [file for file in sorted(work.rglob("*")) if file.is_file() and file.name != BEGUN]
-        sizes = {file.relative_to(work).as_posix(): file.stat().st_size for file in files}
-        skipped = (work / SKIPPED).read_bytes().count(b"\n")
-        sums = {name: _sum(work / name) for name in sizes}
-        made = Manifest(plan, called(corpus), len(found), skipped, sizes, sums)
-        write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(made)) + b"\n")
-    manifest = read_manifest(work)
-    for begun in work.rglob(BEGUN):
-        begun.unlink()
-    # readers never see half an index; the old one goes only when the new one is complete
-    old = Path(tempfile.mkdtemp(prefix=f"{target.name}.old-", dir=target.parent))
-    if target.exists():
-        target.rename(old / target.name)
-    work.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-    return manifest
-
-
-def _prepare(work: Path, plan: Plan, overwrite: bool) -> None:
-    """An empty folder, or one with what an earlier build of the same plan left."""
-    work.mkdir(exist_ok=True)  # whoever was waited for may have moved it into the index's place
-    file = work / BEGUN
+    """Take all steps that are not done yet, then put the index in the place of what is there."""
+    # what an earlier build left here is of the same plan, so every finished step counts
+    work = target.with_name(f"{target.name}.{plan.key[:12]}.building")
     try:
-        begun = msgspec.json.decode(file.read_bytes(), type=Plan) if file.exists() else None
-        if (work / MANIFEST).exists():
-            begun = read_manifest(work).plan
-    except msgspec.DecodeError as error:
-        raise DataError(f"{file} was not written by this version ({error}): delete its folder") from error
-    # what is there is of the same corpus and settings, so every finished step counts
-    if begun == plan:
-        return
-    if begun is None and any(entry.name != f".{BEGUN}.partial" for entry in work.iterdir()):
-        raise ConfigError(f"{work} is there already and is no unfinished index: name another folder")
-    if begun is not None and not overwrite:
-        _check_same(work, begun, plan)
-    # what says whose folder it is goes last: killed before, it can still be emptied
-    for entry in sorted(work.iterdir(), key=lambda entry: entry.name == BEGUN):
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-    write_whole(file, msgspec.json.encode(plan))
+        with _alone(work, wait):
+            with suppress(ConfigError, DataError):  # another process may have built it meanwhile
+                return _finished(target, plan)
+            work.mkdir(exist_ok=True)  # whoever was waited for may have moved it into the index's place, since damaged
+            try:
+                if not (work / OFFSETS).exists():
+                    store(work, _read(work / SKIPPED, corpus, plan, on_broken), progress)
+            except Exception:  # a corpus that is refused leaves nothing
+                shutil.rmtree(work, ignore_errors=True)
+                raise
+            found = Passages(work)
+            if plan.kind != "dense":
+                BM25Index.build(work / "bm25", found, progress=progress)
+            if plan.dense is not None:
+                settings = msgspec.structs.asdict(plan.dense) | dict(knobs)
+                DenseIndex.build(work / "dense", found, progress=progress, **settings)
+            manifest = _write_manifest(work, plan, called(corpus), len(found))
+            # readers never see half an index; the old one goes only when the new one is complete
+            aside: dict[str, Any] = {"prefix": f"{target.name}.old-", "dir": target.parent}
+            with tempfile.TemporaryDirectory(**aside, ignore_cleanup_errors=True) as old:
+                if target.exists():
+                    target.rename(Path(old) / target.name)
+                work.rename(target)
+            return manifest
+    except OSError as error:
+        told = "name another place, for the cache in FAITHFUL_SEARCH_CACHE"
+        raise DataError(f"cannot write {target}: {error}; {told}") from error
 
 
 def _read(report: Path, corpus: Corpus, plan: Plan, on_broken: OnBroken) -> Iterator[Evidence]:
@@ -274,35 +247,34 @@ def _read(report: Path, corpus: Corpus, plan: Plan, on_broken: OnBroken) -> Iter
 
         def skip(broken: BrokenRow) -> None:
             on_broken(broken)
-            file.write(msgspec.json.encode({"where": broken.where, "why": broken.why}) + b"\n")
+            file.write(msgspec.json.encode(broken._asdict()) + b"\n")
 
         found = passages(corpus, paragraph_characters=plan.paragraph_characters, on_broken=skip)
         yield from islice(found, plan.limit)
 
 
-def _check_same(target: Path, there: Plan, plan: Plan) -> None:
-    """Refuse to go on with, or take for done, what is made of something else."""
-    old, new = msgspec.to_builtins(there), msgspec.to_builtins(plan)
-    other = ["its corpus" if key == "digest" else f"{key} {old[key]}" for key in old if old[key] != new[key]]
-    if other:
-        raise ConfigError(
-            f"{target} is made of something else ({', '.join(other)}): name another folder, or --overwrite it"
-        )
+def _write_manifest(work: Path, plan: Plan, corpus: str, passages: int) -> Manifest:
+    for half in work.rglob(".*.partial"):  # of a file that was being replaced
+        half.unlink()
+    paths = [path for path in sorted(work.rglob("*")) if path.is_file() and path != work / MANIFEST]
+    files = {path.relative_to(work).as_posix(): (path.stat().st_size, _sum(path)) for path in paths}
+    manifest = Manifest(plan, corpus, passages, (work / SKIPPED).read_bytes().count(b"\n"), files)
+    write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+    return manifest
 
 
 @contextmanager
-def _alone(target: Path, wait: bool = False) -> Iterator[Path]:
-    """The folder in which `target` is built, for one process at a time: two would write into each other's files."""
-    work = target.with_name(f"{target.name}.building")
+def _alone(work: Path, wait: bool = False) -> Iterator[None]:
+    """A folder for one process at a time: two would write into each other's files."""
     work.mkdir(parents=True, exist_ok=True)
     if os.name == "nt":  # where a folder cannot be opened
-        yield work
+        yield
         return
     handle = os.open(work, os.O_RDONLY)
     try:
         if not lock(handle, wait):
             raise ConfigError(f"another process is building in {work}: wait for it")
-        yield work
+        yield
     finally:
         os.close(handle)
 
@@ -315,10 +287,10 @@ def _sum(file: Path) -> str:
 def _check_files(folder: Path, manifest: Manifest, sums: bool) -> None:
     """Refuse files that are not as they were written."""
     try:
-        wrong = [name for name, size in manifest.sizes.items() if (folder / name).stat().st_size != size]
+        wrong = [name for name, (size, _) in manifest.files.items() if (folder / name).stat().st_size != size]
         # a size is wrong after most accidents, and costs nothing to compare
         if sums and not wrong:
-            wrong = [name for name, digest in manifest.sums.items() if _sum(folder / name) != digest]
+            wrong = [name for name, (_, digest) in manifest.files.items() if _sum(folder / name) != digest]
     except OSError as error:
         raise damaged(folder, error) from error
     if wrong:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from base64 import b64encode
@@ -20,10 +19,9 @@ from ...trajectory import Evidence
 from ...wire.guard import is_loopback
 from ...wire.retry import TRANSIENT, retry_after
 from ..untrusted import check_address, rows, section
-from .index import FIELDS, EngineIndex, document_of, passage_of, refusal
+from .engines import FIELDS, EngineIndex, document_of, passage_of, refusal
 
 _MAX_BYTES = 64_000_000
-_RETRIES = 5  # of a batch that the engine was too busy to take whole
 _LONGEST = 250  # words of a query that are looked for: engines refuse more than 1,024 conditions
 _MISSING = "index_not_found_exception"
 _MADE_OF = "faithful_search"
@@ -59,7 +57,6 @@ class OpenSearchIndex(EngineIndex):
         check_address(self.url, "http://localhost:9200", "OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD")
         if {"?", "#"} & set(self.url):
             raise ConfigError("the address of a search engine has neither a query nor a fragment")
-        object.__setattr__(self, "fields", tuple(self.fields))
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
         """The best passages for each query by the engine's own score. Raises `ToolError` when the engine refuses,
@@ -127,34 +124,18 @@ class OpenSearchIndex(EngineIndex):
         self._send("POST", f"{self._path}/_refresh")
 
     def _write(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
-        """An engine that is busy takes some passages of a batch and not others: these are sent again after a pause."""
-        waiting = dict(enumerate(part, start=start))
-        for attempt in range(_RETRIES + 1):
-            pause = 0.0
-            lines: list[Any] = []
-            for number, passage in waiting.items():
-                lines += [{"index": {"_index": self.name, "_id": str(number)}}, document_of(passage)]
-            try:
-                items = [*rows(self._send("POST", "_bulk", lines), "items")]
-                if len(items) != len(waiting):
-                    raise ToolError(f"The search engine answered for {len(items)} of {len(waiting)} passages.")
-                again = {}  # what the engine was too busy to take; the other passages of the batch are written
-                for number, item in zip(waiting, items, strict=True):
-                    outcome = section(item, "index")
-                    if outcome.get("status") in (429, 503):
-                        again[number] = waiting[number]
-                    elif outcome.get("status") not in (200, 201):
-                        raise ToolError(f"The search engine refused passage {number}: {_reason(outcome.get('error'))}.")
-                waiting = again
-            except ToolError as error:
-                if not error.passing:
-                    raise
-                pause = error.retry_after or 0.0
-            if not waiting:
-                return
-            if attempt < _RETRIES:
-                time.sleep(max(pause, min(30.0, 0.5 * 2**attempt)))
-        raise ToolError("The search engine is too busy to write.", passing=True)
+        lines: list[Any] = []
+        for number, passage in enumerate(part, start=start):
+            lines += [{"index": {"_index": self.name, "_id": str(number)}}, document_of(passage)]
+        items = [section(item, "index") for item in rows(self._send("POST", "_bulk", lines), "items")]
+        if len(items) != len(part):
+            raise ToolError(f"The search engine answered for {len(items)} of {len(part)} passages.")
+        statuses = [item.get("status") for item in items]
+        for number, (item, status) in enumerate(zip(items, statuses, strict=True), start=start):
+            if status not in (200, 201, 429, 503):
+                raise ToolError(f"The search engine refused passage {number}: {_reason(item.get('error'))}.")
+        if {429, 503} & set(statuses):  # it takes some passages of a batch and not others
+            raise ToolError("The search engine is too busy to write.", passing=True)
 
     def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> dict[str, Any]:
         """The answer within bounds of time and size: a client package of the engine would read it however long."""
@@ -163,22 +144,12 @@ class OpenSearchIndex(EngineIndex):
         except UnicodeEncodeError:
             raise ToolError("The query is not valid Unicode.") from None
         kind = "application/json" if len(lines) == 1 else "application/x-ndjson"
-        headers = {"Content-Type": kind, "Accept": "application/json"}
-        for prefix in ("OPENSEARCH", "ELASTICSEARCH"):
-            key, user, password = (os.environ.get(f"{prefix}_{part}") for part in ("API_KEY", "USERNAME", "PASSWORD"))
-            # the HTTP library's own error would show the header, and the key with it
-            if key and not (key.isascii() and key.isprintable()):
-                raise ConfigError(f"{prefix}_API_KEY holds characters that no key has, such as a line break")
-            if key or (user and password):
-                basic = b64encode(f"{user}:{password}".encode()).decode()
-                headers["Authorization"] = f"ApiKey {key}" if key else f"Basic {basic}"
-                break
+        headers = {"Content-Type": kind, "Accept": "application/json", **_credentials()}
         client, deadline = _client(os.getpid(), is_loopback(self.url)), time.monotonic() + self.timeout
-        address = f"{self.url.rstrip('/')}/{path}"
-        request = client.build_request(method, address, content=content, headers=headers, timeout=self.timeout)
+        how: dict[str, Any] = {"content": content, "headers": headers, "timeout": self.timeout}
         body = bytearray()
         try:
-            with contextlib.closing(client.send(request, stream=True)) as response:
+            with client.stream(method, f"{self.url.rstrip('/')}/{path}", **how) as response:
                 for part in response.iter_bytes():
                     body += part
                     if len(body) > _MAX_BYTES:
@@ -199,6 +170,18 @@ class OpenSearchIndex(EngineIndex):
         if not isinstance(found, dict):
             raise ToolError(_UNREADABLE)
         return found
+
+
+def _credentials() -> dict[str, str]:
+    for prefix in ("OPENSEARCH", "ELASTICSEARCH"):
+        key, user, password = (os.environ.get(f"{prefix}_{part}") for part in ("API_KEY", "USERNAME", "PASSWORD"))
+        # the HTTP library's own error would show the header, and the key with it
+        if key and not (key.isascii() and key.isprintable()):
+            raise ConfigError(f"{prefix}_API_KEY holds characters that no key has, such as a line break")
+        if key or (user and password):
+            basic = b64encode(f"{user}:{password}".encode()).decode()
+            return {"Authorization": f"ApiKey {key}" if key else f"Basic {basic}"}
+    return {}
 
 
 @lru_cache(maxsize=4)

@@ -51,12 +51,14 @@ class Passages:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def get(self, number: int) -> Evidence:
-        """The passage at `number` (from 0), its corpus id as `source`. Raises `DataError` where the file is damaged."""
+    def get(self, number: int, score: float | None = None) -> Evidence:
+        """The passage at `number` (from 0), its corpus id as `source`, with the score of a search to four digits.
+        Raises `DataError` where the file is damaged."""
         try:
-            return _PASSAGE.decode(self._lines[self.offsets[number] : self.offsets[number + 1]])
+            found = _PASSAGE.decode(self._lines[self.offsets[number] : self.offsets[number + 1]])
         except (msgspec.DecodeError, UnicodeError) as error:
             raise damaged(self.folder, f"passage {number}: {error}") from error
+        return found if score is None else msgspec.structs.replace(found, score=round(score, 4))
 
     def batches(self, start: int = 0, size: int = BATCH) -> Iterator[list[Evidence]]:
         """The passages from `start` on, `size` at a time."""
@@ -67,14 +69,8 @@ class Passages:
         return Passages, (self.folder,)
 
 
-def damaged(folder: Path, why: object) -> DataError:
-    """The error for an index whose files are not as they were written."""
-    return DataError(f"the index {folder} is damaged ({why}): build it again with --overwrite")
-
-
 def store(folder: Path, passages: Iterable[Evidence], progress: Progress = silent) -> None:
-    """Write the passages into `folder`, which is made when missing."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the passages into `folder`."""
     offsets = array("q", [0])
     rest = iter(passages)
     with (folder / LINES).open("wb") as file, progress(desc="reading", unit=" passages") as bar:
@@ -85,6 +81,11 @@ def store(folder: Path, passages: Iterable[Evidence], progress: Progress = silen
             bar.update(len(batch))
     # last, since this file says that all passages are there
     write_whole(folder / OFFSETS, offsets.tobytes())
+
+
+def damaged(folder: Path, why: object) -> DataError:
+    """The error for an index whose files are not as they were written."""
+    return DataError(f"the index {folder} is damaged ({why}): build it again with --overwrite")
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import httpx
 import msgspec
@@ -17,8 +17,8 @@ from ...errors import ConfigError, DataError, ToolError
 from ...trajectory import Evidence
 from ...wire.guard import is_loopback
 from ..untrusted import check_address
-from .embedder import Described, Embedder
-from .index import FIELDS, EngineIndex, document_of, passage_of, refusal
+from .dense import Described, Embedder
+from .engines import FIELDS, EngineIndex, document_of, passage_of, refusal
 
 _ENCODER, _MADE_OF = "encoder", "made_of"
 
@@ -59,26 +59,7 @@ class QdrantIndex(EngineIndex):
         self._remote = "://" in self.where
         self._connect()
         try:
-            there = self._call("collection_exists")
-            note = self._noted(_ENCODER) if there else None
-            made = None if note is None else msgspec.convert(note, Described)
-            # vectors of another encoder would be compared all the same, and find anything
-            if embedder is None:
-                if not there:
-                    raise ToolError(f"The search engine has no collection {collection!r}.")
-                if made is None:
-                    raise ConfigError(f"the collection {collection!r} does not say which encoder made it: give one")
-                embedder = Embedder.reopen(made)
-            elif made is not None:
-                embedder.check(made)
-            elif there:
-                size = getattr(self._call("get_collection").config.params.vectors, "size", None)
-                if size != embedder.dimension:
-                    raise ConfigError(
-                        f"the collection {collection!r} has vectors of {size} numbers, {embedder.model!r} gives "
-                        f"{embedder.dimension}: open it with the encoder that made it"
-                    )
-            self.embedder = embedder
+            self.embedder = self._checked(embedder)
         except BaseException:  # also Ctrl-C while a model loads: nobody else holds the connection yet
             self.close()
             raise
@@ -104,7 +85,7 @@ class QdrantIndex(EngineIndex):
     def close(self) -> None:
         self._close()
 
-    def __enter__(self) -> QdrantIndex:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,52 +104,48 @@ class QdrantIndex(EngineIndex):
             from qdrant_client import QdrantClient
         except ImportError as error:
             raise ConfigError("Qdrant needs its client: pip install 'faithful-search[qdrant]'") from error
+        how: dict[str, Any]
         if self._remote:
             check_address(self.where, "http://localhost:6333", "QDRANT_API_KEY")
-            self._client = QdrantClient(
-                url=self.where,
-                api_key=os.environ.get("QDRANT_API_KEY") or None,
-                timeout=math.ceil(self.timeout),  # it takes whole seconds
-                check_compatibility=False,  # would ask the server for its version on every start
+            how = {
+                "url": self.where,
+                "api_key": os.environ.get("QDRANT_API_KEY") or None,
+                "timeout": math.ceil(self.timeout),  # it takes whole seconds
+                "check_compatibility": False,  # would ask the server for its version on every start
                 # of the environment a server on this machine takes the trusted certificates, not the proxy
-                trust_env=not is_loopback(self.where),
-                verify=httpx.create_ssl_context(),
-            )
+                "trust_env": not is_loopback(self.where),
+                "verify": httpx.create_ssl_context(),
+            }
         else:
-            location: dict[str, Any] = {"location": self.where} if self.where == ":memory:" else {"path": self.where}
-            try:
-                self._client = QdrantClient(**location, force_disable_check_same_thread=True)
-            except RuntimeError as error:
-                told = f"the Qdrant folder {self.where} is in use elsewhere: close it there, or use a server"
-                raise ConfigError(told) from error
-            except (OSError, ValueError) as error:
-                raise DataError(f"cannot open the Qdrant folder {self.where}: {error}") from error
+            place = "location" if self.where == ":memory:" else "path"
+            how = {place: self.where, "force_disable_check_same_thread": True}
+        try:
+            self._client = QdrantClient(**how)
+        except RuntimeError as error:
+            told = f"the Qdrant folder {self.where} is in use elsewhere: close it there, or use a server"
+            raise ConfigError(told) from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"cannot open Qdrant at {self.where}: {error}") from error
         # at the interpreter's end the client's own attempt comes too late
         self._close = weakref.finalize(self, _closed, self._client, self._process)
 
-    def _call(self, verb: str, **arguments: Any) -> Any:
-        from qdrant_client.common.client_exceptions import QdrantException
-        from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+    def _checked(self, embedder: Embedder | None) -> Embedder:
+        """The encoder, unless the collection names another."""
+        made = self._noted(_ENCODER)
+        if embedder is None:
+            if not self._call("collection_exists"):
+                raise ToolError(f"The search engine has no collection {self.collection!r}.")
+            if made is None:
+                raise ConfigError(f"the collection {self.collection!r} does not say which encoder made it: give one")
+            return Embedder.reopen(msgspec.convert(made, Described))
+        if made is not None:
+            embedder.check(msgspec.convert(made, Described))
+        return embedder
 
-        if self._remote and os.getpid() != self._process:  # connections do not cross a fork
-            self._connect()
-        why = {404: f"no collection {self.collection!r}"}
-        try:
-            with self._lock:
-                return getattr(self._client, verb)(self.collection, **arguments)
-        except UnexpectedResponse as error:
-            status = error.status_code or 500
-            raise refusal(status, why.get(status, "no reason given")) from error
-        except ResponseHandlingException as error:
-            kind = type(error.source).__name__
-            raise ToolError(f"The search engine cannot be reached ({kind}).", passing=True) from error
-        except QdrantException as error:
-            raise refusal(429, "", getattr(error, "retry_after_s", None)) from error
-        except (ValueError, AssertionError) as error:
-            if type(error) is ValueError:  # the embedded engine's own; what cannot be read raises a kind of its own
-                status = 404 if "not found" in str(error) else 400
-                raise refusal(status, why.get(status, "no reason given")) from error
-            raise ToolError("The search engine's answer cannot be read.") from error
+    def _noted(self, what: str) -> Any:
+        """What the first passage carries besides itself."""
+        first = self._call("retrieve", ids=[0], with_payload=[what]) if self._call("collection_exists") else ()
+        return (first[0].payload or {}).get(what) if first else None
 
     def _prepare(self, made_of: Mapping[str, Any] | None) -> int:
         from qdrant_client.models import Distance, VectorParams
@@ -190,10 +167,29 @@ class QdrantIndex(EngineIndex):
         points = [PointStruct(id=number, vector=vector, payload=payload) for number, (vector, payload) in rows]
         self._call("upsert", points=points, wait=True)
 
-    def _noted(self, what: str) -> Any:
-        """What the first passage carries besides itself."""
-        first = self._call("retrieve", ids=[0], with_payload=[what]) if self._call("collection_exists") else ()
-        return (first[0].payload or {}).get(what) if first else None
+    def _call(self, verb: str, **arguments: Any) -> Any:
+        from qdrant_client.common.client_exceptions import QdrantException
+        from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+        if self._remote and os.getpid() != self._process:  # connections do not cross a fork
+            self._connect()
+        missing = f"no collection {self.collection!r}"
+        try:
+            with self._lock:
+                return getattr(self._client, verb)(self.collection, **arguments)
+        except UnexpectedResponse as error:
+            status = error.status_code or 500
+            raise refusal(status, missing if status == 404 else "no reason given") from error
+        except ResponseHandlingException as error:
+            kind = type(error.source).__name__
+            raise ToolError(f"The search engine cannot be reached ({kind}).", passing=True) from error
+        except QdrantException as error:
+            raise refusal(429, "", getattr(error, "retry_after_s", None)) from error
+        except (ValueError, AssertionError) as error:
+            if type(error) is not ValueError:  # what cannot be read raises a kind of its own
+                raise ToolError("The search engine's answer cannot be read.") from error
+            gone = "not found" in str(error)
+            raise refusal(404 if gone else 400, missing if gone else "no reason given") from error
 
 
 def _closed(client: Any, process: int) -> None:
