@@ -27,7 +27,7 @@ from faithful_search.tasks import read_rows
 from faithful_search.tools.retrieval.bm25 import BM25Index
 from faithful_search.tools.retrieval.dense import DenseIndex
 from faithful_search.tools.retrieval.index import HybridIndex, Index
-from faithful_search.tools.retrieval.index_folder import Dense, build_folder
+from faithful_search.tools.retrieval.index_folder import build_folder
 from faithful_search.tools.retrieval.passages import Passages
 from faithful_search.trajectory import Evidence
 
@@ -58,7 +58,7 @@ def measured(
     """Scores (questions x measures) of each way to search, and what the graph costs against the exact search."""
     questions = list(read_rows(data / "test.jsonl.gz"))
     corpus = drawn(list(read_rows(data / "corpus.jsonl.gz")), questions, sample)
-    how = Dense(model, hnsw=True)
+    how = {"model": model, "hnsw": True}
     build_folder(corpus, folder, kind="hybrid", dense=how, knobs={"dtype": dtype}, progress=tqdm.tqdm)
     passages = Passages(folder)
     bm25 = BM25Index(folder / "bm25", passages)

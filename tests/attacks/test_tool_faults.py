@@ -23,8 +23,7 @@ from faithful_search.rollout import Engine, Limits
 from faithful_search.serving.mcp import as_text
 from faithful_search.tasks import Task
 from faithful_search.tools import Cassette, Observation, Patience, Tool, Toolbox
-from faithful_search.tools.error_log import LONGEST
-from faithful_search.tools.outcome import EVIDENCE_LENGTH, LINE_LENGTH, MOST_PASSAGES
+from faithful_search.tools.outcome import EVIDENCE_LENGTH, LINE_LENGTH, LONGEST, MOST_PASSAGES
 from faithful_search.trajectory import Evidence, ToolCall, Trajectory
 from faithful_search.wire.cache import Cache
 

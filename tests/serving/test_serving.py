@@ -42,9 +42,10 @@ class Held(Shelf):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate = threading.Event()
+        self.gate, self.begun = threading.Event(), threading.Event()
 
     def search_batch(self, queries, top_k):
+        self.begun.set()
         assert self.gate.wait(30)
         return super().search_batch(queries, top_k)
 
@@ -224,11 +225,14 @@ def test_failures_of_the_index_are_answers(small, query, status, says):
 
 
 def test_a_query_that_is_refused_spoils_no_other_request():
-    shelf, queries = Held(), ["first", "a", "b", "broken", "c", "d"]
+    shelf = Held()
     with retrieving(shelf) as url, ThreadPoolExecutor(6) as pool:
-        answers = [pool.submit(post, url, queries=[query]) for query in queries]
+        answers = [pool.submit(post, url, queries=["first"])]
+        assert shelf.begun.wait(30)
+        answers += [pool.submit(post, url, queries=[query]) for query in ("a", "b", "broken", "c", "d")]
         while requests_at(url) < 6:
             time.sleep(0.01)
+        time.sleep(0.1)  # they are counted a moment before they wait
         shelf.gate.set()
         assert [answer.result().status_code for answer in answers] == [200, 200, 200, 502, 200, 200]
     assert any(len(queries) > 1 and "broken" in queries for queries, _ in shelf.batches)

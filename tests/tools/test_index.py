@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.tools.retrieval.index import HybridIndex
-from faithful_search.tools.retrieval.index_folder import Dense, build_folder, open_folder, open_index, read_manifest
+from faithful_search.tools.retrieval.index_folder import build_folder, open_folder, open_index, read_manifest
 from faithful_search.tools.words import words
 
 
@@ -330,7 +330,8 @@ def test_a_hybrid_index_by_the_command(tmp_path, monkeypatch):
     assert isinstance(index, HybridIndex) and len(index) == 30
     title = index.search("anything", 1)[0].title
     assert title in [item.title for item in index.search(title, 3)]
-    assert read_manifest(out).plan.dense == Dense(model, precision="float16")
+    settings = {"model": model, "revision": None, "hnsw": False, "precision": "float16"}
+    assert read_manifest(out).plan.dense == settings
     code, _, said = invoke("world", out, "--kind", "bm25", "--limit", 30)
     assert code == 1 and "made of something else (kind hybrid, dense" in said
     moved = (tmp_path / "model").rename(tmp_path / "elsewhere")
@@ -364,7 +365,10 @@ def test_wrong_usage(tmp_path):
         assert code == 2 and told in said
     code, _, said = invoke(tmp_path / "none.jsonl", tmp_path / "out")
     assert code == 1 and said.startswith("error: cannot read")
-    for wrong, told in (({"kind": "hybrid"}, "'hybrid' needs a model"), ({"dense": Dense("m")}, "'bm25' has no model")):
+    for wrong, told in (
+        ({"kind": "hybrid"}, "'hybrid' needs a model"),
+        ({"dense": {"model": "m"}}, "'bm25' has no model"),
+    ):
         with pytest.raises(ConfigError, match=told):
             build_folder("world", tmp_path / "out", **wrong)
     assert list(tmp_path.iterdir()) == []

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from faithful_search.errors import ConfigError, DataError, ToolError
 from faithful_search.tools import KnowledgeGraph, Toolbox
 from faithful_search.tools.base import Partial
+from faithful_search.tools.graphs.facts import Graph, read_triples
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.cache import Cache
 
@@ -44,6 +45,11 @@ def graph() -> KnowledgeGraph:
 
 def ask(graph: KnowledgeGraph, query: str) -> list[str]:
     return [item.text for item in asyncio.run(graph.knowledge_graph(query))]
+
+
+def about(*relations: str, subject: str = "Ann") -> list[dict[str, str]]:
+    """A fact about somebody for each relation, numbered."""
+    return [{"subject": subject, "relation": name, "object": f"F{n}"} for n, name in enumerate(relations)]
 
 
 def test_the_relation_asked_for_comes_first_then_the_order_given(graph):
@@ -115,12 +121,6 @@ def test_linking_takes_time_linear_in_the_query(graph):
     assert time.process_time() - start < 3
 
 
-def test_pickles(graph, turtle):
-    rdf = KnowledgeGraph.from_triples(turtle)
-    assert ask(pickle.loads(pickle.dumps(rdf)), "Land of the Free") == ask(rdf, "Land of the Free") != []
-    assert ask(pickle.loads(pickle.dumps(graph)), "Conakry") == ask(graph, "Conakry")
-
-
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
@@ -139,6 +139,22 @@ def test_unusable_triples_say_why(rows, told):
         KnowledgeGraph.from_triples(rows)
 
 
+def test_lists_have_all_values_of_a_relation_and_count_those_beyond_ten():
+    many = Graph(read_triples([*about(*["friend"] * 14), *about("boss")]), lists=True)
+    friends = "F0, F1, F2, F3, F4, F5, F6, F7, F8, F9 and 4 more"
+    assert ask(KnowledgeGraph(many), "Ann") == [f"Ann, friend: {friends}.", "Ann, boss: F0."]
+    assert len(ask(KnowledgeGraph(many.triples), "Ann")) == 3
+
+
+def test_of_an_entity_with_very_many_facts_so_many_at_most_are_looked_at():
+    rows = [{"subject": f"m{n}", "relation": "type", "object": "Human"} for n in range(3_000)]
+    rows.append({"subject": "Human", "relation": "latin", "object": "homo"})
+    found = ask(KnowledgeGraph(Graph(read_triples(rows), lists=True)), "latin Human")
+    assert found[0] == "Human, latin: homo." and found[1].endswith(" and 1990 more, type: Human.")
+
+
+# RDF
+
 TURTLE = """
 @prefix e: <http://graph.example/entity/> .
 @prefix p: <http://graph.example/property#> .
@@ -153,6 +169,10 @@ e:2 skos:prefLabel "Glooston" ; p:locatedIn e:1 .
 e:3 schema:name "Freedonian" . e:4 schema:name "Sylvanian" . e:5 rdfs:label "Sylvania"@en ; p:officialLanguage e:4 .
 e:6 rdfs:label "Freedonia" ; p:kind e:Old_Film .
 e:Rufus_Firefly p:leads e:1 . e:Ann%20Lee p:leads e:1 .
+<urn:x:1> rdfs:label "Farbe"@de, "Tint"@en-GB ; p:shade "Red" .
+<urn:x:2> rdfs:label "Maison"@fr, "House" ; p:shade "White" .
+<urn:x:3> rdfs:label "Baum"@de ; p:shade "Grün"@de .
+[] p:likes <urn:x:1> .
 """
 
 
@@ -163,12 +183,16 @@ def turtle(tmp_path):
     return path
 
 
-def test_turtle_one_line_for_a_relation_with_all_its_values(turtle):
-    graph = KnowledgeGraph.from_triples(turtle, top_k=20)
-    [best, *_] = asyncio.run(graph.knowledge_graph("official language of Sylvania"))
+@pytest.fixture
+def rdf(turtle) -> KnowledgeGraph:
+    return KnowledgeGraph.from_triples(turtle, top_k=20)
+
+
+def test_turtle_one_line_for_a_relation_with_all_its_values(rdf):
+    [best, *_] = asyncio.run(rdf.knowledge_graph("official language of Sylvania"))
     assert best.text == "Sylvania, official language: Sylvanian."
     assert (best.title, best.url, best.source) == ("Sylvania", "http://graph.example/entity/5", "5-officialLanguage")
-    assert set(ask(graph, "Land of the Free")) == {
+    assert set(ask(rdf, "Land of the Free")) == {
         "Rufus Firefly and Ann Lee, leads: Freedonia.",
         "Freedonia, area: 812.5.",
         "Freedonia, capital: Glooston.",
@@ -176,54 +200,30 @@ def test_turtle_one_line_for_a_relation_with_all_its_values(turtle):
         "Freedonia, official language: Freedonian and Sylvanian.",
         "Glooston, located in: Freedonia.",
     }
-    assert ask(graph, "capital of Freedonia")[0] == "Freedonia, capital: Glooston."
+    assert ask(rdf, "capital of Freedonia")[0] == "Freedonia, capital: Glooston."
 
 
-def test_namesakes_stay_apart(turtle):
-    graph = KnowledgeGraph.from_triples(turtle, top_k=20)
-    found = asyncio.run(graph.knowledge_graph("kind of Freedonia"))
-    assert set(graph.entities("Freedonia")) == {"http://graph.example/entity/1", "http://graph.example/entity/6"}
+def test_namesakes_stay_apart(rdf):
+    found = asyncio.run(rdf.knowledge_graph("kind of Freedonia"))
+    assert set(rdf.entities("Freedonia")) == {"http://graph.example/entity/1", "http://graph.example/entity/6"}
     assert (found[0].text, found[0].url) == ("Freedonia, kind: Old Film.", "http://graph.example/entity/6")
     assert all(item.url.endswith("/1") for item in found[1:]) and len(found) == 7
 
 
-def test_names_are_read_in_the_language_preferred_and_asked_for_in_any(turtle):
-    german = KnowledgeGraph.from_triples(turtle, top_k=20, languages=("de", "en"))
-    assert {"Fredonien, Hauptstadt: Glooston.", "Fredonien, motto: Mutig voran."} <= set(ask(german, "Fredonien"))
-    assert ask(KnowledgeGraph.from_triples(turtle), "Fredonien capital")[0] == "Freedonia, capital: Glooston."
-
-
-def test_regional_languages_nameless_subjects_and_iris_that_are_no_addresses(tmp_path):
-    path = tmp_path / "graph.ttl"
-    path.write_text("""
-@prefix p: <http://graph.example/property#> .
-@prefix rdfs: <http://www.w3.org/2000/01/rdf-schema#> .
-<urn:x:1> rdfs:label "Farbe"@de, "Tint"@en-GB ; p:shade "Red" .
-<urn:x:2> rdfs:label "Maison"@fr, "House" ; p:shade "White" .
-[] p:likes <urn:x:1> .
-""")
-    graph = KnowledgeGraph.from_triples(path)
-    [found] = asyncio.run(graph.knowledge_graph("Farbe"))
-    assert (found.text, found.url, found.source) == ("Tint, shade: Red.", "", "1-shade")
-    assert ask(graph, "Maison") == ["House, shade: White."]
-
-
-def test_what_has_no_label_is_called_by_its_iri_and_facts_of_rdf_may_come_one_at_a_time(turtle):
-    assert ask(KnowledgeGraph.from_triples(turtle), "ann lee") == ["Ann Lee, leads: Freedonia."]
-    graph = KnowledgeGraph.from_triples(turtle, join=False, top_k=2)
-    assert ask(graph, "Freedonia official language") == [
-        "The official language of Freedonia is Freedonian.",
-        "The official language of Freedonia is Sylvanian.",
-    ]
-
-
-def test_joined_triples():
-    rows = [{"subject": "Ann", "relation": "child", "object": name} for name in ("Bo", "Cy", "Di")]
-    assert ask(KnowledgeGraph.from_triples(rows, join=True), "Ann") == ["Ann, child: Bo, Cy and Di."]
-    assert len(ask(KnowledgeGraph.from_triples(rows), "Ann")) == 3
-    many = [{"subject": "Ann", "relation": "friend", "object": f"F{n}"} for n in range(14)]
-    [told] = ask(KnowledgeGraph.from_triples(many, join=True), "Ann")
-    assert told.endswith("F8, F9 and 4 more.")
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        ("Fredonien capital", "Freedonia, capital: Glooston."),  # asked for in any language, told in English
+        ("Farbe", "Tint, shade: Red."),  # a regional one is English, too
+        ("Maison", "House, shade: White."),  # none before another
+        ("Baum", "Baum, shade: Grün."),
+        ("ann lee", "Ann Lee, leads: Freedonia."),  # without a label by its IRI
+    ],
+)
+def test_languages_and_names(rdf, query, best):
+    assert ask(rdf, query)[0] == best
+    [tint] = asyncio.run(rdf.knowledge_graph("Farbe"))  # whom the nameless one likes nobody knows
+    assert (tint.url, tint.source) == ("", "1-shade")
 
 
 def test_other_syntaxes_packed_or_not(tmp_path):
@@ -263,96 +263,11 @@ def test_unreadable_rdf_says_which_file_and_line(tmp_path, name, content, told):
     assert str(path) in str(caught.value)
 
 
-def test_of_an_entity_with_very_many_facts_so_many_at_most_are_looked_at():
-    rows = [{"subject": f"m{n}", "relation": "type", "object": "Human"} for n in range(3_000)]
-    rows.append({"subject": "Human", "relation": "latin", "object": "homo"})
-    found = ask(KnowledgeGraph.from_triples(rows, join=True), "latin Human")
-    assert found[0] == "Human, latin: homo." and found[1].endswith(" and 1990 more, type: Human.")
-
-
 def test_a_literal_that_spells_an_entitys_address_is_not_that_entity(tmp_path):
     path = tmp_path / "g.nt"
     told = '<http://e.example/Ann> <http://e.example/page> "http://e.example/Bo" .\n'
     path.write_text(told + "<http://e.example/Bo> <http://e.example/age> <http://e.example/Seven> .\n")
     assert ask(KnowledgeGraph.from_triples(path), "Bo") == ["Bo, age: Seven."]
-
-
-class Writer:
-    """Says how much it was given; or fails, or has nothing to say."""
-
-    name = "writer"
-
-    def __init__(self, says: str | None) -> None:
-        self.says = says
-
-    async def condense(self, query, passages) -> str:
-        if self.says is None:
-            raise ToolError("no writer")
-        return self.says and f"{self.says} {len(passages)}"
-
-
-def test_a_condenser_writes_one_paragraph_for_each_entity(turtle):
-    graph = KnowledgeGraph.from_triples(turtle, condenser=Writer("Facts:"))
-    found = asyncio.run(graph.knowledge_graph("Sylvania and Freedonia"))
-    assert sorted((item.title, item.url[-1], item.text) for item in found) == [
-        ("Freedonia", "1", "Facts: 6"),
-        ("Freedonia", "6", "Facts: 1"),
-        ("Sylvania", "5", "Facts: 1"),
-    ]
-    rows = [{"subject": "Freedonia", "relation": f"part {n}", "object": str(n)} for n in range(40)]
-    assert ask(KnowledgeGraph.from_triples(rows, condenser=Writer("Facts:")), "Freedonia") == ["Facts: 30"]  # at most
-
-
-def test_where_a_condenser_fails_or_is_silent_the_facts_are_given(turtle):
-    for says in (None, ""):
-        graph = KnowledgeGraph.from_triples(turtle, condenser=Writer(says))
-        assert ask(graph, "capital of Sylvania") == ["Sylvania, official language: Sylvanian."]
-
-
-class Choosy(Writer):
-    """Has something to say of Sylvania alone, and fails for the other Freedonia."""
-
-    async def condense(self, query, passages) -> str:
-        if "Fredonia" in passages[0] or "city" in passages[0]:
-            raise ToolError("no writer")
-        return "Well." if "Sylvania" in passages[0] else ""
-
-
-def test_an_entity_of_which_nothing_is_said_makes_room_and_facts_come_after_paragraphs():
-    rows = [
-        {"subject": name, "relation": f"{kind} {n}", "object": str(n)}
-        for name, kind in (("Klopstokia", "part"), ("Freedonia", "city"), ("Sylvania", "part"))
-        for n in range(5)
-    ]
-    graph = KnowledgeGraph.from_triples(rows, condenser=Choosy(""), top_k=3)
-    found = asyncio.run(graph.knowledge_graph("Klopstokia Freedonia Sylvania"))
-    assert [item.text for item in found] == ["Well.", "Freedonia, city 0: 0.", "Freedonia, city 1: 1."]
-    assert isinstance(found, Partial)
-    whole = asyncio.run(graph.knowledge_graph("Klopstokia Sylvania"))
-    assert [item.text for item in whole] == ["Well."] and not isinstance(whole, Partial)
-
-
-def test_what_a_condenser_wrote_is_kept_by_facts_and_writer_and_not_what_it_failed_to(tmp_path, turtle):
-    def keys(path, **knobs):
-        return KnowledgeGraph.from_triples(path, condenser=Writer("Facts:"), **knobs).cache_key
-
-    other = tmp_path / "other.ttl"
-    other.write_text(Path(turtle).read_text() + "<urn:a> <urn:b> <urn:c> .\n")
-    sources = [turtle, other, ROWS]
-    found = [*map(keys, sources), keys(turtle, top_k=9), keys(turtle, languages=("de",))]
-    assert len(set(found)) == len(found) and keys(ROWS[1:]) not in found
-    assert [*map(keys, sources)] == found[: len(sources)]
-    assert KnowledgeGraph.from_triples(turtle).cache_key == ""
-    writer = Writer(None)
-    writer.name = "another"
-    assert KnowledgeGraph.from_triples(turtle, condenser=writer).cache_key not in found
-    graph = KnowledgeGraph.from_triples(turtle, condenser=writer)
-    with Toolbox([graph], cache=Cache(tmp_path / "cache.sqlite")) as box:
-        call = ToolCall("knowledge_graph", {"query": "Sylvania"})
-        texts = []
-        for writer.says in (None, "First:", "Second:"):
-            texts += [box.run_batch([call], [box.session()])[0].evidence[0].text]
-    assert texts == ["Sylvania, official language: Sylvanian.", "First: 1", "First: 1"]
 
 
 @settings(max_examples=50)
@@ -366,3 +281,73 @@ def test_any_literal_and_any_query(tmp_path_factory, value, query):
     graph = KnowledgeGraph.from_triples(path)
     asyncio.run(graph.knowledge_graph(query))
     assert ask(graph, "Ann") == [f"Ann, note: {' '.join(value.split())}."]
+
+
+# a condenser
+
+
+class Writer:
+    """Says how much it was given, nothing of Klopstokia; fails for cities, or always."""
+
+    def __init__(self, says: str | None, name: str = "writer") -> None:
+        self.says, self.name = says, name
+
+    async def condense(self, query, passages) -> str:
+        if self.says is None or "city" in passages[0]:
+            raise ToolError("no writer")
+        return "" if "Klopstokia" in passages[0] else self.says and f"{self.says} {len(passages)}"
+
+
+def test_a_condenser_writes_one_paragraph_for_each_entity(turtle):
+    graph = KnowledgeGraph.from_triples(turtle, condenser=Writer("Facts:"))
+    found = asyncio.run(graph.knowledge_graph("Sylvania and Freedonia"))
+    assert sorted((item.title, item.url[-1], item.text) for item in found) == [
+        ("Freedonia", "1", "Facts: 6"),
+        ("Freedonia", "6", "Facts: 1"),
+        ("Sylvania", "5", "Facts: 1"),
+    ]
+    rows = about(*(f"part {n}" for n in range(40)))
+    assert ask(KnowledgeGraph.from_triples(rows, condenser=Writer("Facts:")), "Ann") == ["Facts: 30"]  # at most
+
+
+def test_where_a_condenser_fails_or_is_silent_the_facts_are_given(turtle):
+    for says in (None, ""):
+        graph = KnowledgeGraph.from_triples(turtle, condenser=Writer(says))
+        assert ask(graph, "capital of Sylvania") == ["Sylvania, official language: Sylvanian."]
+
+
+def test_an_entity_of_which_nothing_is_said_makes_room_and_facts_come_after_paragraphs():
+    numbers = range(5)
+    rows = about(*(f"part {n}" for n in numbers), subject="Klopstokia")
+    rows += about(*(f"city {n}" for n in numbers), subject="Freedonia")
+    rows += about(*(f"part {n}" for n in numbers), subject="Sylvania")
+    graph = KnowledgeGraph.from_triples(rows, condenser=Writer("Well:"), top_k=3)
+    found = asyncio.run(graph.knowledge_graph("Klopstokia Freedonia Sylvania"))
+    assert [item.text for item in found] == ["Well: 5", "Freedonia, city 0: F0.", "Freedonia, city 1: F1."]
+    assert isinstance(found, Partial)
+    whole = asyncio.run(graph.knowledge_graph("Klopstokia Sylvania"))
+    assert [item.text for item in whole] == ["Well: 5"] and not isinstance(whole, Partial)
+
+
+def test_what_a_condenser_wrote_is_kept_by_facts_and_writer_and_not_what_it_failed_to(tmp_path, turtle):
+    other = tmp_path / "other.ttl"
+    other.write_text(Path(turtle).read_text() + "<urn:a> <urn:b> <urn:c> .\n")
+    knobs = [{}, {"top_k": 9}, {"condenser": Writer("", "another")}, {"condenser": None}]
+    keys = [
+        KnowledgeGraph.from_triples(source, **{"condenser": Writer("Facts:"), **more}).cache_key
+        for source, more in [*((turtle, more) for more in knobs), (other, {}), (ROWS, {}), (ROWS[1:], {}), (ROWS, {})]
+    ]
+    assert len(set(keys)) == len(keys) - 1 and keys[5] == keys[7] and keys[3] == ""
+    writer = Writer(None)
+    graph = KnowledgeGraph.from_triples(turtle, condenser=writer)
+    with Toolbox([graph], cache=Cache(tmp_path / "cache.sqlite")) as box:
+        call = ToolCall("knowledge_graph", {"query": "Sylvania"})
+        texts = []
+        for writer.says in (None, "First:", "Second:"):
+            texts += [box.run_batch([call], [box.session()])[0].evidence[0].text]
+    assert texts == ["Sylvania, official language: Sylvanian.", "First: 1", "First: 1"]
+
+
+def test_pickles(graph, rdf):
+    for each, query in ((rdf, "Land of the Free"), (graph, "Conakry")):
+        assert ask(pickle.loads(pickle.dumps(each)), query) == ask(each, query) != []

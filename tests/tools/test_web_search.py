@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from search_servers import KEY, Request, SearchServer, searxng, serper
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools import Toolbox, error_log
+from faithful_search.tools import Toolbox, outcome
 from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.web.providers import Provider, load, names, page
 from faithful_search.tools.web.providers.ddgs import Ddgs
@@ -31,7 +31,7 @@ QUICK = Http(timeout=2, patience=Patience(retries=1, first=0.01))
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setenv("SERPER_API_KEY", KEY)
-    error_log._tell_operator.cache_clear()
+    outcome._tell_operator.cache_clear()
 
 
 @pytest.fixture(scope="module", params=[serper, searxng], ids=["serper", "searxng"])

@@ -15,7 +15,6 @@ from .options import AT_LEAST_1, config, echo
 
 if TYPE_CHECKING:
     from ..tools.retrieval.corpus import BrokenRow
-    from ..tools.retrieval.index_folder import Dense
 
 _SHOWN = 5
 
@@ -86,11 +85,10 @@ def index(corpus: str, out: str, kind: str | None, model: str | None, overwrite:
     echo(f"serve it: faithful-search serve {out}")
 
 
-def _dense(kind: str | None, model: str | None, given: Mapping[str, Any]) -> Dense | None:
-    from ..tools.retrieval.index_folder import Dense
-
+def _dense(kind: str | None, model: str | None, given: Mapping[str, Any]) -> dict[str, Any] | None:
     if kind in ("dense", "hybrid") and model:
-        return Dense(model, given["revision"], given["hnsw"], "float16" if given["half"] else "float32")
+        precision = "float16" if given["half"] else "float32"
+        return {"model": model, "revision": given["revision"], "hnsw": given["hnsw"], "precision": precision}
     if kind in ("dense", "hybrid"):
         raise click.UsageError(f"--kind {kind} needs --model, the encoder: --model intfloat/e5-base-v2, for example")
     if model or given["revision"] or given["hnsw"] or given["half"]:

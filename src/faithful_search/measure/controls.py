@@ -104,7 +104,7 @@ class Closed(Toolbox):
         super().__init__(list(inner.tools.values()), **{**inner.settings, "cache": None})
 
     async def _run(self, lane: Lane, arguments: dict[str, Any]) -> Observation:
-        lane.meter.count()
+        lane.count(calls=1)
         return NO_RESULTS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ..errors import kind_of
-from ..tools.error_log import ErrorLog
+from ..tools.outcome import ErrorLog
 
 _errors = ErrorLog(logging.getLogger(__name__))
 

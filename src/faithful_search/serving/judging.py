@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import atexit
 import dataclasses
-import json
 import logging
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,13 +142,8 @@ class Judging(Service):
 def identity(judge: Judge) -> list[Any]:
     """What a verdict depends on besides the pair: the judge's kind, name and settings, and which weights it has."""
     known: Any = judge
-    plain = []
-    for item in dataclasses.fields(known) if dataclasses.is_dataclass(known) else ():
-        # what cannot be written into a key is left out: a model in memory is known by its weights below
-        with suppress(TypeError, ValueError):
-            setting = [item.name, getattr(known, item.name)]
-            if item.repr and json.dumps(setting, sort_keys=True):
-                plain.append(setting)
+    fields = dataclasses.fields(known) if dataclasses.is_dataclass(known) else ()
+    settings = {item.name: getattr(known, item.name) for item in fields if item.repr}
     # the weights: the revision on the Hub, or size and time of every file in the model's directory
     held = next((getattr(known, name) for name in ("generator", "encoder") if hasattr(known, name)), known)
     config = getattr(getattr(held, "model", None), "config", None)
@@ -159,4 +152,4 @@ def identity(judge: Judge) -> list[Any]:
     if place and Path(place).is_dir():
         files = sorted(path for path in Path(place).iterdir() if path.is_file())
         weights += [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-    return [type(judge).__name__, judge.name, plain, weights]
+    return [type(judge).__name__, judge.name, settings, weights]

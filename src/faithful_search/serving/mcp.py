@@ -24,24 +24,8 @@ SESSIONS = 1000  # that clients may hold at the same time; further ones are sent
 IDLE = 600.0  # seconds without a request after which a session ends; the next request is told to begin another
 # what a model could take for the beginning of a special token, or for an id of ours
 _FENCE = Fence(r"<\||\[[Ee][0-9]++\]")
-_EVIDENCE = {
-    "type": "object",
-    "properties": {
-        "evidence": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    **{key: {"type": "string"} for key in ("id", "title", "text", "source", "url")},
-                    "score": {"type": "number"},
-                },
-                "required": ["id", "text"],
-            },
-        },
-        "note": {"type": "string"},
-    },
-    "required": ["evidence"],
-}
+_, _KINDS = msgspec.json.schema_components([Observation])
+_RESULT = {**_KINDS["Observation"], "$defs": _KINDS}
 
 
 def mcp_server(toolbox: Toolbox) -> Server[Any]:
@@ -65,7 +49,7 @@ def mcp_server(toolbox: Toolbox) -> Server[Any]:
                     name=function["name"],
                     description=function.get("description", ""),
                     input_schema=function["parameters"],
-                    output_schema=_EVIDENCE,
+                    output_schema=_RESULT,
                     annotations=ToolAnnotations(read_only_hint=True),
                 )
                 for function in functions
@@ -74,8 +58,7 @@ def mcp_server(toolbox: Toolbox) -> Server[Any]:
 
     async def call_tool(context: Any, asked: CallToolRequestParams) -> CallToolResult:
         found = await toolbox.call(ToolCall(asked.name, asked.arguments or {}), session)
-        data: dict[str, Any] = {"evidence": [msgspec.to_builtins(item) for item in found.evidence]}
-        data |= {"note": found.note} if found.note else {}
+        data = {"evidence": [], **msgspec.to_builtins(found)}
         return CallToolResult(content=[TextContent(text=as_text(found))], structured_content=data, is_error=found.error)
 
     return Server("faithful-search", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)

@@ -20,7 +20,7 @@ _BACKLOG = 2048
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at that address, on which clients are refused until `serve`. Port 0 takes a free one.
+    """A socket at that address, at which clients wait for `serve`. Port 0 takes a free one.
 
     Raises `ConfigError` when the port is taken, the address is not of this machine, or the extra `serve` is missing.
     """
@@ -30,19 +30,12 @@ def bind(host: str, port: int) -> socket.socket:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"a server needs {error.name}: pip install 'faithful-search[serve]'") from error
-    bound = None
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-        # a server that was ended leaves its port reserved for a while
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except (OSError, UnicodeError, OverflowError) as error:
-        if bound is not None:
-            bound.close()
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot listen on {host}:{port}: {why}; is another server there?") from error
-    return bound
 
 
 def url_of(bound: socket.socket) -> str:
@@ -64,10 +57,7 @@ def serve(app: App, bound: socket.socket, drain: float = 10.0, ready: Callable[[
         app: what to serve.
         bound: from `bind`; closed at the end.
         drain: seconds.
-        ready: called as soon as clients can connect.
-
-    Raises:
-        ConfigError: when another server has begun to listen there since `bind`.
+        ready: called before the first client is answered.
     """
     server = server_of(app, drain)
 
@@ -76,11 +66,8 @@ def serve(app: App, bound: socket.socket, drain: float = 10.0, ready: Callable[[
 
     old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        bound.listen(_BACKLOG)  # from now on clients are queued, so that none told of it by `ready` is refused
         ready()
         server.run(sockets=[bound])  # it installs handlers of its own, and passes on to ours afterwards what came
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {url_of(bound)}: {error.strerror}") from error
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

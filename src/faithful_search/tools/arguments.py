@@ -9,11 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
-
 from ..errors import ConfigError
 from ..trajectory import Evidence
-from ..wire.cache import Cache, key_of
+from ..wire.cache import Cache
 from ..wire.guard import Guard
 from ..wire.http import AGENT, Http
 from ..wire.retry import Patience
@@ -30,7 +28,7 @@ from .retrieval.index_folder import read_manifest
 from .retrieval.passages import Passages
 from .toolbox import Toolbox
 from .web import providers
-from .web.readers import Fetch, Jina, Reader
+from .web.readers import Fetch, Jina
 from .web_search import WebSearch
 from .wikidata import Wikidata
 
@@ -98,16 +96,12 @@ class ToolArguments:
     @property
     def given_tools(self) -> list[str]:
         """The flags that give a tool."""
-        given = {name: getattr(self, name) != "none" for name in _SOURCES}
-        return [name for name, there in {**given, "negative_tool": self.negative_tool}.items() if there]
+        given = [name for name in _SOURCES if getattr(self, name) != "none"]
+        return [*given, "negative_tool"] if self.negative_tool else given
 
     def corpus_passages(self) -> Iterator[Evidence]:
-        """The passages of the corpus, one after the other.
-
-        Raises:
-            ConfigError: when the corpus is a server's, or there is none.
-            DataError: when it cannot be read.
-        """
+        """The passages of the corpus, one after the other. Raises `ConfigError` when the corpus is a server's, or there
+        is none, and `DataError` when it cannot be read."""
         if not self._corpus_is_here:
             raise ConfigError(f"the passages of the corpus {self.corpus!r} cannot be read from here; give the corpus")
         # an index holds its passages, so that the corpus it was made of may be gone
@@ -116,15 +110,12 @@ class ToolArguments:
         return passages(self.corpus)
 
     def corpus_digest(self) -> str | None:
-        """SHA-256 that changes with the corpus, or with the index of one; `None` for a server's, or none.
-
-        Raises:
-            DataError: when it cannot be read.
-        """
+        """SHA-256 that changes with the corpus, or with the index of one; `None` for a server's, or none. Raises
+        `DataError` when it cannot be read."""
         if not self._corpus_is_here:
             return None
         if is_index(self.corpus):
-            return key_of(plan=to_builtins(read_manifest(Path(self.corpus).expanduser()).plan))
+            return read_manifest(Path(self.corpus).expanduser()).plan.key
         return digest(self.corpus)
 
     @property
@@ -138,25 +129,20 @@ class ToolArguments:
         if (self.web_search == "searxng") != (self.searxng_url is not None):
             raise ConfigError("--web_search searxng and --searxng_url go together")
         if self.web_search != "none":
-            if self.web_search not in providers.names():
-                known = ", ".join(providers.names())
-                raise ConfigError(f"unknown web_search {self.web_search!r}; there are: {known}, none")
+            _check_known("web_search", self.web_search, providers.names())
             # the package behind ddgs brings its own client
             service: dict[str, Any] = {} if self.web_search == "ddgs" else {"http": self._http()}
             if self.searxng_url is not None:
                 service["url"] = self.searxng_url
             yield WebSearch(providers.load(self.web_search)(**service), **named("web_search"))
         if self.browse != "none":
+            _check_known("browse", self.browse, ["fetch", "jina"])
             # agents choose what is read: what is not public is refused here, also where another machine would fetch it
             guard = Guard(tuple(filter(None, (entry.strip() for entry in self.browse_allow.split(",")))))
-            readers: dict[str, Reader] = {
-                "fetch": Fetch(self._http(guard=guard)),
-                "jina": Jina(guard=guard, http=self._http()),
-            }
-            if self.browse not in readers:
-                raise ConfigError(f"unknown browse {self.browse!r}; there are: {', '.join(readers)}, none")
+            fetches = self.browse == "fetch"
+            reader = Fetch(self._http(guard=guard)) if fetches else Jina(guard=guard, http=self._http())
             how: dict[str, Any] = {"cache": self._cache, "condenser": condenser, **named("browse")}
-            yield Browse(readers[self.browse], timeout=_SHARE * self.tool_timeout, **how)
+            yield Browse(reader, timeout=_SHARE * self.tool_timeout, **how)
         if self.corpus != "none":
             yield open_search(self.corpus, http=self._http(), **named("local_search"))
         if self.triples == "wikidata":
@@ -183,3 +169,8 @@ class ToolArguments:
             return None
         age, size = self.tool_cache_days * 86_400.0, self.tool_cache_megabytes * 1_000_000
         return Cache(self.tool_cache, max_age=age, max_bytes=size)
+
+
+def _check_known(flag: str, value: str, known: list[str]) -> None:
+    if value not in known:
+        raise ConfigError(f"unknown {flag} {value!r}; there are: {', '.join(known)}, none")

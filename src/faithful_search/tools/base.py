@@ -1,16 +1,29 @@
-"""What a tool is: an object with one public async method, typed and documented for the policy."""
+"""What a tool is: an object with one public async method, typed and documented for the policy.
+
+The JSON schema of that method equals that of `transformers.utils.get_json_schema`, which cannot be used here because it
+imports torch.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any
+import re
+import types
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache, reduce
+from operator import or_
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
-from .schema import function_schema
+
+MOST = 5
+"""Entries of an argument that is a list."""
+_SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Examples?|Notes?):[ ]*$", re.MULTILINE)
+_ARGUMENT = re.compile(r"^    (\w+)(?: \(.*?\))?: *(.*(?:\n {5,}.*)*)", re.MULTILINE)
+_WHERE = re.compile(r" - at `\$\.?(.*)`$")
 
 
 class Observation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,14 +73,101 @@ def method_of(tool: Tool) -> Callable[..., Awaitable[list[Evidence]]]:
     # read from the class: a property of the instance might open a connection
     public = [key for key in dir(kind) if not key.startswith("_") and inspect.iscoroutinefunction(getattr(kind, key))]
     if tool.name in public or len(public) == 1:
-        method: Callable[..., Awaitable[list[Evidence]]] = getattr(
-            tool, tool.name if tool.name in public else public[0]
-        )
+        method: Callable[..., Awaitable[list[Evidence]]]
+        method = getattr(tool, tool.name if tool.name in public else public[0])
         return method
     found = f"it has {', '.join(public)}" if public else "it has no public async method"
     raise ConfigError(f"{kind.__name__}: a tool named {tool.name!r} needs `async def {tool.name}(self, …)`; {found}")
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """The JSON schema of the tool's method, under the tool's own name and description; see `function_schema`."""
-    return function_schema(method_of(tool), tool.name, getattr(tool, "description", ""))
+    """`{"type": "function", "function": {…}}`, as chat templates and OpenAI-compatible servers want it, with the tool's
+    own name and description. Raises `ConfigError` when an argument has no type or is not described under `Args:`."""
+    method: Any = method_of(tool)
+    about, *rest = _SECTION.split(inspect.getdoc(method) or "")
+    if not about.strip():
+        raise ConfigError(f"{method.__qualname__} needs a docstring: it is what the policy reads")
+    sections = dict(zip(rest[::2], rest[1::2], strict=True))
+    told = {argument: " ".join(text.split()) for argument, text in _ARGUMENT.findall(sections.get("Args", ""))}
+    properties: dict[str, Any] = {}
+    # the function can be hashed, whatever the method is bound to
+    kinds, required, _ = _arguments(getattr(method, "__func__", method))
+    for argument, kind in kinds.items():
+        if argument not in told:
+            raise ConfigError(f"{method.__qualname__}: describe {argument!r} under 'Args:' in its docstring")
+        properties[argument] = {**_type_schema(kind), "description": told[argument]}
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if required:
+        parameters["required"] = list(required)
+    description = getattr(tool, "description", "") or about.strip()
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": description, "parameters": parameters},
+    }
+
+
+def check_arguments(method: Callable[..., Any], arguments: Any) -> str:
+    """What is wrong with the arguments of a call, for the policy to read; empty when nothing is.
+
+    Example:
+        >>> async def search(self, query: str): ...
+        >>> check_arguments(search, {"query": 3})
+        "argument 'query': expected 'str', got 'int'"
+    """
+    _, required, struct = _arguments(getattr(method, "__func__", method))
+    try:
+        msgspec.convert(arguments, struct)
+    except msgspec.ValidationError as error:
+        # msgspec speaks of JSON objects and JSONPaths, which the policy has not seen
+        where = _WHERE.search(str(error))
+        text = _WHERE.sub("", str(error)).replace("Object missing required field", "missing required argument")
+        text = text.replace("Object contains unknown field", "unknown argument").replace("`", "'")
+        text = text[:1].lower() + text[1:]
+        return f"argument {where[1]!r}: {text}" if where and where[1] else text
+    # an argument without a default is what the call is about, so it must not be empty either
+    return next((f"argument {name!r} is empty" for name in required if _is_empty(arguments[name])), "")
+
+
+def one_or_several(name: str, one: str, several: Sequence[str] | None) -> list[str]:
+    """What was given as the argument `name` or `name_list`: each once, without white space around it. Raises
+    `ToolError` when neither or both are given, an entry is empty, or there are more than `MOST`.
+
+    Example:
+        >>> one_or_several("query", "", ["tea", " tea ", "milk"])
+        ['tea', 'milk']
+    """
+    if bool(one.strip()) == bool(several):
+        raise ToolError(f"Give either {name}, which must not be empty, or {name}_list, not both.")
+    given = list(dict.fromkeys(each.strip() for each in several or [one]))
+    if len(given) > MOST:
+        raise ToolError(f"{name}_list has {len(given)} entries; give at most {MOST}.")
+    if not all(given):
+        raise ToolError(f"An entry of {name}_list is empty.")
+    return given
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether it is a blank text, or a list of nothing else."""
+    return not value.strip() if isinstance(value, str) else isinstance(value, list) and all(map(_is_empty, value))
+
+
+@cache
+def _arguments(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], type[msgspec.Struct]]:
+    """The types of the arguments, which of them are required, and all of them as a struct."""
+    parameters = dict(inspect.signature(function).parameters)
+    parameters.pop("self", None)
+    hints = get_type_hints(function, include_extras=True)
+    if missing := [name for name in parameters if name not in hints]:
+        raise ConfigError(f"{function.__qualname__}: argument {missing[0]!r} has no type")
+    kinds = {name: hints[name] for name in parameters}
+    required = tuple(name for name, told in parameters.items() if told.default is told.empty)
+    fields: list[Any] = [(name, kind) if name in required else (name, kind, None) for name, kind in kinds.items()]
+    return kinds, required, msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
+
+
+def _type_schema(kind: Any) -> dict[str, Any]:
+    if get_origin(kind) in (Union, types.UnionType) and type(None) in get_args(kind):
+        rest = [part for part in get_args(kind) if part is not type(None)]
+        # chat templates know no unions
+        return {**_type_schema(reduce(or_, rest)), "nullable": True}
+    return msgspec.json.schema(kind)

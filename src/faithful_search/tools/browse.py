@@ -17,11 +17,10 @@ from ..errors import ConfigError, ToolError
 from ..text import shortened
 from ..trajectory import Evidence
 from ..wire.cache import Cache, key_of
-from .base import Partial, Tool
+from .base import MOST, Partial, Tool, one_or_several
 from .condenser import Condenser
 from .kept import kept
 from .retrieval.bm25 import rank
-from .schema import MOST, one_or_several
 from .web import pages
 from .web.markup import clean
 from .web.pages import Reading

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from ..trajectory import Evidence
 from .base import Tool
 from .condenser import Condenser, condensed
-from .graphs.facts import Graph, Labels, Triple, evidence_of, grouped, read_triples, sentence_of
+from .graphs.facts import Graph, Labels, Triple, joined, read_triples, sentence_of
 from .words import words
 
 _RDF = (".nt", ".ttl", ".nq", ".trig", ".n3", ".rdf", ".jsonld")
@@ -25,9 +25,7 @@ class KnowledgeGraph(Tool):
     in the graph's order.
 
     Args:
-        graph: the facts.
-        join: whether one piece of evidence holds all the values that a relation has for an entity; otherwise it is a
-            sentence for each fact.
+        graph: the facts; each is told as a sentence, those of RDF by relation with all its values.
         condenser: writes one paragraph about each entity from its facts; where it fails, the facts are given.
 
     Example:
@@ -43,12 +41,11 @@ class KnowledgeGraph(Tool):
         name: str = "knowledge_graph",
         top_k: int = 3,
         description: str = "",
-        join: bool = False,
         condenser: Condenser | None = None,
     ) -> None:
         self.graph = graph if isinstance(graph, Graph) else Graph(graph)
         self.name, self.top_k, self.description = name, top_k, description
-        self.join, self.condenser = join, condenser
+        self.condenser = condenser
         # without a condenser nothing is quicker than the graph itself
         self.cache_key = f"knowledge_graph {self.graph.digest()} {top_k} {condenser.name}" if condenser else ""
         labels = list(dict.fromkeys(self.graph.labels()))
@@ -57,36 +54,25 @@ class KnowledgeGraph(Tool):
 
     @classmethod
     def from_triples(
-        cls,
-        triples: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
-        *,
-        join: bool | None = None,
-        languages: Sequence[str] = ("en",),
-        **about: Any,
+        cls, triples: str | os.PathLike[str] | Iterable[Mapping[str, Any]], **about: Any
     ) -> KnowledgeGraph:
-        """Read a graph.
+        """Read a graph; `about` are the arguments of the class.
 
-        Args:
-            triples: rows `id`, `subject`, `relation`, `object`: `"world"`, a `.jsonl[.gz]` file, or the rows
-                themselves; or an RDF file, such as `.nt` or `.ttl.gz`.
-            join: see the class; by default only RDF is joined.
-            languages: of RDF labels, best first.
-            about: `name`, `top_k`, `description`, `condenser`; see the class.
-
-        Raises `DataError` for an unreadable or empty source, or a row or line that is wrong, naming it.
+        `triples` are rows `id`, `subject`, `relation`, `object`: `"world"`, a `.jsonl[.gz]` file, or the rows
+        themselves; or an RDF file, such as `.nt` or `.ttl.gz`. Raises `DataError` for an unreadable or empty source, or
+        a row or line that is wrong, naming it.
         """
         path = Path(triples) if isinstance(triples, (str, os.PathLike)) else None
         if path is None or not path.name.removesuffix(".gz").endswith(_RDF):
-            return cls(read_triples(triples), join=bool(join), **about)
+            return cls(read_triples(triples), **about)
         try:
             from .graphs.rdf import read_rdf
         except ImportError as error:
             raise ConfigError(f"{triples} needs pyoxigraph: pip install 'faithful-search[rdf]'") from error
-        # an ontology's relations are as often verbs as nouns, so that "the knows of Ann" would have to be avoided
-        return cls(read_rdf(path, languages), join=join is not False, **about)
+        return cls(read_rdf(path), **about)
 
     def __reduce__(self) -> tuple[type[KnowledgeGraph], tuple[Any, ...]]:
-        return type(self), (self.graph, self.name, self.top_k, self.description, self.join, self.condenser)
+        return type(self), (self.graph, self.name, self.top_k, self.description, self.condenser)
 
     async def knowledge_graph(self, query: str) -> list[Evidence]:
         """Look up facts about the entities named in the query in a knowledge graph.
@@ -99,10 +85,8 @@ class KnowledgeGraph(Tool):
         # a stable sort: of equals the graph's order
         ranked = sorted(facts, key=lambda fact: -len(asked.intersection(words(fact.triple.relation))))
         if self.condenser is not None:
-            return await condensed(self.condenser, query, [evidence_of(each) for each in grouped(ranked)], self.top_k)
-        if self.join:
-            return [evidence_of(each) for each in grouped(ranked)[: self.top_k]]
-        return [sentence_of(fact) for fact in ranked[: self.top_k]]
+            return await condensed(self.condenser, query, joined(ranked), self.top_k)
+        return joined(ranked)[: self.top_k] if self.graph.lists else [*map(sentence_of, ranked[: self.top_k])]
 
     def entities(self, query: str) -> list[str]:
         """What the query names, in its order: labels, or the IRIs of an RDF graph."""

@@ -19,8 +19,7 @@ from ..errors import ToolError
 from ..trajectory import Evidence
 from ..wire.retry import Breaker, Patience, cancelled, passing
 from .base import Tool, method_of
-from .error_log import ErrorLog
-from .outcome import Fault, evidence_of, failure_of
+from .outcome import ErrorLog, Fault, evidence_of, failure_of
 
 LATEST = 512
 """Of how many calls the durations are remembered."""
@@ -71,28 +70,6 @@ class ToolStats:
         return ToolStats(**counts, latest=self.latest[-counts["made"] :] if counts["made"] else ())
 
 
-class Meter:
-    """Counts one tool's calls. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock, self.stats = threading.Lock(), ToolStats()
-
-    def count(self, *, hit: bool = False, error: bool = False, refused: bool = False) -> None:
-        self._add(calls=1, hits=hit, errors=error, refused=refused)
-
-    def took(self, seconds: float, retries: int) -> None:
-        """One call reached the tool, took that long and was tried again that often."""
-        self._add(made=1, seconds=seconds, retries=retries, latest=(seconds,))
-
-    def _add(self, **more: Any) -> None:
-        with self._lock:
-            sums = {name: getattr(self.stats, name) + value for name, value in more.items()}
-            # of the latest alone: a run of days must not grow, and its first hour says nothing about now
-            if "latest" in sums:
-                sums["latest"] = sums["latest"][-LATEST:]
-            self.stats = replace(self.stats, **sums)
-
-
 class Refused(ToolError):
     """A call that was not made because the tool is out of order."""
 
@@ -110,14 +87,13 @@ class Slots:
 
 
 class Lane:
-    """Runs the calls of one tool.
+    """Runs the calls of one tool, and counts them in `stats`.
 
     A call's time-out covers its retries, and begins when it has its slot. A call that waits for a slot of a tool that
     does not answer others is refused: at once when the breaker opens, else when it has waited as long as a call may
-    take.
-
-    What the tool raises comes out as an error without its words, which go to the `ErrorLog`. On the main thread a
+    take. What the tool raises comes out as an error without its words, which go to the log. On the main thread a
     `KeyboardInterrupt` is the user's and is raised.
+
     `slots` are those of all tools together; `advice` is what a refused caller is told to do instead.
     """
 
@@ -126,10 +102,19 @@ class Lane:
     ) -> None:
         self.name, self.method, self.timeout = tool.name, method_of(tool), timeout
         self.cache_key: str = getattr(tool, "cache_key", "")  # tools need not be of our base class
-        self.meter = Meter()
+        self.stats = ToolStats()
         self._slots, self._patience, self._breaker, self._advice = slots, patience, breaker, advice
         self._last_late = -math.inf
-        self._errors = ErrorLog(_log)
+        self._errors, self._lock = ErrorLog(_log), threading.Lock()
+
+    def count(self, **more: Any) -> None:
+        """Add to the counts of `stats`."""
+        with self._lock:
+            sums = {name: getattr(self.stats, name) + value for name, value in more.items()}
+            # of the latest alone: a run of days must not grow, and its first hour says nothing about now
+            if "latest" in sums:
+                sums["latest"] = sums["latest"][-LATEST:]
+            self.stats = replace(self.stats, **sums)
 
     async def run(self, arguments: dict[str, Any]) -> list[Evidence]:
         """What the tool returns. Raises `Refused` when it is out of order, `ToolError` when it says so, is late, or
@@ -138,9 +123,9 @@ class Lane:
         came = time.monotonic()
         async with self._slots.here():
             self._refuse(self._breaker.refusal())
-            if self._last_late > came and time.monotonic() - came > self.timeout:
-                raise Refused(f"Error: {self.name} is busy with calls that do not end. {self._advice}", passing=True)
             start = time.monotonic()
+            if self._last_late > came and start - came > self.timeout:
+                raise Refused(f"Error: {self.name} is busy with calls that do not end. {self._advice}", passing=True)
             try:
                 found = await self._timed(arguments, start)
             except Exception as error:
@@ -162,14 +147,10 @@ class Lane:
             raise Refused(told, passing=True)
 
     async def _timed(self, arguments: dict[str, Any], start: float) -> list[Evidence]:
-        retries = 0
-
-        def retried() -> None:
-            nonlocal retries
-            retries += 1
-
-        deadline = start + self.timeout
-        task = asyncio.ensure_future(self._patience.persist(lambda: self._attempt(arguments), deadline, retried))
+        tries = self._patience.persist(
+            lambda: self._attempt(arguments), start + self.timeout, lambda: self.count(retries=1)
+        )
+        task = asyncio.ensure_future(tries)
         # no caller is left for what a tool raises after its time-out, and asyncio need not report it
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
@@ -178,7 +159,8 @@ class Lane:
         finally:
             done = task.done()
             task.cancel()
-            self.meter.took(time.monotonic() - start, retries)
+            seconds = time.monotonic() - start
+            self.count(made=1, seconds=seconds, latest=(seconds,))
         if not done:
             self._last_late = time.monotonic()
             raise self.late()

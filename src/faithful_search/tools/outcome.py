@@ -1,8 +1,13 @@
-"""What a tool returned or raised, before it is kept or shown: evidence checked and bounded, failures retold."""
+"""What a tool returned or raised, before it is kept, shown or logged: evidence checked and bounded, failures retold.
+
+The words of errors may hold keys and addresses. They go to the local log only, never to a policy or a report.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+from functools import cache
 from numbers import Real
 from typing import Any
 
@@ -11,8 +16,8 @@ import msgspec
 from ..errors import FaithfulSearchError, ToolError, kind_of
 from ..text import shortened, well_formed
 from ..trajectory import Evidence
+from ..wire.redact import redact
 from .base import Partial
-from .error_log import one_line
 
 EVIDENCE_LENGTH = 200_000
 """Characters that one call may return, titles and addresses included; where more was cut off, the last text says so."""
@@ -20,7 +25,11 @@ MOST_PASSAGES = 1_000
 """Passages that one call may return; the last text says that there were more."""
 LINE_LENGTH = 2_000
 """Characters of a title, a source or an address; a longer one ends in an ellipsis."""
+LONGEST = 500
+"""Characters of an error's words: a stack of HTML must fill neither a log nor a policy's context."""
 _CUT = f" [cut off here: a call returns at most {EVIDENCE_LENGTH:,} characters and {MOST_PASSAGES:,} passages]"
+_MOST_WORDS = 5
+_MOST_KINDS = 100
 
 
 class Fault(FaithfulSearchError):
@@ -62,6 +71,11 @@ def evidence_of(name: str, found: Any) -> list[Evidence]:
     return kept
 
 
+def _ended(item: Evidence, surplus: int) -> Evidence:
+    """The last passage without its last `surplus` characters, and with a word on what is missing."""
+    return msgspec.structs.replace(item, text=item.text[: max(0, len(item.text) - surplus)] + _CUT)
+
+
 def failure_of(name: str, error: BaseException) -> ToolError | Fault:
     """What to raise in place of what the tool `name` raised.
 
@@ -86,6 +100,58 @@ def failure_of(name: str, error: BaseException) -> ToolError | Fault:
         return Fault(told)
 
 
-def _ended(item: Evidence, surplus: int) -> Evidence:
-    """The last passage without its last `surplus` characters, and with a word on what is missing."""
-    return msgspec.structs.replace(item, text=item.text[: max(0, len(item.text) - surplus)] + _CUT)
+def unavailable(told: str, reason: str) -> ToolError:
+    """A failure that only the operator can mend, such as a key that a service refuses.
+
+    The policy reads no more than `told`; the log says `reason`, once. It is passing, because the operator may mend it:
+    so what a wrong key caused gets into no cache and no recording.
+    """
+    _tell_operator(reason)
+    return ToolError(told, passing=True, tried=True)
+
+
+@cache
+def _tell_operator(reason: str) -> None:
+    logging.getLogger(__name__).error("%s", reason)
+
+
+class ErrorLog:
+    """Logs what went wrong: as a warning the first time that an error is of its kind, later for debugging.
+
+    Example:
+        >>> errors = ErrorLog(logging.getLogger("tools"))
+        >>> errors.tell("web_search", KeyError("results"))
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._kinds: set[tuple[str, str]] = set()
+
+    def tell(self, what: str, error: BaseException) -> None:
+        """Log that `what` failed with this error."""
+        kind = kind_of(error)
+        # one warning for each kind: a service that is down for an hour must not fill the log
+        new = (what, kind) not in self._kinds and len(self._kinds) < _MOST_KINDS
+        if new:
+            self._kinds.add((what, kind))
+        level = logging.WARNING if new else logging.DEBUG
+        if self._log.isEnabledFor(level):
+            # the texts that it was made with; none of its code is run
+            texts = BaseException.args.__get__(error)[:_MOST_WORDS]  # type: ignore[attr-defined]
+            said = one_line(" ".join(text for text in texts if type(text) is str))
+            self._log.log(level, "%s failed: %s: %s", what, kind, said)
+
+
+def one_line(text: str) -> str:
+    """The beginning of a text without keys, on one line of at most `LONGEST` characters.
+
+    Example:
+        >>> one_line("no answer\\n from https://me:pass@host/")
+        'no answer from https://[secret]@host/'
+    """
+    most = 4 * LONGEST
+    begun = str.__getitem__(text, slice(most + 1))  # a plain one, even of a `str` with methods of its own
+    if len(begun) > most:
+        *whole, _ = begun.rsplit(None, 1)
+        begun = whole[0] if whole else ""  # half a key would not be recognised as one
+    return shortened(" ".join(well_formed(redact(begun)).split()), LONGEST)

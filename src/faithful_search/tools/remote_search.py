@@ -12,7 +12,7 @@ from ..trajectory import Evidence
 from ..wire.cache import key_of
 from ..wire.http import Http
 from .base import Tool
-from .error_log import unavailable
+from .outcome import unavailable
 from .retrieval.corpus import split_contents
 from .untrusted import check_address
 
@@ -52,11 +52,8 @@ class RemoteSearch(Tool):
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        parts = urlsplit(self.endpoint)
-        # the query may hold a key, and may name what is searched
-        asked = f"?{key_of(query=parts.query)[:16]}" if parts.query else ""
-        bare = urlunsplit(parts._replace(query="", fragment=""))
-        return f"remote_search {bare}{asked} {self.wire} top_k={self.top_k}"
+        # a hash, since the address may hold a key
+        return f"remote_search {key_of(url=self.endpoint)} {self.wire} top_k={self.top_k}"
 
     @property
     def endpoint(self) -> str:

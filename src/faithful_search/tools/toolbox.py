@@ -7,25 +7,24 @@ import difflib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence, ToolCall
 from ..wire.background import Background
 from ..wire.cache import Cache, key_of
 from ..wire.retry import Breaker, Patience
-from .base import NO_RESULTS, Observation, Tool, schema_of
+from .base import NO_RESULTS, Observation, Tool, check_arguments, schema_of
 from .cassette import Cassette
-from .error_log import LONGEST
 from .kept import kept, recent
 from .lane import Lane, Refused, Slots, ToolStats
-from .outcome import Fault, failure_of
-from .schema import check_arguments
+from .outcome import LONGEST, Fault, failure_of
 from .session import Session
 from .untrusted import line
 
 _GRACE = 1.0
 _NAME_LENGTH = 80
+_SETTINGS = ("timeout", "concurrency", "top_k", "patience", "failures", "cooldown", "cache", "cassette")
 
 
 class Toolbox:
@@ -84,9 +83,9 @@ class Toolbox:
         self.cache, self.cassette = cache, cassette
         self._start_fresh()
         replays = cassette is not None and cassette.mode == "replay"
-        for tool in self.tools.values():
+        for name, tool in self.tools.items():
             check = getattr(tool, "check", None)
-            if check is not None and not (replays and self._lanes[tool.name].cache_key):
+            if check is not None and not (replays and self._lanes[name].cache_key):
                 check()
 
     def _start_fresh(self) -> None:
@@ -107,8 +106,7 @@ class Toolbox:
     @property
     def settings(self) -> dict[str, Any]:
         """All arguments but the tools: `Toolbox(other_tools, **toolbox.settings)` is set as this one."""
-        named = ("timeout", "concurrency", "top_k", "patience", "failures", "cooldown", "cache", "cassette")
-        return {name: getattr(self, name) for name in named}
+        return {name: getattr(self, name) for name in _SETTINGS}
 
     @property
     def names(self) -> list[str]:
@@ -125,7 +123,7 @@ class Toolbox:
 
     def stats(self) -> dict[str, ToolStats]:
         """What was counted by tool since the toolbox was made."""
-        return {name: lane.meter.stats for name, lane in self._lanes.items()}
+        return {name: lane.stats for name, lane in self._lanes.items()}
 
     def describe_malformed(self, why: str, form: str = "") -> Observation:
         """The answer to a call that could not be read: what was wrong, the tools there are, and the form expected,
@@ -149,7 +147,7 @@ class Toolbox:
         """
         if len(calls) != len(sessions):
             raise ConfigError(f"{len(calls)} calls for {len(sessions)} sessions: give one session for each call")
-        found: list[Observation | None] = [None] * len(calls)
+        found: dict[int, Observation] = {}
 
         # each as it comes: a tool that blocks the loop must not take the others' results with it
         async def fill(place: int, call: ToolCall) -> None:
@@ -160,18 +158,12 @@ class Toolbox:
 
         with suppress(TimeoutError):
             self._background.run(fill_all(), patience=self.timeout + _GRACE)
-        answered = []
-        # of a copy: where the loop was blocked, it may go on and still fill the list
-        for call, item, session in zip(calls, list(found), sessions, strict=True):
-            if item is None:
-                lane = self._lanes.get(str(call.name)) if call else None
-                if lane is not None:
-                    lane.meter.count(error=True)
-                    item = _error(str(lane.late()))
-                else:
-                    item = self._unknown(call) if call else Observation()
-            answered.append(session.number(item))
-        return answered
+        # of a copy: where the loop was blocked, it may go on and still fill it
+        there = dict(found)
+        return [
+            session.number(there.get(place) or self._late(call))
+            for place, (call, session) in enumerate(zip(calls, sessions, strict=True))
+        ]
 
     def close(self) -> None:
         """Stop the background thread, and sort what was recorded; the next `run_batch` starts a new one."""
@@ -179,7 +171,7 @@ class Toolbox:
         if self.cassette is not None:
             self.cassette.close()
 
-    def __enter__(self) -> Toolbox:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -201,20 +193,20 @@ class Toolbox:
         if lane is None:
             return self._unknown(call)
         if wrong := check_arguments(lane.method, call.arguments):
-            lane.meter.count(error=True)
+            lane.count(calls=1, errors=1)
             return _error(f"Error: {lane.name}: {line(wrong, LONGEST)}. {self._usage[lane.name]}")
         # a hit in memory costs microseconds, a task some tens of them; a cassette comes before the cache
         if self.cache is not None and self.cassette is None and lane.cache_key and not session.closed:
             there = recent(self.cache, _result_key(lane, call.arguments))
             if there is not None:
-                lane.meter.count(hit=True)
+                lane.count(calls=1, hits=1)
                 return self._shown(there)
         task = asyncio.ensure_future(self._run(lane, call.arguments))
         with session.running(task):
             await asyncio.wait({task})
         if not task.cancelled():
             return task.result()
-        lane.meter.count()
+        lane.count(calls=1)
         return _error(f"{lane.name} was not asked: the episode has ended.")
 
     async def _run(self, lane: Lane, arguments: dict[str, Any]) -> Observation:
@@ -230,21 +222,28 @@ class Toolbox:
         if self.cache is not None and lane.cache_key:
             ask = partial(kept, self.cache, _result_key(lane, arguments), live, wait)
         try:
-            if not lane.cache_key:  # the tool is as good as its own record
-                found = await live()
-            elif self.cassette is not None:
+            # a tool without a key is as good as its own record
+            if self.cassette is not None and lane.cache_key:
                 found = await self.cassette.play(lane.name, arguments, ask, wait)
             else:
                 found = await ask()
         except Exception as error:
-            lane.meter.count(error=True, refused=isinstance(error, Refused))
+            lane.count(calls=1, errors=1, refused=isinstance(error, Refused))
             known = error if isinstance(error, (ToolError, Fault)) else failure_of(lane.name, error)
             return _error(line(str(known), LONGEST) or f"Error: {lane.name} failed.")
-        lane.meter.count(hit=not asked)
+        lane.count(calls=1, hits=not asked)
         return self._shown(found)
 
     def _shown(self, found: list[Evidence]) -> Observation:
         return Observation(evidence=tuple(found[: self.top_k])) if found else NO_RESULTS
+
+    def _late(self, call: ToolCall | None) -> Observation:
+        """For a call that has not returned."""
+        lane = self._lanes.get(str(call.name)) if call else None
+        if call is None or lane is None:
+            return Observation() if call is None else self._unknown(call)
+        lane.count(calls=1, errors=1)
+        return _error(str(lane.late()))
 
     def _unknown(self, call: ToolCall) -> Observation:
         name = line(str(call.name), _NAME_LENGTH)

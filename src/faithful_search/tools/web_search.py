@@ -14,8 +14,7 @@ from msgspec import Meta
 from ..errors import ConfigError, ToolError
 from ..text import well_formed
 from ..trajectory import Evidence
-from .base import Partial, Tool
-from .schema import MOST, one_or_several
+from .base import MOST, Partial, Tool, one_or_several
 from .web.providers import Provider
 from .web.providers.serper import Serper
 

@@ -55,6 +55,10 @@ class Fact(msgspec.Struct, frozen=True):
         return self.triple.object if self.incoming else self.triple.subject
 
     @property
+    def value(self) -> str:
+        return self.triple.subject if self.incoming else self.triple.object
+
+    @property
     def key(self) -> str:
         return self.triple.keys[self.incoming]
 
@@ -62,18 +66,18 @@ class Fact(msgspec.Struct, frozen=True):
 class Graph:
     """Triples by the entities that they are about; facts come in the order of the triples.
 
-    `names` are further names of entities, each with the entity's key. Raises `DataError` when there are no triples.
+    `names` are further names of entities, each with the entity's key; `lists` says whether all the values that a
+    relation has for an entity are told together. Raises `DataError` when there are no triples.
     """
 
-    def __init__(self, triples: Iterable[Triple], names: Iterable[tuple[str, str]] = ()) -> None:
-        self.triples, self.names = tuple(triples), tuple(names)
+    def __init__(self, triples: Iterable[Triple], names: Iterable[tuple[str, str]] = (), lists: bool = False) -> None:
+        self.triples, self.names, self.lists = tuple(triples), tuple(names), lists
         if not self.triples:
             raise DataError("the knowledge graph has no triples")
-        self._outgoing: dict[str, list[int]] = {}
-        self._incoming: dict[str, list[int]] = {}
+        self._facts: dict[str, tuple[list[int], list[int]]] = {}
         for place, triple in enumerate(self.triples):
-            for places, key in zip((self._outgoing, self._incoming), triple.keys, strict=True):
-                places.setdefault(key, []).append(place)
+            for incoming, key in enumerate(triple.keys):
+                self._facts.setdefault(key, ([], []))[incoming].append(place)
 
     def digest(self) -> str:
         """Tells these facts and names from others, for a cache's key."""
@@ -89,9 +93,9 @@ class Graph:
         """The facts that have one of the entities as subject or object, each once: of two entities for the first."""
         found: dict[int, bool] = {}
         for entity in entities:
-            for places, incoming in ((self._outgoing, False), (self._incoming, True)):
-                for place in islice(places.get(entity, ()), _MOST):
-                    found.setdefault(place, incoming)
+            for incoming, places in enumerate(self._facts.get(entity, ())):
+                for place in islice(places, _MOST):
+                    found.setdefault(place, bool(incoming))
         return [Fact(self.triples[place], found[place]) for place in sorted(found)]
 
 
@@ -135,29 +139,24 @@ class Labels:
         return list(dict.fromkeys(key for _, keys in sorted(kept) for key in keys))
 
 
-def grouped(facts: Iterable[Fact]) -> list[list[Fact]]:
-    """The facts of one entity by one relation in one direction together; groups and facts in the order given."""
+def joined(facts: Iterable[Fact]) -> list[Evidence]:
+    """Facts as evidence, all of an entity by one relation in one direction together; in the order given.
+
+    Example:
+        >>> cities = [Fact(Triple("t1", name, "country", "France"), incoming=True) for name in ("Lyon", "Nice")]
+        >>> [found.text for found in joined([Fact(Triple("t2", "Ann", "child", "Bo")), *cities])]
+        ['Ann, child: Bo.', 'Lyon and Nice, country: France.']
+    """
     groups: dict[tuple[str, str, bool], list[Fact]] = {}
     for fact in facts:
         groups.setdefault((fact.key, fact.triple.relation, fact.incoming), []).append(fact)
-    return list(groups.values())
-
-
-def evidence_of(facts: Sequence[Fact]) -> Evidence:
-    """A group of facts as one piece of evidence about their entity.
-
-    Example:
-        >>> evidence_of([Fact(Triple("t1", "Ann", "child", name)) for name in ("Bo", "Cy")]).text
-        'Ann, child: Bo and Cy.'
-        >>> cities = [Fact(Triple("t1", name, "country", "France"), incoming=True) for name in ("Lyon", "Nice")]
-        >>> evidence_of(cities).text
-        'Lyon and Nice, country: France.'
-    """
-    first = facts[0]
-    # two sources may state the same fact
-    values = list(dict.fromkeys(f.triple.subject if f.incoming else f.triple.object for f in facts))
-    one, other = ([first.entity], values) if not first.incoming else (values, [first.entity])
-    return _evidence(first, f"{listed(one)}, {first.triple.relation}: {listed(other)}.")
+    told = []
+    for first, *others in groups.values():
+        # two sources may state the same fact
+        sides = [first.entity], list(dict.fromkeys(fact.value for fact in (first, *others)))
+        subjects, objects = reversed(sides) if first.incoming else sides
+        told.append(_evidence(first, f"{listed(subjects)}, {first.triple.relation}: {listed(objects)}."))
+    return told
 
 
 def sentence_of(fact: Fact) -> Evidence:
@@ -171,7 +170,7 @@ def sentence_of(fact: Fact) -> Evidence:
     """
     told = fact.triple
     if told.relation.split()[-1] in _PREPOSITIONS:  # not "the capital of of Paris"
-        return evidence_of([fact])
+        return joined([fact])[0]
     return _evidence(fact, f"The {told.relation} of {told.subject} is {told.object}.")
 
 
@@ -195,15 +194,15 @@ def read_triples(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -
         path = world_file("triples.jsonl.gz") if str(source) == "world" else Path(source)
         source, where = read_rows(path), str(path)
     for number, row in enumerate(source, start=1):
+        place = f"{where}, row {number}"
         if not isinstance(row, Mapping):
-            kind = type(row).__name__
-            raise DataError(f"{where}, row {number}: expected an object with {', '.join(_PARTS)}; it is {kind}")
+            raise DataError(f"{place}: expected an object with {', '.join(_PARTS)}; it is {type(row).__name__}")
         if missing := [name for name in _PARTS if row.get(name) is None or not str(row[name]).strip()]:
             has = ", ".join(map(str, row)) or "nothing"
-            raise DataError(f"{where}, row {number}: no {' and no '.join(missing)}; it has: {has}")
+            raise DataError(f"{place}: no {' and no '.join(missing)}; it has: {has}")
         triple = Triple(str(row.get("id", number)), *(str(row[name]) for name in _PARTS))
         try:
             msgspec.json.encode(triple)
         except UnicodeEncodeError as error:
-            raise DataError(f"{where}, row {number}: not valid Unicode ({error.reason})") from error
+            raise DataError(f"{place}: not valid Unicode ({error.reason})") from error
         yield triple

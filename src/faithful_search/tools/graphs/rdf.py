@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -25,16 +24,13 @@ _NAMES = (
 )
 
 
-def read_rdf(path: Path, languages: Sequence[str] = ("en",)) -> Graph:
+def read_rdf(path: Path) -> Graph:
     """Read a file such as `graph.ttl` or `graph.nt.gz`.
 
-    A term is called by its rdfs:label, skos:prefLabel or schema:name in the first of `languages` that it has, else by
-    one without a language, else by any; without a label by the last part of its IRI. Labels of all languages, and
-    skos:altLabel, name it in a query. Blank nodes, which have no name, are left out; of a property's values in several
-    languages those in the best one are kept.
-
-    Raises:
-        DataError: naming the file, and the line where there is one, that cannot be read; or when there are no facts.
+    A term is called by its rdfs:label, skos:prefLabel or schema:name in English, else by one without a language, else
+    by any; without a label by the last part of its IRI. Labels of all languages, and skos:altLabel, name it in a query.
+    Blank nodes, which have no name, are left out; of a property's values in several languages those in the best one are
+    kept. Raises `DataError` naming the file, and the line, that cannot be read; or when there are no facts.
     """
     told: dict[tuple[NamedNode, NamedNode, Any], None] = {}
     names: dict[NamedNode, list[tuple[int, int, str]]] = {}  # of each entity: by which property, how foreign, the name
@@ -44,14 +40,13 @@ def read_rdf(path: Path, languages: Sequence[str] = ("en",)) -> Graph:
         # a blank node has no name by which a reader could know it again
         if not isinstance(subject, NamedNode) or not isinstance(value, (NamedNode, Literal)):
             continue
-        foreign = _foreign(value, languages)
         if predicate.value not in _NAMES:
             told[subject, predicate, value] = None
             if isinstance(value, Literal) and value.language:
-                best[subject, predicate] = min(foreign, best.get((subject, predicate), foreign))
+                best[subject, predicate] = min(_foreign(value), best.get((subject, predicate), 2))
         elif isinstance(value, Literal) and value.value.strip():
-            name = " ".join(value.value.split())
-            names.setdefault(subject, []).append((_NAMES.index(predicate.value), foreign, name))
+            called = (_NAMES.index(predicate.value), _foreign(value), _spaced(value.value))
+            names.setdefault(subject, []).append(called)
 
     def label(node: NamedNode) -> str:
         rank, _, name = min(names.get(node, ()), default=(len(_NAMES), 0, ""))
@@ -60,22 +55,22 @@ def read_rdf(path: Path, languages: Sequence[str] = ("en",)) -> Graph:
     triples = []
     for subject, predicate, value in told:
         if isinstance(value, Literal):
-            if value.language and _foreign(value, languages) > best[subject, predicate]:
+            if value.language and _foreign(value) > best[subject, predicate]:
                 continue
             # the quotation marks keep a literal from being taken for the entity of that name: no IRI has any
-            shown, key = " ".join(value.value.split()), f'"{value.value}"'
+            shown, key = _spaced(value.value), f'"{value.value}"'
         else:
             shown, key = label(value), value.value
         name = local_name(predicate.value)
         # `officialLanguage` is read as `official language`
-        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
-        relation = label(predicate) if predicate in names else spaced
-        triples.append(
-            Triple(f"{local_name(subject.value)}-{name}", label(subject), relation, shown, subject.value, key)
-        )
+        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
+        relation = label(predicate) if predicate in names else words
+        source = f"{local_name(subject.value)}-{name}"
+        triples.append(Triple(source, label(subject), relation, shown, subject.value, key))
     if not triples:
         raise DataError(f"{path}: no triples in it")
-    return Graph(triples, [(name, node.value) for node, found in names.items() for _, _, name in found])
+    # an ontology's relations are as often verbs as nouns, so that "the knows of Ann" would have to be avoided
+    return Graph(triples, [(name, node.value) for node, found in names.items() for _, _, name in found], lists=True)
 
 
 def local_name(iri: str) -> str:
@@ -86,15 +81,18 @@ def local_name(iri: str) -> str:
         ('Café Central', 'Nice')
     """
     last = re.split(r"[/#:]", iri.rstrip("/#:"))[-1]
-    return " ".join(unquote(last).replace("_", " ").split()) or iri
+    return _spaced(unquote(last).replace("_", " ")) or iri
 
 
-def _foreign(term: NamedNode | Literal, languages: Sequence[str]) -> int:
-    """How far a literal's language is from the one preferred most; text without a language comes after those named."""
-    if not isinstance(term, Literal) or not term.language:
-        return len(languages)
-    spoken = term.language.casefold().partition("-")[0]
-    return list(languages).index(spoken) if spoken in languages else len(languages) + 1
+def _spaced(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _foreign(text: Literal) -> int:
+    """How far a literal's language is from English; text without a language is in between."""
+    if not text.language:
+        return 1
+    return 0 if text.language.casefold().partition("-")[0] == "en" else 2
 
 
 def _parsed(path: Path) -> list[Any]:

@@ -4,13 +4,12 @@ from .bm25 import BM25Index
 from .dense import DenseIndex, Embedder
 from .engines import fill_engine, open_engine
 from .index import HybridIndex, Index
-from .index_folder import Dense, build_folder, open_folder, open_index
+from .index_folder import build_folder, open_folder, open_index
 from .opensearch import OpenSearchIndex
 from .qdrant import QdrantIndex
 
 __all__ = [
     "BM25Index",
-    "Dense",
     "DenseIndex",
     "Embedder",
     "HybridIndex",

@@ -31,7 +31,7 @@ from ...wire.cache import key_of
 from ...wire.files import lock
 from .bm25 import BM25Index
 from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
-from .dense import DenseIndex, Precision
+from .dense import DenseIndex
 from .index import HybridIndex, Index
 from .passages import OFFSETS, Passages, Progress, damaged, silent, store, write_whole
 
@@ -42,24 +42,15 @@ _QUICK = 1_000_000_000
 """Bytes of an index whose checksums are compared whenever it is opened: about a second."""
 
 
-class Dense(msgspec.Struct, frozen=True):
-    """What the vectors of an index are made by: the encoder's Hub id or directory and its revision on the Hub, whether
-    there is a graph for approximate search, and the precision of the vectors on disk."""
-
-    model: str
-    revision: str | None = None
-    hnsw: bool = False
-    precision: Precision = "float32"
-
-
 class Plan(msgspec.Struct, frozen=True):
-    """What an index is made of: two builds of the same plan give the same index. `digest` is the corpus's."""
+    """What an index is made of: two builds of the same plan give the same index. `digest` is the corpus's, `dense` what
+    `DenseIndex.build` is told of the encoder and its vectors: `model`, `revision`, `hnsw`, `precision`."""
 
     kind: Kind
     digest: str
     paragraph_characters: int | None = None
     limit: int | None = None
-    dense: Dense | None = None
+    dense: dict[str, Any] | None = None
 
     @property
     def key(self) -> str:
@@ -87,7 +78,7 @@ def build_folder(
     out: str | os.PathLike[str],
     *,
     kind: Kind = "bm25",
-    dense: Dense | None = None,
+    dense: Mapping[str, Any] | None = None,
     knobs: Mapping[str, Any] | None = None,
     paragraph_characters: int | None = None,
     limit: int | None = None,
@@ -99,7 +90,8 @@ def build_folder(
 
     Args:
         out: a new or empty folder; one with the very same index is left as it is.
-        kind, dense: `hybrid` is both, joined by their ranks; what makes the vectors is needed for it and for `dense`.
+        kind: `hybrid` is both, joined by their ranks.
+        dense: for `dense` and `hybrid`, see `Plan`.
         knobs: how the encoder runs, which does not change the result: `device`, `batch_size`.
         corpus, paragraph_characters, on_broken: see `corpus.passages`. What an earlier call
             had read is not read again, so `on_broken` does not hear of its rows.
@@ -115,7 +107,7 @@ def build_folder(
     target, corpus = Path(out).expanduser().absolute(), readable_twice(corpus)
     if (kind == "bm25") is not (dense is None):
         raise ConfigError(f"an index of kind {kind!r} {'has no' if dense else 'needs a'} model")
-    plan = Plan(kind, digest(corpus), paragraph_characters, limit, dense)
+    plan = Plan(kind, digest(corpus), paragraph_characters, limit, dict(dense) if dense else None)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         if not (target / MANIFEST).exists():
             raise ConfigError(f"{target} is there already and is no index: name another folder")
@@ -213,8 +205,11 @@ def _build(
     work = target.with_name(f"{target.name}.{plan.key[:12]}.building")
     try:
         with _alone(work, wait):
-            with suppress(ConfigError, DataError):  # another process may have built it meanwhile
-                return _finished(target, plan)
+            with suppress(ConfigError, DataError):
+                manifest = _finished(target, plan)  # another process may have built it meanwhile
+                with suppress(OSError):
+                    work.rmdir()
+                return manifest
             work.mkdir(exist_ok=True)  # whoever was waited for may have moved it into the index's place, since damaged
             try:
                 if not (work / OFFSETS).exists():
@@ -226,8 +221,7 @@ def _build(
             if plan.kind != "dense":
                 BM25Index.build(work / "bm25", found, progress=progress)
             if plan.dense is not None:
-                settings = msgspec.structs.asdict(plan.dense) | dict(knobs)
-                DenseIndex.build(work / "dense", found, progress=progress, **settings)
+                DenseIndex.build(work / "dense", found, progress=progress, **plan.dense, **knobs)
             manifest = _write_manifest(work, plan, called(corpus), len(found))
             # readers never see half an index; the old one goes only when the new one is complete
             aside: dict[str, Any] = {"prefix": f"{target.name}.old-", "dir": target.parent}

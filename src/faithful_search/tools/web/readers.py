@@ -11,7 +11,7 @@ from ...errors import ConfigError, ToolError
 from ...wire.endpoint import key_in
 from ...wire.guard import Guard
 from ...wire.http import Http
-from ..error_log import unavailable
+from ..outcome import unavailable
 from ..untrusted import check_address, section
 from .documents import READABLE
 

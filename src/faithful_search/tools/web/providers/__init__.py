@@ -13,7 +13,7 @@ from .... import registry
 from ....errors import ToolError
 from ....trajectory import Evidence
 from ....wire.http import Reply
-from ... import error_log
+from ... import outcome
 from ...untrusted import is_page, line
 
 _TITLE, _TEXT, _DATE = 300, 2_000, 40  # characters kept
@@ -82,4 +82,4 @@ async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) ->
 def unavailable(reason: str) -> ToolError:
     """A failure that only the operator can mend, who reads the reason; the policy reads a neutral text."""
     told = "The search service refuses to search; use another tool."
-    return error_log.unavailable(told, f"web search does not work: {reason}")
+    return outcome.unavailable(told, f"web search does not work: {reason}")
