@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import dialects, judges, rewards, tools
-    from .dialects import parse
-    from .dialects.detect import Detection, detect
+    from .dialects import Detection, detect, parse
     from .errors import FaithfulSearchError
     from .inference.base import Sampling
     from .inference.transformers import TransformersGenerator
@@ -50,8 +49,7 @@ __all__ = [
 ]  # fmt: skip
 _SUBPACKAGES = ("dialects", "judges", "rewards", "tools")
 _NAMES = {
-    "dialects": ("parse",),
-    "dialects.detect": ("Detection", "detect"),
+    "dialects": ("Detection", "detect", "parse"),
     "errors": ("FaithfulSearchError",),
     "measure.audit": ("Audit", "audit"),
     "measure.batches": ("BatchScorer",),

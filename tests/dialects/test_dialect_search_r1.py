@@ -13,7 +13,7 @@ from faithful_search.errors import ConfigError
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import Task
-from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.trajectory import Evidence, ToolCall, Trajectory
 
 D = load("search_r1")
 INFO = '\n\n<information>Doc 1(Title: "Seine") runs through Paris\nDoc 2(Title: "Loire") is long\n</information>\n\n'
@@ -150,7 +150,7 @@ def test_titles_and_texts_of_the_real_kind() -> None:
 
 
 def test_the_environments_line_after_an_invalid_turn_is_not_the_agents() -> None:
-    line = D.on_invalid(Step(think="hm"))
+    line = D.invalid
     assert line.startswith("\nMy previous action is invalid.") and line.endswith("Let me try again.\n")
     t = D.parse(f"<think>hm</think>{line}{BODY}")
     assert [s.think for s in t.steps] == ["hm", "plan", "so"] and t.steps[0].call is None

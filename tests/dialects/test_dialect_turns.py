@@ -16,15 +16,15 @@ PIECES = [
 
 
 def reader(text: str) -> TurnReader:
-    return TurnReader(text, 0, len(text), SearchR1())
+    return TurnReader(SearchR1(), text, 0, len(text))
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_turns_lie_one_behind_the_other_and_begin_as_one_turn_would(text: str) -> None:
-    turns = list(reader(text).turns())
+    turns = reader(text).read()
     spans = [turn["spans"]["step"] for turn in turns]
     assert spans[0][0] == 0 and all(a[1] <= b[0] for a, b in pairwise(spans))
-    one = reader(text).read()
+    (one,) = reader(text).read(alone=True)
     assert turns[0].get("call") == one.get("call")
     if len(turns) == 1:
         assert turns[0] == one
@@ -34,7 +34,7 @@ def test_turns_lie_one_behind_the_other_and_begin_as_one_turn_would(text: str) -
 
 def test_more_tags_than_any_agent_writes_are_not_read() -> None:
     text = "</think>" * (MOST_TAGS + 5) + "<answer>b</answer>"
-    step = reader(text).read()
+    (step,) = reader(text).read(alone=True)
     assert "answer" not in step and len(step["issues"]) == MOST_ISSUES
     last = reader("</think>" * MOST_TAGS).tags[-1]
     assert last == Tag(8 * MOST_TAGS - 8, 8 * MOST_TAGS, True, "think") and last.span == (last.start, last.end)

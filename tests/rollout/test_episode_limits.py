@@ -29,7 +29,7 @@ TASK = Task("q1", "Where?", ("Rome",))
 ROME = Evidence("It is in Rome.", "Place")
 SEARCH = "<think>a</think>\n<search>rome</search>"
 CLOSED = " Rome </answer>"
-INVALID = dialects.load("search_r1").on_invalid(dialects.load("search_r1").parse_turn("", first=True))
+INVALID = dialects.load("search_r1").invalid
 ANSWERING = [name for name in dialects.names() if dialects.load(name).answer_opening]
 WITHOUT_NOTE = ("search_r1", "research", "self_eval")
 

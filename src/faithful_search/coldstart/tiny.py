@@ -73,7 +73,7 @@ SCRIPTS = {
         ("think", "search", "information", "answer"),
         _DOCUMENT,
         ("unknown",),
-        phrases=(SearchR1().prompt("", ())[0]["content"], SearchR1().on_invalid(Step()) or "", *UNSAID),
+        phrases=(SearchR1().prompt("", ())[0]["content"], SearchR1.invalid or "", *UNSAID),
     ),
     "self_eval": Script(
         ("think", "search", "search_results", "answer", "trajectory"),

@@ -12,42 +12,30 @@
 Evidence is each search result and each page. The first answer of a turn counts, as that system's reward reads it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from ..trajectory import Evidence
-from .fence import Fence
+from .base import prompt_file
 from .passages import JSON_LIST, read_list, write_list
-from .tool_calls import FENCED, NAMES, ToolCalls
+from .tool_calls import NAMES, ToolCalls
 from .turns import Grammar
-
-# The wording is ours, not its checkpoints'.
-_SYSTEM = """Answer the question by research on the web. You work in turns: reason, then act.
-
-<think>your reasoning</think><tool_call>{"name": "tool's name", "arguments": {...}}</tool_call>
-What the tool found follows in a tool_response block. Once you know enough:
-<think>your reasoning</think><answer>the answer, as short as possible</answer>
-
-Tools, as JSON schemas, one a line:
-{tools}"""
 
 
 class DeepResearcher(ToolCalls):
     """The dialect of DeepResearcher."""
 
-    system = _SYSTEM
+    system = prompt_file("deep_researcher")
     grammar = Grammar(NAMES, "tool_call", "tool_response")
-    fence = Fence(FENCED + "|" + JSON_LIST)
+    forbidden = JSON_LIST
     signs: ClassVar[Mapping[str, float]] = {
         r'<tool_call>\s{0,9}\{"name":\s?"browse_webpage"': 4.0,
         r'<tool_call>\s{0,9}\{"name":\s?"web_search",\s?"arguments":\s?\{"query":\s?\[': 4.0,
         r'<tool_response>\s{0,9}\[\s{0,9}\{\s{0,9}"search_query":': 4.0,
     }
 
-    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str) -> tuple[list[Evidence], str]:
         return read_list(body, ("search_query", "url"))
 
-    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        return write_list(evidence, escape, "search_query", "web_page_info_list", "quick_summary")
+    def write_body(self, evidence: Sequence[Evidence]) -> str:
+        return write_list(evidence, "search_query", "web_page_info_list", "quick_summary")

@@ -4,12 +4,10 @@ The first character of everything forbidden becomes an entity: `&lt;` for `<`, e
 like such an entity gets one more `amp;` behind its `&`, so that `unescape(escape(x)) == x` for every string.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
 from ..errors import ConfigError
 
@@ -41,6 +39,11 @@ def one_line(title: str) -> str:
 def opening_line(text: str) -> str:
     """A fenced text that does not begin with a line break, reversibly: such a break would belong to its frame."""
     return f"&#10;{text[1:]}" if text.startswith("\n") else text
+
+
+def spelled(text: str) -> str:
+    """Every character as an entity."""
+    return "".join(map(_number, text))
 
 
 class Fold(Protocol):
@@ -83,9 +86,8 @@ class Fence:
     def __post_init__(self) -> None:
         for token in self.tokens:
             if _UNSAFE.fullmatch(token):
-                raise ConfigError(
-                    f"the token {token!r} cannot be fenced: it could be part of the entity that would replace it"
-                )
+                why = "it could be part of the entity that would replace it"
+                raise ConfigError(f"the token {token!r} cannot be fenced: {why}")
         pattern = _any_of(self.pattern, self.tokens)
         object.__setattr__(self, "_written", re.compile("|".join(filter(None, (pattern, _ENTITY)))))
         if (fold := self.fold) is not None:
@@ -93,6 +95,10 @@ class Fence:
             images = fenceable(fold(f">{token}").partition(">")[2] for token in self.tokens)
             read = _any_of(self.pattern, dict.fromkeys([*self.tokens, *images])) or "(?!)"
             object.__setattr__(self, "_read", re.compile(read, re.IGNORECASE if fold("A") == fold("a") else 0))
+
+    def with_tokens(self, tokens: Iterable[str]) -> Self:
+        """This fence, forbidding these literal strings too."""
+        return replace(self, tokens=tuple(dict.fromkeys([*self.tokens, *tokens])))
 
     def escape(self, text: str) -> str:
         """`text` without anything forbidden; ordinary text comes back as it is.
@@ -113,38 +119,18 @@ class Fence:
             shown = _joined(text, written)
         return spelled(text)
 
-    def whole(self, write: Callable[[Fence], str]) -> str:
-        """An observation that `write` makes with this fence.
+    def reads_as_written(self, text: str) -> bool:
+        """Whether the reader sees the markup that is written there, and no other."""
 
-        Where the reader sees markup in texts together with what stands around them, the texts are written as entities.
-        """
-        shown = write(self)
-        if self.fold is None or self._marks(shown) == self._marks(self.fold(shown)):
-            return shown
-        return write(_Spelling(self.pattern))
+        def markup(shown: str) -> list[str]:
+            return [match[0].casefold() for match in self._read.finditer(shown)]
 
-    def with_tokens(self, tokens: Iterable[str]) -> Fence:
-        """This fence, forbidding these literal strings too."""
-        return Fence(self.pattern, tuple(dict.fromkeys([*self.tokens, *tokens])), self.fold)
-
-    def with_fold(self, fold: Fold | None) -> Fence:
-        """This fence, for a reader that sees some texts otherwise."""
-        return Fence(self.pattern, self.tokens, fold)
-
-    def _marks(self, text: str) -> list[str]:
-        return [match[0].casefold() for match in self._read.finditer(text)]
+        return self.fold is None or markup(text) == markup(self.fold(text))
 
 
-class _Spelling(Fence):
-    """Leaves no character as it is."""
-
-    def escape(self, text: str) -> str:
-        return spelled(text)
-
-
-def spelled(text: str) -> str:
-    """Every character as an entity."""
-    return "".join(map(_number, text))
+def unescape(text: str) -> str:
+    """The text that `escape` was given, whatever the fence forbids; never raises."""
+    return _FENCED.sub(_character, text) if "&" in text else text
 
 
 def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
@@ -178,11 +164,6 @@ def _joined(text: str, written: Mapping[int, str]) -> str:
         parts += (text[done:place], written[place])
         done = place + 1
     return "".join([*parts, text[done:]])
-
-
-def unescape(text: str) -> str:
-    """The text that `escape` was given, whatever the fence forbids; never raises."""
-    return _FENCED.sub(_character, text) if "&" in text else text
 
 
 def _number(character: str) -> str:

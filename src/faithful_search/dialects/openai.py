@@ -21,19 +21,15 @@ of smolagents' searches; an object with `error` or `note`, or a list of nothing,
 of evidence.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from ..formats.blocks import first
 from ..trajectory import Evidence, Span
-from .passages import MOST_DOCUMENTS, read_json, read_printed, stretches, text_of, write_json
+from .passages import headed, read_json, read_printed, text_of, write_json
 from .tool_calls import BARE, MARKS, ToolCalls
 
-# The tools' schemas go to the server or the chat template, not into the text.
-_SYSTEM = "Answer the question. Use the tools to find evidence; once you know enough, reply with the answer alone."
 _LISTS = (
     *("results", "result", "search_results", "documents", "docs", "items", "data", "passages", "organic"),
     *("organic_results", "webPages", "value", "web", "hits", "sources", "chunks", "output"),
@@ -53,12 +49,15 @@ _LINKED = re.compile(r"^\[([^\n]*)\]\(([^\s()]*)\)\n", re.MULTILINE)
 class OpenAI(ToolCalls):
     """Chat messages with tool calls. A thought is optional: a missing one is not an issue."""
 
-    system = _SYSTEM
+    # The tools' schemas go to the server or the chat template, not into the text.
+    system = "Answer the question. Use the tools to find evidence; once you know enough, reply with the answer alone."
     stop = ("</tool_call>",)
     grammar = BARE
+    answer_opening = None
     thinks = False
     parallel = True
     prefilled = True
+    steers = re.compile("")  # whatever a user says is said by a user: responses have messages of their own
     marks = MARKS | {"answer": -3.0, "tool_call": 1.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"<\|structured_calls\|>": 6.0,
@@ -72,40 +71,34 @@ class OpenAI(ToolCalls):
         start, end = text.find("<answer>", *span), text.rfind("</answer>", *span)
         return (start + len("<answer>"), end) if span[0] <= start < end else span
 
-    def is_controller(self, text: str) -> bool:
-        """Whatever a user says is said by a user: responses have messages of their own."""
-        return True
-
     def write_answer(self, answer: str) -> str:
         return answer
 
-    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str) -> tuple[list[Evidence], str]:
         """Evidence from JSON or from plain text; nothing is a note of nothing."""
         if body.startswith("## Search Results"):
-            heads = list(islice(_LINKED.finditer(body), MOST_DOCUMENTS))
-            found = [Evidence(body[a.end() : end].strip(), a[1], url=a[2]) for a, end in stretches(heads, len(body))]
-            return (found, "") if found else ([], body)
+            results = headed(_LINKED.finditer(body), body)
+            found = [Evidence(text.strip(), head[1], url=head[2]) for head, text in results]
+            return found, "" if found else body
         if body.strip() in _NOTHING:
             return [], body
-        value = read_json(body) if body.lstrip().startswith(("[", "{")) else None
+        value = read_json(body)
         if value is None:
             value = read_printed(body)
-        if isinstance(value, dict) and not any(key in value for key in (*_LISTS, *_TEXTS)):
-            failure = next((value[key] for key in ("error", "note") if value.get(key) is not None), None)
-            if failure is not None:
-                return [], text_of(failure)
+        fields = value if isinstance(value, dict) else {}
+        failure = first(fields, ("error", "note"))
+        if failure is not None and not any(key in fields for key in (*_LISTS, *_TEXTS)):
+            return [], text_of(failure)
         found = _items(value)
-        if found or value == [] or (isinstance(value, dict) and _listed(value) == []):
-            return found, "" if found else body
-        return ([Evidence(text_of(body))], "") if body.strip() else ([], text_of(body))
+        if not found and (value == [] or _listed(fields) == []):
+            return [], body
+        return found or [Evidence(body)], ""
 
     def write_note(self, note: str) -> str:
         return write_json({"note": note})
 
-    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        keys = ("title", "text", "url")
-        items = ({key: escape(getattr(item, key)) for key in keys} for item in evidence)
-        return write_json([{key: text for key, text in item.items() if text or key != "url"} for item in items])
+    def write_body(self, evidence: Sequence[Evidence]) -> str:
+        return write_json([{"title": e.title, "text": e.text} | ({"url": e.url} if e.url else {}) for e in evidence])
 
 
 def _listed(value: Mapping[str, Any]) -> Any:
@@ -131,7 +124,7 @@ def _items(value: Any, depth: int = 0) -> list[Evidence]:
     for name in _INNER:
         if isinstance(value.get(name), dict):
             fields = {**value[name], **fields}
-    text = next((fields[key] for key in _TEXTS if fields.get(key) is not None), None)
+    text = first(fields, _TEXTS)
     title, url = (text_of(next((fields[key] for key in keys if fields.get(key)), None)) for keys in (_TITLES, _URLS))
     if text is None and not (title and url):
         return []

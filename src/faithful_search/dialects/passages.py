@@ -1,16 +1,14 @@
 """What several dialects write alike: passages as numbered lines or as lists in JSON, and answers in a box."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from ..trajectory import Evidence, Span
 from .fence import opening_line
-from .turns import ELLIPSES
 
 DOC_LINE = r'Doc [0-9]++(?: ?\(Title:|: ?"|:\n)'
 """How a passage in `Doc` lines begins; retrieved text must not contain it."""
@@ -33,44 +31,45 @@ _RESULTS = ("search_results", "web_page_info_list")
 _TEXTS = ("description", "quick_summary", "snippet")
 
 
-def stretches(heads: Sequence[re.Match[str]], end: int) -> list[tuple[re.Match[str], int]]:
-    """Each match with where the next one begins, the last with `end`."""
-    return list(zip(heads, [*(head.start() for head in heads[1:]), end], strict=False))
+def headed(heads: Iterable[re.Match[str]], text: str) -> list[tuple[re.Match[str], str]]:
+    """Each match with the text from its end to the next one, `MOST_DOCUMENTS` at most."""
+    found = list(islice(heads, MOST_DOCUMENTS))
+    ends = [*(head.start() for head in found[1:]), len(text)]
+    return [(head, text[head.end() : end]) for head, end in zip(found, ends, strict=False)]
 
 
 class DocLines:
-    """For dialects whose tool responses hold `Doc` lines, numbered from 1 in each: `Doc 1(Title: "Seine") text`."""
+    """For dialects whose tool responses hold `Doc` lines, numbered from 1 in each: `Doc 1(Title: "Seine") text`.
 
-    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
-        return read_docs(body, fenced)
+    Our own engine writes prose for a note only; in other texts it is a passage without a title.
+    """
 
-    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+    prose = True
+
+    def read_body(self, body: str) -> tuple[list[Evidence], str]:
+        found = read_docs(body)
+        return found, "" if found else body
+
+    def write_body(self, evidence: Sequence[Evidence]) -> str:
         lines = []
         for number, item in enumerate(evidence, start=1):
-            title = _NOT_IN_TITLE.sub(lambda found: f"&#{ord(found[0])};", escape(item.title))
-            lines.append(f'Doc {number}(Title: "{title}") {escape(item.text)}\n')
+            title = _NOT_IN_TITLE.sub(lambda found: f"&#{ord(found[0])};", item.title)
+            lines.append(f'Doc {number}(Title: "{title}") {item.text}\n')
         return "".join(lines)
 
     def write_note(self, note: str) -> str:
         return opening_line(note)
 
 
-def read_docs(body: str, fenced: bool) -> tuple[list[Evidence], str]:
-    """The passages of a response in `Doc` lines, or its note.
-
-    Also read are `Doc 1: "Seine"` with the text behind a line break (or a backslash and n), and a title on a line of
-    its own, in quotes or not. Prose is one passage without a title, unless our own engine wrote it (`fenced`): that
-    writes prose for a note only.
+def read_docs(body: str) -> list[Evidence]:
+    """The passages of a response in `Doc` lines; also of `Doc 1: "Seine"` or `Doc 1:` with title and text on lines.
 
     Example:
-        >>> (seine,), note = read_docs('Doc 1(Title: "Seine") runs through Paris\\n', fenced=False)
-        >>> seine.title, seine.text, note
-        ('Seine', 'runs through Paris', '')
+        >>> (seine,) = read_docs('Doc 1(Title: "Seine") runs through Paris\\n')
+        >>> seine.title, seine.text
+        ('Seine', 'runs through Paris')
     """
     _, *pieces = _DOC.split(body, MOST_DOCUMENTS)
-    if not pieces:
-        prose = body.strip()
-        return ([], body) if fenced or not prose or prose in ELLIPSES else ([Evidence(prose)], "")
     found = []
     for colon, text in zip(pieces[::2], pieces[1::2], strict=True):
         quoted = text.startswith('"')  # the quotes are the format's, not the title's
@@ -82,16 +81,19 @@ def read_docs(body: str, fenced: bool) -> tuple[list[Evidence], str]:
             title, _, text = text[quoted:].partition('")' if quoted else ")")
             text = text.removeprefix(" ")
         found.append(Evidence(text.removesuffix("\n"), title))
-    return found, ""
+    return found
 
 
 def read_json(text: str) -> Any:
-    """The JSON value in `text`, bare line breaks in its strings allowed; `None` for anything else."""
+    """The object or list of JSON in `text`, bare line breaks in its strings allowed; `None` for anything else."""
+    text = text.strip()
+    if not text.startswith(("[", "{")):
+        return None
     try:
-        value, end = _LENIENT.raw_decode(text.lstrip())
+        value, end = _LENIENT.raw_decode(text)
     except (ValueError, RecursionError):
         return None
-    return value if not text.lstrip()[end:].strip() else None
+    return value if end == len(text) else None
 
 
 def read_printed(text: str) -> Any:
@@ -123,11 +125,8 @@ def text_of(value: Any) -> str:
 
 
 def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:
-    """Evidence and note of `[{key: …, …}, …]`, searches and pages; a body of another shape is a note.
-
-    A failure in the list is the note.
-    """
-    value: Any = read_json(body) if body.lstrip().startswith(("[", "{")) else None
+    """Evidence of `[{key: …, …}, …]`, searches and pages, and failures as note; a body of another shape is a note."""
+    value = read_json(body)
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, dict) and any(key in item for key in keys) for item in items):
         return [], body
@@ -137,10 +136,9 @@ def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:
     return evidence, note or ("" if evidence else body)
 
 
-def write_list(evidence: Sequence[Evidence], escape: Callable[[str], str], key: str, results: str, text: str) -> str:
+def write_list(evidence: Sequence[Evidence], key: str, results: str, text: str) -> str:
     """One search's results."""
-    found = [{"url": escape(item.url), "title": escape(item.title), text: escape(item.text)} for item in evidence]
-    return write_json([{key: "", results: found}])
+    return write_json([{key: "", results: [{"url": e.url, "title": e.title, text: e.text} for e in evidence]}])
 
 
 def _listed(item: Mapping[str, Any]) -> list[Evidence]:

@@ -19,34 +19,19 @@ failures are notes. Lines of the controller between turns (`##The verification m
 without a role before them.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import ClassVar
 
 from ..trajectory import Evidence, Issue, Step
-from .fence import Fence, tags
+from .base import prompt_file
+from .fence import tags
 from .passages import JSON_LIST, read_list, write_json, write_list
 from .segments import Segment
-from .tool_calls import FENCED, MARKS, PLACES, ToolCalls
+from .tool_calls import MARKS, PLACES, ToolCalls
 from .turns import Fields, skip
 
-# The wording is ours, not its checkpoint's.
-_SYSTEM = """You answer questions by research on the web, in turns. There are two modes.
-
-The research mode begins with "##The research mode starts##". A turn is either a thought and one call,
-<think>your reasoning</think><tool_call>{"name": "tool's name", "arguments": {...}}</tool_call>
-or a thought and the answer:
-<think>your reasoning</think><answer>the answer</answer>
-The verification mode begins with "##The verification mode starts##". You check the answer you gave against the
-question and what the tools returned:
-<verification>your check</verification><verification_result>CORRECT or INCORRECT</verification_result>
-After INCORRECT you do more research.
-
-Tools, as JSON schemas, one a line:
-{tools}"""
 _OPEN = "<verification>"
 _ANSWERED = "You have provided an answer. ##The verification mode starts##."
 _INCORRECT = (
@@ -63,22 +48,18 @@ _LINE = re.compile(
 _BREAK = re.compile(PLACES + r"|<verification>|</verification_result>", re.IGNORECASE)
 _CHECK = re.compile(r"<verification>(.*?)(?:(</verification>)|\Z)", re.DOTALL | re.IGNORECASE)
 _RESULT = re.compile(r"<verification_result>([^<]{0,200})</verification_result>", re.IGNORECASE)
-_CONTROLLER = re.compile(
-    r"##The (?:research|verification) mode starts##|\AYou are in the (?:research|verification) mode but "
-)
 
 
 class Pokee(ToolCalls):
     """The dialect of PokeeResearch-7B."""
 
-    system = _SYSTEM
+    system = prompt_file("pokee")
     ask = "{question} ##The research mode starts##"
     stop = ("</tool_call>", "</answer>", "</verification_result>")
     tool_names: ClassVar[Mapping[str, str]] = {"browse": "web_read"}
     verifies = True
-    fence = Fence(
-        rf"{FENCED}|{tags('verification', 'verification_result')}|{JSON_LIST}"
-        r"|The (?:research|verification) mode starts##"
+    forbidden = (
+        rf"{tags('verification', 'verification_result')}|{JSON_LIST}|The (?:research|verification) mode starts##"
     )
     marks = MARKS | {"verification": 3.0, "verification_result": 4.0}
     signs: ClassVar[Mapping[str, float]] = {
@@ -89,25 +70,23 @@ class Pokee(ToolCalls):
     }
     asked = re.compile(r"\A(.*?)(?:##The research mode starts##\s*+)?+\Z", re.DOTALL)
     places = _BREAK
+    steers = re.compile(
+        r"##The (?:research|verification) mode starts##|\AYou are in the (?:research|verification) mode but "
+    )
 
-    def is_controller(self, text: str) -> bool:
-        return _CONTROLLER.search(text) is not None
-
-    def split(self, text: str, start: int, end: int, fenced: bool) -> Iterator[Segment]:
+    def split(self, text: str, start: int, end: int) -> Iterator[Segment]:
         """As the family; the controller's lines also end a turn where no role stands before them."""
-        for segment in super().split(text, start, end, fenced):
+        for segment in super().split(text, start, end):
             if segment.who != "agent":
                 yield segment
                 continue
             begin, until = segment.span
-            for line in _LINE.finditer(text, begin, until):
-                begin = skip(text, begin, line.start())
-                if begin < line.start():
-                    yield Segment("agent", text, (begin, line.start()))
-                begin = line.end()
-            begin = skip(text, begin, until)
-            if begin < until:
-                yield Segment("agent", text, (begin, until))
+            lines = [line.span() for line in _LINE.finditer(text, begin, until)]
+            for stop, behind in (*lines, (until, until)):
+                begin = skip(text, begin, stop)
+                if begin < stop:
+                    yield Segment("agent", begin, stop)
+                begin = behind
 
     def controller(self, steps: Sequence[Step], verify: bool = False) -> str | None:
         """The next mode: verification after an answer, research after one found incorrect; again what was missed.
@@ -135,19 +114,17 @@ class Pokee(ToolCalls):
             return at if at > start and text[max(start, at - 200) : at].rstrip().endswith(">") else None
         return super().ends_at(text, start, place)
 
-    def read_plain(self, text: str, start: int, end: int, first: bool) -> Fields | None:
+    def read_turns(self, text: str, start: int, end: int, first: bool, alone: bool = False) -> list[Fields]:
         """Also a verification, whatever it says."""
         result = _RESULT.search(text, start, end)
         begins = text[start : start + len(_OPEN)].lower() == _OPEN
         check = _CHECK.search(text, start, end) if result or begins else None
-        check = check if check and check[2] else None
-        if result is None and check is None:
-            return super().read_plain(text, start, end, first)
-        spans = {"step": (start, start + len(text[start:end].rstrip()))}
-        fields: Fields = {"spans": spans}
+        if result is None and (check is None or not check[2]):
+            return super().read_turns(text, start, end, first, alone)
+        fields: Fields = {"spans": {"step": (start, start + len(text[start:end].rstrip()))}}
         issues: list[Issue] = []
-        if check is not None:
-            fields["think"], spans["think"] = check[1], check.span(1)
+        if check and check[2]:
+            fields["think"], fields["spans"]["think"] = check[1], check.span(1)
         else:
             issues.append(Issue("think_missing", "a verification result without a verification"))
         said = result[1].strip().upper() if result else ""
@@ -156,7 +133,7 @@ class Pokee(ToolCalls):
         else:
             why = f"the verification says {said[:40]!r}, not CORRECT or INCORRECT"
             issues.append(Issue("verification_invalid", why))
-        return {**fields, "issues": tuple(issues)}
+        return [{**fields, "issues": tuple(issues)}]
 
     def conclude(self, steps: Sequence[Fields]) -> tuple[str | None, str | None]:
         """The last answer, answered for good unless the agent found it incorrect and stopped."""
@@ -170,16 +147,16 @@ class Pokee(ToolCalls):
         result = "CORRECT" if step.verified else "INCORRECT"
         return f"<verification>{step.think or ''}</verification><verification_result>{result}</verification_result>"
 
-    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str) -> tuple[list[Evidence], str]:
         return read_list(body, ("query", "url"))
 
-    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+    def write_body(self, evidence: Sequence[Evidence]) -> str:
         """The results of one search and the pages read, which have an address and no title."""
         written: list[str] = []
         for is_page, items in groupby(evidence, lambda item: bool(item.url and item.text and not item.title)):
             if is_page:
-                pages = [{"url": escape(item.url), "information": escape(item.text)} for item in items]
-                written.append(write_json([{**page, "nested_urls": []} for page in pages]))
+                pages = [{"url": item.url, "information": item.text, "nested_urls": []} for item in items]
+                written.append(write_json(pages))
             else:
-                written.append(write_list(list(items), escape, "query", "search_results", "description"))
+                written.append(write_list(list(items), "query", "search_results", "description"))
         return f"[{', '.join(part[1:-1] for part in written)}]"

@@ -14,33 +14,20 @@ thought</think>
 ```
 
 The opening `<think>` ends the prompt, so the agent's text seldom has it; what stands before a query is that turn's
-thought. The thought is closed once, before the answer. Kinds of issues are those of `search_r1`; `think_unclosed` here
-means an answer without `</think>` before it.
+thought. The thought is closed once, before the answer.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from ..trajectory import Evidence, Span, Step
-from .base import Dialect
-from .fence import Fence, one_line, tags
+from .base import Dialect, prompt_file
+from .fence import one_line
 from .passages import MOST_DOCUMENTS
-from .tagged import Tagged, query
+from .tagged import Tagged
 from .turns import Grammar, Tag, TurnReader, skip
 
-_SYSTEM = """You are a helpful assistant.
-Given a question, you should answer it by first thinking about the reasoning process in the mind and then providing \
-the final answer.
-The output format of reasoning process and final answer are enclosed within <think> </think> and <answer> </answer> \
-tags, respectively, i.e., "<think> reasoning process here </think>\n\n<answer> final answer here </answer>".
-During the thinking process, **you can perform searching for uncertain knowledge** if necessary with the format of \
-"<|begin_of_query|> search query (only list keywords, such as **"keyword_1 keyword_2 ..."**)<|end_of_query|>". \
-**A query must involve only a single triple**.
-Then, the search system will provide you with the retrieval information with the format of \
-"<|begin_of_documents|> ...search results... <|end_of_documents|>"."""
 _TAG = (
     r"<(?=/?(?:think|answer)>|\|(?:begin|end)_of_(?:query|documents)\|>)"
     r"(/|\|end_of_)?(?:\|begin_of_)?(think|answer|query|documents)\|?>"
@@ -51,8 +38,8 @@ _TITLED, _TEXT, _GAP = "Title: ", " Text:", "\n\n"
 class _Reader(TurnReader):
     """Puts the thought between two tags where it has none, so that it reads like any other."""
 
-    def __init__(self, text: str, start: int, end: int, dialect: Any, first: bool = True) -> None:
-        super().__init__(text, start, end, dialect, first)
+    def __init__(self, dialect: Dialect, text: str, start: int, end: int, first: bool = True) -> None:
+        super().__init__(dialect, text, start, end, first)
         act = next((k for k, tag in enumerate(self.tags) if tag.name != "think"), len(self.tags))
         limit = self.tags[act].start if act < len(self.tags) else end
         closed = any(tag.closing for tag in self.tags[:act])
@@ -80,27 +67,31 @@ class _Reader(TurnReader):
 class R1Searcher(Tagged):
     """The dialect of R1-Searcher. `Step.call` is `search(query=…)`; a thought stands without the blanks around it."""
 
-    # That system also writes `<think>` behind the prompt; an agent that writes it itself is read all the same.
-    system = _SYSTEM
+    system = prompt_file("r1_searcher")  # that system also writes `<think>` behind it; the agent may itself
+    bare_prompt = re.compile(
+        r"\s*+The User asks a question, and the Assistant solves it\.(?>(?>.*?\n\nUser:)(.*?)\nAssistant:|.*)",
+        re.DOTALL,
+    )
     stop = ("<|end_of_query|>", "</answer>")
     frame = ("\n\n<|begin_of_documents|>\n", "\n<|end_of_documents|>\n\n")
-    base_prompt = ("The User asks a question, and the Assistant solves it.", "\n\nUser:", "\nAssistant:")
     reader = _Reader
-    grammar = Grammar(
-        ("think", "answer", "query", "documents"), "query", "documents", last_answer_counts=True, pattern=_TAG
-    )
+    answer_opening = f"</think>{_GAP}<answer>"  # the thought runs up to `</think>`
+    grammar = Grammar(("think", "answer"), "query", "documents", last_answer_counts=True, pattern=_TAG)
     speaks = re.compile(r"<\|begin_of_query\|>|</think>|<answer>")
-    fence = Fence(tags("think", "answer") + r"|<\||\n\([0-9]++\)")
+    forbidden = r"\n\([0-9]++\)"
     marks: ClassVar[Mapping[str, float]] = {
         "begin_of_query": 4.0, "begin_of_documents": 4.0, "think": 0.5, "answer": 0.5,
         "search": -2.0, "tool_call": -3.0, "tool_response": -3.0, "helpful": -3.0,
     }  # fmt: skip
 
+    def force_answer(self, step: Step) -> tuple[Step, str] | None:
+        """The response to its call is a note: behind a call alone, `</think>` would still be that turn's."""
+        return Dialect.force_answer(self, step)
+
     def render_turn(self, step: Step) -> str:
-        think = step.think or ""
-        text = think
+        text = think = step.think or ""
         if step.call is not None:
-            words = step.call.raw or f" {query(step.call)}"
+            words = step.call.raw or f" {self.write_call(step.call)}"
             text += f"{think and _GAP}<|begin_of_query|>{words}<|end_of_query|>"
         if step.answer is not None:
             text += f"</think>{_GAP}<answer>{step.answer}</answer>"
@@ -110,23 +101,14 @@ class R1Searcher(Tagged):
         """Prose that does not look like a list of passages."""
         return f"&#40;{note[1:]}" if note.startswith("(1)") else note
 
-    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
+    def write_body(self, evidence: Sequence[Evidence]) -> str:
         lines = []
         for number, item in enumerate(evidence, start=1):
-            title = one_line(escape(item.title)).replace(_TEXT, f"&#32;{_TEXT[1:]}")  # a title ends where _TEXT begins
-            lines.append(f"({number}){_TITLED}{title}{_TEXT}  {escape(item.text)}")
+            title = one_line(item.title).replace(_TEXT, f"&#32;{_TEXT[1:]}")  # a title ends where _TEXT begins
+            lines.append(f"({number}){_TITLED}{title}{_TEXT}  {item.text}")
         return "\n".join(lines)
 
-    @property
-    def answer_opening(self) -> str:
-        """The thought runs up to `</think>`, so that stands before the answer."""
-        return f"</think>{_GAP}<answer>"
-
-    def force_answer(self, step: Step) -> tuple[Step, str] | None:
-        """The response to its call is a note: behind a call alone, `</think>` would still be that turn's."""
-        return Dialect.force_answer(self, step)
-
-    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str) -> tuple[list[Evidence], str]:
         """Passages numbered from 1 at the beginnings of lines."""
         if not body.startswith("(1)"):
             return [], body

@@ -20,33 +20,17 @@ stands under `result:` or `output:` is evidence, passage by passage where these 
 stands under `error:` is a note.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..trajectory import Evidence, Span
-from .fence import Fence, one_line
-from .passages import MOST_DOCUMENTS, last_boxed, stretches
-from .tool_calls import BARE, FENCED, MARKS, ToolCalls
+from .base import prompt_file
+from .fence import one_line
+from .passages import headed, last_boxed
+from .tool_calls import BARE, MARKS, ToolCalls
 
-# The wording is ours, not its checkpoints'.
-_SYSTEM = """In this environment you have access to a set of tools you can use to assist with the user query. \
-You may perform multiple rounds of function calls, one or more in each.
-
-The tools, as JSON schemas:
-```json
-{tools}
-```
-
-Reason inside <think> and </think> first, then call tools, each like this:
-<tool_call>
-{"name": "tool's name", "arguments": {...}}
-</tool_call>
-What they return follows in tool_response blocks. Once you know enough, end with the answer in \\boxed{}."""
 _TITLE = re.compile(r'(?:\A|\n\n)"([^\n]*)"\n')
 _SECTION = re.compile(r"^(result|output|error):[ ]?\n?", re.MULTILINE)
 
@@ -54,12 +38,13 @@ _SECTION = re.compile(r"^(result|output|error):[ ]?\n?", re.MULTILINE)
 class ReCall(ToolCalls):
     """The dialect of ReCall. A turn may hold several calls: a step each, the further ones with `same_turn`."""
 
-    system = _SYSTEM
+    system = prompt_file("recall")
     stop = ("</tool_call>", "\\]")
     grammar = BARE
+    answer_opening = None
     parallel = True
     prefilled = True
-    fence = Fence(FENCED + r'|\n"|(?:result|output|error):')
+    forbidden = r'\n"|(?:result|output|error):'
     marks = MARKS | {"answer": -3.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"In this environment you have access to a set of tools": 3.0,
@@ -85,16 +70,16 @@ class ReCall(ToolCalls):
         end = text.find("\n", start, span[1])
         return start, span[1] if end < 0 else end
 
-    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str) -> tuple[list[Evidence], str]:
         """The sections of a response; text before the first is the call that it repeats, alone it is evidence."""
-        heads = list(islice(_SECTION.finditer(body), MOST_DOCUMENTS))
-        if not heads:
+        sections = headed(_SECTION.finditer(body), body)
+        if not sections:
             bad = not body.strip() or body.startswith("Parse tool call failed")
             return ([], body) if bad else (_passages(body), "")
         evidence: list[Evidence] = []
         notes: list[str] = []
-        for head, end in stretches(heads, len(body) + 1):
-            part = body[head.end() : max(head.end(), end - 1)]
+        for number, (head, part) in enumerate(sections, start=1):
+            part = part.removesuffix("\n") if number < len(sections) else part
             if head[1] == "error":
                 notes.append(part)
             elif part.strip():
@@ -104,14 +89,13 @@ class ReCall(ToolCalls):
     def write_note(self, note: str) -> str:
         return f"error: \n{note}"
 
-    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        passages = (f'"{one_line(escape(item.title))}"\n{escape(item.text)}' for item in evidence)
-        return "result: \n" + "\n\n".join(passages)
+    def write_body(self, evidence: Sequence[Evidence]) -> str:
+        return "result: \n" + "\n\n".join(f'"{one_line(item.title)}"\n{item.text}' for item in evidence)
 
 
 def _passages(body: str) -> list[Evidence]:
     """Passages that begin with a title in quotes, or all as one without a title."""
-    heads = list(islice(_TITLE.finditer(body), MOST_DOCUMENTS))
-    if not heads or body[: heads[0].start()].strip():
+    passages = headed(_TITLE.finditer(body), body)
+    if not passages or body[: passages[0][0].start()].strip():
         return [Evidence(body)]
-    return [Evidence(body[head.end() : end], head[1]) for head, end in stretches(heads, len(body))]
+    return [Evidence(text, head[1]) for head, text in passages]

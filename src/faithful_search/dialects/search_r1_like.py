@@ -13,31 +13,20 @@ that is not a JSON object is such a bare query. Search-R1 trained through verl-t
 `<information>` (`Doc 1:`, and the title in quotes on a line of its own).
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from ..trajectory import Evidence, ToolCall
-from .fence import Fence, one_line
-from .passages import MOST_DOCUMENTS, read_docs, read_json, stretches, write_json
-from .tool_calls import FENCED, ToolCalls
+from .base import prompt_file
+from .fence import one_line
+from .passages import headed, read_docs, read_json, write_json
+from .tool_calls import ToolCalls
 
-# The tools' schemas are left to the chat template.
-_ASK = (
-    "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you "
-    "get new information. After reasoning, if you find you lack some knowledge, you can call a search engine "
-    "by <tool_call> query </tool_call> and it will return the top searched results between <tool_response> and "
-    "</tool_response>. You can search as many times as your want. If you find no further external knowledge "
-    "needed, you can directly provide the answer inside <answer> and </answer>, without detailed "
-    "illustrations. For example, <answer> Beijing </answer>. Question: {question}"
-)
 # Takes the whole line, whether the title is closed or not: so no line is looked at twice.
-_DOC = re.compile(r"Doc [0-9]++ ?\(Title: ?([^\n]*+)\n?+")
+_DOC = re.compile(r"Doc [0-9]++ ?\(Title: ([^\n]*+)\n?+")
 _INFORMATION = "<information>"
-_ASKED = re.compile(r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?")
+_ASKED = r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?"
 _BARE_QUERY = re.compile(r"[^{\[]")
 
 
@@ -45,8 +34,10 @@ class SearchR1Like(ToolCalls):
     """The dialect of verl's search_r1_like example."""
 
     system = "You are a helpful and harmless assistant."
-    ask = _ASK
-    fence = Fence(FENCED + r"|Doc [0-9]++ ?\(Title:")
+    ask = prompt_file("search_r1_like")  # the tools' schemas are left to the chat template
+    asked = re.compile(_ASKED)
+    bare_prompt = re.compile(rf"\s*+Answer the given question(?>.*?{_ASKED})", re.DOTALL)
+    forbidden = r"Doc [0-9]++ ?\(Title:"
     signs: ClassVar[Mapping[str, float]] = {
         r"call a search engine by <tool_call> query </tool_call>": 4.0,
         r'<tool_call>\s{0,9}\{"name":\s?"search",\s?"arguments":\s?\{"query_list"': 4.0,
@@ -54,12 +45,6 @@ class SearchR1Like(ToolCalls):
         r'<tool_response>\s{0,9}\{"result":': 4.0,
         r"<tool_response>\s{0,9}<information>|<tool_response>\s{0,9}&lt;information>": 4.0,
     }
-    asked = _ASKED
-
-    def begin_plain(self, text: str) -> tuple[int, str | None]:
-        """Behind the prompt, which may stand before the text without any chat markup."""
-        asked = _ASKED.search(text) if text.lstrip().startswith("Answer the given question") else None
-        return (asked.end(), asked[1].strip()) if asked else (0, None)
 
     def read_call(self, raw: str) -> ToolCall | None:
         query = raw.strip()
@@ -67,18 +52,19 @@ class SearchR1Like(ToolCalls):
             return ToolCall("search", {"query": query}, raw)
         return super().read_call(raw)
 
-    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str) -> tuple[list[Evidence], str]:
         """The documents in the result, in JSON or not; a result without documents is a note."""
-        value = read_json(body) if body.lstrip().startswith("{") else None
+        value = read_json(body)
         result = value.get("result") if isinstance(value, dict) else None
         result = result if isinstance(result, str) else body
         if body.lstrip().startswith(_INFORMATION):
-            return read_docs(body.strip().removeprefix(_INFORMATION).removesuffix("</information>").strip(), fenced)
-        docs = list(islice((doc for doc in _DOC.finditer(result) if doc[0].endswith(")\n")), MOST_DOCUMENTS))
+            inner = body.strip().removeprefix(_INFORMATION).removesuffix("</information>").strip()
+            return read_docs(inner) or [Evidence(inner)], ""
         found = []
-        for doc, end in stretches(docs, len(result)):
-            title, text = doc[1][:-1], result[doc.end() : end]
-            if end < len(result):  # what follows a document is an empty line, or the division between queries
+        docs = headed((doc for doc in _DOC.finditer(result) if doc[0].endswith(")\n")), result)
+        for number, (doc, text) in enumerate(docs, start=1):
+            title = doc[1][:-1]
+            if number < len(docs):  # what follows a document is an empty line, or the division between queries
                 text = text.removesuffix("\n\n") if text.endswith("\n\n") else text.removesuffix("\n---\n")
             quoted = len(title) > 1 and title[0] == title[-1] == '"'
             found.append(Evidence(text, title[1:-1] if quoted else title))
@@ -87,9 +73,7 @@ class SearchR1Like(ToolCalls):
     def write_note(self, note: str) -> str:
         return write_json({"result": note})
 
-    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        docs = (
-            f'Doc {number} (Title: "{one_line(escape(item.title))}")\n{escape(item.text)}'
-            for number, item in enumerate(evidence, start=1)
-        )
+    def write_body(self, evidence: Sequence[Evidence]) -> str:
+        numbered = enumerate(evidence, start=1)
+        docs = (f'Doc {number} (Title: "{one_line(item.title)}")\n{item.text}' for number, item in numbered)
         return write_json({"result": "\n\n".join(docs)})

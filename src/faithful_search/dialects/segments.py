@@ -4,94 +4,139 @@ A dialect cuts a text into segments by its own rules (`Dialect.split`). The mess
 stand: nothing in a message can end it or begin another, so what a tool returned stays that, whatever it says.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import msgspec
 from msgspec.structs import force_setattr
 
-from ..formats.messages import END, HEAD, in_order, joined, read
+from ..formats.messages import END, HEAD, Message, read
 from ..trajectory import Evidence, Issue, Span, Step, Trajectory
 from .fence import unescape
-from .turns import MOST_STEPS, Fields, skip
+from .turns import ELLIPSES, MOST_STEPS, Fields, skip
 
 if TYPE_CHECKING:
     from .base import Dialect
 
 
-class Segment(msgspec.Struct, frozen=True, gc=False):
-    """A stretch of a trajectory's text that one party wrote.
+class Segment(NamedTuple):
+    """A stretch of a trajectory's text that one party wrote; `closed`: whether a tool response has its end.
 
-    Attributes:
-        who: "agent"; "tool", whose inner text (without the response's tags) this is; "forged", the same written by the
-            agent itself; "controller", who steers the agent; or "prompt", which begins another episode.
-        text: the whole text in which the segment stands.
-        span: its place there.
-        fenced: whether our own `render_observation` wrote it. Only then is escaping undone.
-        closed: whether a tool response has its end.
+    `who` is "agent"; "tool", whose inner text (without the response's tags) this is; "forged", the same written by the
+    agent itself; "controller", who steers the agent; or "prompt", which begins another episode.
     """
 
     who: Literal["agent", "tool", "forged", "controller", "prompt"]
-    text: str
-    span: Span
-    fenced: bool = False
+    start: int
+    end: int
     closed: bool = True
 
+    @property
+    def span(self) -> Span:
+        return self.start, self.end
 
-_LAST = Segment("controller", "", (0, 0))
+
+_LAST = Segment("controller", 0, 0)
+
+
+def _opens(roles: str) -> str:
+    """A pattern of the markup that opens a message of these roles, in ChatML, Llama's, Gemma's and Phi's templates."""
+    forms = (
+        r"<\|im_start\|>{}\n?",
+        r"<\|start_header_id\|>{}<\|end_header_id\|>\s*",
+        "<start_of_turn>{}\n",
+        r"<\|{}\|>\n?",
+    )
+    return "|".join(form.format(f"(?:{roles})") for form in forms)
+
+
+_ASSISTANT, _USER = re.compile(_opens("assistant|model")), re.compile(rf"(?:{_opens('user|tool|ipython')})\s*+")
+_PROLOGUE = re.compile(
+    r"\s*+(?:(?:<\|(?:begin_of_text|startoftext|endoftext)\|>|<s>|<bos>)\s*+)*+"
+    r"(?:<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|(?:system|tools|user|assistant)\|>)"
+)
+_BARE_PROLOGUE = re.compile(r"\s*+(?=(?:system|user)\n)")
+_END_OF_MESSAGE = re.compile(r"<\|(?:im_end|eot_id|end)\|>|<end_of_turn>")
+
+
+def episode_start(text: str, response: str) -> tuple[int, str | None]:
+    """Where the agent's first turn begins, and the last user message when a prompt stands before it.
+
+    Only a text that begins with chat markup has a prompt: markup further inside may be evidence, which must not decide
+    where the agent begins. A chat whose first message behind the markup is a tool response (opening tag `response`)
+    has no prompt: the agent had already spoken.
+    """
+    if bare := _BARE_PROLOGUE.match(text):  # decoded without special tokens: roles are lines of their own
+        end = text.find("\nassistant\n", bare.end())
+        if end < 0:
+            return 0, None
+        start = end + len("\nassistant\n")
+        user = bare.end() if text.startswith("user\n", bare.end()) else text.rfind("\nuser\n", bare.end(), end) + 1
+        asked = user + len("user\n") if text.startswith("user\n", user) else -1
+    else:
+        marker = _ASSISTANT.search(text) if _PROLOGUE.match(text) else None
+        if marker is None:
+            return 0, None
+        start, end, asked = marker.end(), marker.start(), -1
+        for match in _USER.finditer(text, 0, end):
+            asked = match.end()
+    if asked < 0:
+        return start, None
+    if text.startswith(response, asked):
+        return 0, None
+    message = text[asked:end]
+    return start, (message if bare else _END_OF_MESSAGE.split(message, maxsplit=1)[0]).strip()
 
 
 def of_chat(
-    dialect: Dialect, messages: Sequence[Mapping[str, Any]], fenced: bool
-) -> tuple[str, list[Segment], str | None, tuple[Issue, ...]]:
+    dialect: "Dialect", messages: Sequence[Mapping[str, Any]]
+) -> tuple[str, list[Segment], str | None, list[Issue]]:
     """A chat written as ChatML, its segments there, the prompt's user message, and what could not be read.
 
-    Raises:
-        DataError: when something in `messages` is not a message.
+    Raises `DataError` when something in `messages` is not a message.
     """
-    chat = in_order(list(joined(read(messages))))
+    chat = read(messages)
     begin = next((number for number, message in enumerate(chat) if message.role == "assistant"), len(chat))
     prompt = [message for message in chat[:begin] if message.role != "tool"]
     body = chat[begin:]
-    head = "".join(message.written for message in prompt)
-    text = "".join([head, *(message.written for message in body)])
+    text = "".join(message.written for message in (*prompt, *body))
     others = [message for message in body if message.role != "assistant"]
     brings = any(message.role == "tool" or dialect.opening in message.text for message in others)
     # Where no message brings a response, the environment's stand inside the agent's messages.
     inline = not brings and (not others or any(dialect.opening in message.text for message in body))
     segments: list[Segment] = []
-    issues = [_unread(message.role, message.unread) for message in prompt if message.unread]
+    issues = [_unread(message) for message in prompt if message.unread]
     if len(prompt) < begin:
         issues.append(Issue("response_unasked", "a tool's message before the agent said anything: left out"))
-    calls, at = 0, len(head)
+    calls, at = 0, sum(len(message.written) for message in prompt)
     for message in body:
         start, at = at + len(HEAD.format(message.role)), at + len(message.written)
         end = at - len(END)
         if message.unread:
-            issues.append(_unread(message.role, message.unread, (start, end)))
+            issues.append(_unread(message, (start, end)))
+        responds = message.role == "tool" or message.text.lstrip().startswith(dialect.opening)
         if message.role == "assistant":
             calls = message.text.count("<tool_call>")
-            own = Segment("agent", text, (skip(text, start, end), end))
-            segments += dialect.split(text, start, end, fenced) if inline else [own]
-        elif (
-            message.role != "tool"
-            and dialect.is_controller(message.text)
-            and not message.text.lstrip().startswith(dialect.opening)
-        ):
-            segments.append(Segment("controller", text, (start, end)))
+            own = Segment("agent", skip(text, start, end), end)
+            segments += dialect.split(text, start, end) if inline else [own]
+        elif not responds and dialect.steers.search(message.text):
+            segments.append(Segment("controller", start, end))
         else:
-            spans = _responses(message.text, dialect.opening, dialect.closing, calls if dialect.parallel else 1)
-            segments += [Segment("tool", text, (start + a, start + b), fenced) for a, b in spans]
+            spans = _responses(message.text, dialect, calls if dialect.parallel else 1)
+            segments += [Segment("tool", start + a, start + b) for a, b in spans]
     asked = next((message.text.strip() for message in reversed(prompt) if message.role == "user"), None)
-    return text, segments, asked, tuple(issues)
+    return text, segments, asked, issues
 
 
-def _responses(text: str, opening: str, closing: str, most: int) -> list[Span]:
+def _unread(message: Message, span: Span | None = None) -> Issue:
+    kinds = ", ".join(sorted(set(message.unread)))
+    return Issue("content_unread", f"content of kind {kinds} in the {message.role}'s message", span)
+
+
+def _responses(text: str, dialect: "Dialect", most: int) -> list[Span]:
     """Where the inner texts of a message's responses are, `most` at most; without tags, the whole message."""
+    opening, closing = dialect.opening, dialect.closing
     start = len(text) - len(text.lstrip())
     if not text.startswith(opening, start):
         return [(0, len(text))]
@@ -108,32 +153,36 @@ def _responses(text: str, opening: str, closing: str, most: int) -> list[Span]:
 
 
 def trajectory_of(
-    dialect: Dialect,
+    dialect: "Dialect",
     text: str,
     segments: Iterable[Segment],
     question: str | None,
-    issues: tuple[Issue, ...] = (),
+    fenced: bool,
+    issues: Iterable[Issue] = (),
 ) -> Trajectory:
-    """The trajectory whose segments these are. Never raises."""
+    """The trajectory whose segments these are. Never raises.
+
+    `fenced`: whether our own `render_observation` wrote its tool responses. Only then is escaping undone.
+    """
+    issues = list(issues)
     steps: list[Fields] = []
-    turn: list[Fields] = []
-    takers: list[Fields] = []
+    turn: list[Fields] = []  # the steps of the last stretch of the agent's
+    takers: list[Fields] = []  # those of them that get responses
     found = received = 0
     first = True
     for segment in chain(segments, (_LAST,)):
         if segment.who == "tool":
             if not steps:
-                begins = segment.span[0]
-                steps = turn = [{"spans": {"step": (begins, begins)}}]
+                steps = turn = [{"spans": {"step": (segment.start, segment.start)}}]
             if not received:
                 # A stretch of several turns that are not parallel calls was answered at its end.
-                takers = [fields for fields in turn if "call" in fields["spans"]] if dialect.parallel else turn[-1:]
-                if not takers or "call" not in takers[-1]["spans"]:
+                takers = [one for one in (turn if dialect.parallel else turn[-1:]) if "call" in one["spans"]]
+                if not takers:
                     takers = turn[-1:]
                     note_issue(takers[0], "response_unasked", "a tool response to a turn without a call", segment.span)
             # Each call gets its response, all further ones go to the last.
             taker = takers[received] if received < len(takers) else takers[-1]
-            found = _receive(dialect, taker, segment, found)
+            found = _receive(dialect, taker, text, segment, fenced, found)
             received += 1
             continue
         if segment.who == "forged":
@@ -141,45 +190,44 @@ def trajectory_of(
                 why = "the agent wrote a tool response itself, without a call: it is no evidence"
                 note_issue(steps[-1], "response_forged", why, segment.span)
             continue
-        again = segment.who == "controller" and segment is not _LAST and turn and "answer" in turn[-1]
-        if again and not dialect.verifies:
-            why = "the user asked again: the answer is the last one, the question the first"
-            issues = (*issues, Issue("asked_again", why, segment.span))
         if received:
             if received < len(takers):
                 note_issue(takers[-1], "response_missing", f"{len(takers)} calls, {received} responses")
             received, first = 0, False
         if segment.who == "agent":
-            start, end = segment.span
-            turn = list(dialect.read_turns(text, start, end, first))
+            turn = dialect.read_turns(text, segment.start, segment.end, first)
             steps += turn
             if len(steps) > MOST_STEPS:
                 why = f"more than {MOST_STEPS} turns; the rest is not read"
-                issues = (*issues, Issue("turns_many", why, (start, len(text))))
+                issues.append(Issue("turns_many", why, (segment.start, len(text))))
                 break
         elif segment.who == "prompt":
             why = "another prompt stands in the text; what follows is not read"
-            issues = (*issues, Issue("another_episode", why, segment.span))
+            issues.append(Issue("another_episode", why, segment.span))
             break
+        elif segment is not _LAST and turn and "answer" in turn[-1] and not dialect.verifies:
+            why = "the user asked again: the answer is the last one, the question the first"
+            issues.append(Issue("asked_again", why, segment.span))
     del steps[MOST_STEPS:]
     answer, ended = dialect.conclude(steps)
     for fields in steps:
         if "notes" in fields:
-            notes = fields.pop("notes")
             fields["evidence"] = tuple(fields["evidence"])
-            fields["note"] = "\n".join(filter(None, notes))
+            fields["note"] = "\n".join(filter(None, fields.pop("notes")))
     read = tuple([Step(**fields) for fields in steps])
-    return Trajectory(read, question, answer, ended, dialect.name, text=text, issues=issues)
+    return Trajectory(read, question, answer, ended, dialect.name, text=text, issues=tuple(issues))
 
 
-def _receive(dialect: Dialect, fields: Fields, segment: Segment, found: int) -> int:
+def _receive(dialect: "Dialect", fields: Fields, text: str, segment: Segment, fenced: bool, found: int) -> int:
     """Give a step this response too; returns how much evidence there is by now."""
-    evidence, note = dialect.read_response(segment)
-    if segment.fenced:
+    evidence, note = dialect.read_response(text, segment.start, segment.end)
+    if fenced:
         note = unescape(note)
         evidence = [
             Evidence(unescape(item.text), unescape(item.title), item.id, url=unescape(item.url)) for item in evidence
         ]
+    elif dialect.prose and not evidence and (prose := note.strip()) and prose not in ELLIPSES:
+        evidence, note = [Evidence(prose)], ""
     for item in evidence:
         found += 1
         if not item.id:
@@ -193,13 +241,9 @@ def _receive(dialect: Dialect, fields: Fields, segment: Segment, found: int) -> 
     else:
         fields["evidence"] += evidence
         fields["notes"].append(note)
-        spans["response"] = (spans["response"][0], segment.span[1])
+        spans["response"] = (spans["response"][0], segment.end)
     return found
 
 
 def note_issue(fields: Fields, kind: str, why: str, span: Span | None = None) -> None:
     fields["issues"] = (*fields.get("issues", ()), Issue(kind, why, span))
-
-
-def _unread(role: str, kinds: Sequence[str], span: Span | None = None) -> Issue:
-    return Issue("content_unread", f"content of kind {', '.join(sorted(set(kinds)))} in the {role}'s message", span)

@@ -2,23 +2,18 @@
 
 A text is cut into turns of the agent, tool responses, and words of a controller (a user's message that is not a
 response). A response is the environment's when the end of a call or a role precedes it; one that the agent opens
-elsewhere it wrote itself. Kinds of issues are those of `pou` without the verdict's, and `think_unopened` (a thought is
-closed that was never opened), `response_missing` (parallel calls, fewer responses), `response_unasked` (a response to a
-turn that made no call).
+elsewhere it wrote itself.
 """
-
-from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from ..trajectory import Span, Step, ToolCall, Trajectory
+from ..trajectory import Span, ToolCall
 from .base import Dialect
-from .fence import Fence, tags
 from .passages import write_json
 from .segments import Segment
 from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip, trimmed
@@ -32,7 +27,6 @@ MARKS = {
     "search": -3.0, "information": -3.0, "result": -3.0, "search_results": -3.0, "begin_of_query": -3.0,
 }  # fmt: skip
 """The marks that all these dialects share; `signs` tell them apart."""
-FENCED = tags(*NAMES) + r"|<\|"
 PLACES = r"<tool_response>|<\|im_start\|>(?:user|tool)\n|(?<=>)\s{0,4}user\n|(?<=\n)user\n"
 _AGENT_AGAIN = re.compile(r"<\|im_start\|>assistant\n?|(?<=\n)assistant\n")
 _ANY_ROLE = re.compile(r"user|tool|ipython|system|assistant|model")
@@ -59,23 +53,20 @@ _decode = msgspec.json.Decoder(_Call).decode
 
 
 class CallReader(TurnReader):
-    """Reads a turn of these dialects; `more` holds the fields of all parallel calls after the first."""
+    """Reads also further calls of a turn, thoughts that the prompt opened, and answers without a tag."""
 
-    def __init__(self, text: str, start: int, end: int, dialect: ToolCalls, first: bool = True) -> None:
-        super().__init__(text, start, end, dialect, first)
-        self.bare = "answer" not in dialect.grammar.names
-        self.parallel = False
-        self.more: list[Fields] = []
+    dialect: "ToolCalls"
+
+    def read(self, alone: bool = False) -> list[Fields]:
+        """The step of one turn, and of each further call of it."""
+        self.parallel = self.dialect.parallel and not alone
+        self.more: list[Fields] = []  # of all parallel calls after the first
         self.loose: list[Span] = []  # text outside all tags
         if self.tags and self.tags[0].closing and self.tags[0].name == "think":
-            self.tags.insert(0, Tag(start, start, False, "think"))
-            if not dialect.prefilled:
+            self.tags.insert(0, Tag(self.start, self.start, False, "think"))
+            if not self.dialect.prefilled:
                 self.issue("think_unopened", "a thought is closed that was not opened", self.tags[1].span)
-
-    def turns(self) -> Iterable[Fields]:
-        """The step of one turn, and of each further call of it."""
-        self.parallel = self.dialect.parallel
-        fields = self.read()
+        [fields] = super().read(alone)
         for more in self.more:
             more["spans"]["step"] = fields["spans"]["step"]
         return [fields, *self.more]
@@ -94,7 +85,7 @@ class CallReader(TurnReader):
 
     def outside(self, begin: int, end: int) -> None:
         """Collect what may be the answer, without the beginning of a tag at the end of a text that was cut."""
-        if not self.bare:
+        if "answer" in self.dialect.grammar.names:
             super().outside(begin, end)
             return
         begin = skip(self.text, begin, end)
@@ -103,55 +94,45 @@ class CallReader(TurnReader):
         if span[0] < span[1]:
             self.loose.append(span)
 
-    def _step(self) -> Fields:
+    def finish(self) -> None:
         """Text outside all tags is the answer of a turn without calls, else the thought of one that has no other."""
-        if self.loose and "call" not in self.spans:
+        if not self.loose:
+            return
+        thought: Span | None = self.loose[0]
+        if "call" not in self.spans:
             answer = self.dialect.find_answer(self.text, self.loose[-1])
-            if answer is not None:
-                self.spans["answer"] = answer
-                self.fields["answer"] = self.text[slice(*answer)].strip()
-                before = self.text[self.loose[0][0] : answer[0]].removesuffix("<answer>").rstrip()
-                if before and "think" not in self.spans and not self.dialect.thinks:
-                    start = self.loose[0][0]
-                    self.spans["think"] = (start, start + len(before))
-                    self.fields["think"] = before
-        elif self.loose and "think" not in self.spans:
-            span = self.spans["think"] = self.loose[0]
-            self.fields["think"] = self.text[slice(*span)]
-        return super()._step()
+            if answer is None:
+                return
+            self.put("answer", answer)
+            start = self.loose[0][0]
+            before = self.text[start : answer[0]].removesuffix("<answer>").rstrip()
+            thought = (start, start + len(before)) if before and not self.dialect.thinks else None
+        if thought and "think" not in self.spans:
+            self.put("think", thought)
 
 
 class ToolCalls(Dialect):
-    """The base of these dialects. A subclass says how a tool response's body is read and written.
-
-    Attributes:
-        needs_arguments: whether a call without arguments is none.
-        prefilled: whether the opening think tag may be part of the prompt, and so absent.
-        asked: finds the question in the prompt's user message, as group 1; `None` where the message is the question.
-        places: where a turn may end, a pattern.
-    """
+    """The base of these dialects. A subclass says how a tool response's body is read and written."""
 
     stop: ClassVar[tuple[str, ...]] = ("</tool_call>", "</answer>")
     observation_role = "user"
     frame = (f"{OPEN}\n", f"\n{CLOSE}")
-    fence = Fence(FENCED)
     marks = MARKS
     grammar = Grammar(NAMES, "tool_call", "tool_response", last_answer_counts=True)
     reader: ClassVar[type[TurnReader]] = CallReader
     no_call = ("call_json", 'the call is not JSON of the form {"name": …, "arguments": {…}}')
-    needs_arguments: ClassVar[bool] = False
-    prefilled: ClassVar[bool] = False
-    asked: ClassVar[re.Pattern[str] | None] = None
-    places: ClassVar[re.Pattern[str]] = re.compile(PLACES)
+    needs_arguments: ClassVar[bool] = False  # whether a call without arguments is none
+    prefilled: ClassVar[bool] = False  # whether the opening think tag may be part of the prompt, and so absent
+    places: ClassVar[re.Pattern[str]] = re.compile(PLACES)  # where a turn may end
 
-    def split(self, text: str, start: int, end: int, fenced: bool) -> Iterator[Segment]:
+    def split(self, text: str, start: int, end: int) -> Iterator[Segment]:
         """A turn ends where a response or someone's role begins; then come responses, or a controller's words."""
         while start < end:
             after = start if text.startswith(OPEN, start, end) else skip(text, start, end)
             if text.startswith(OPEN, after, end):
                 after += len(OPEN)
                 close = text.find(CLOSE, after, end)
-                yield Segment("tool", text, (after, end if close < 0 else close), fenced, close >= 0)
+                yield Segment("tool", after, end if close < 0 else close, close >= 0)
                 start = end if close < 0 else close + len(CLOSE)
                 continue
             if after >= start + len("user"):
@@ -161,33 +142,24 @@ class ToolCalls(Dialect):
                     after = again.end() if again else end
             if after == end:
                 return
-            start = self.turn_end(text, after, end)
-            yield Segment("agent", text, (after, start))
-
-    def turn_end(self, text: str, start: int, end: int) -> int:
-        """Where the turn that begins at `start` ends: at what someone else wrote, or at `end`."""
-        for place in self.places.finditer(text, start, end):
-            found = self.ends_at(text, start, place)
-            if found is not None:
-                return found
-        return end
+            places = (self.ends_at(text, after, place) for place in self.places.finditer(text, after, end))
+            start = next((place for place in places if place is not None), end)
+            yield Segment("agent", after, start)
 
     def ends_at(self, text: str, start: int, place: re.Match[str]) -> int | None:
         """Where the turn ends if it ends at this place, found by `places`; `None` when it goes on."""
         at = place.start()
         if place[0] == OPEN:
-            return at if at == start or asked_for(text, start, at) else None
+            return at if at == start or _asked_for(text, start, at) else None
         if not place[0].startswith("<|"):
             # A bare role counts behind a closing tag or a special token only: it may be the agent's own word.
             tag = text.rfind("<", max(start, at - 40), at)
             if tag < 0 or text[tag + 1 : tag + 2] not in ("/", "|") or not text[tag:at].rstrip().endswith(">"):
                 return None
-        if text.startswith(OPEN, skip(text, place.end(), at + _LOOK_BACK)):
-            return None  # the next place is that response, and a role precedes it
-        return at
+        # Behind a role may come a response: that is the next place.
+        return None if text.startswith(OPEN, skip(text, place.end(), at + _LOOK_BACK)) else at
 
     def read_call(self, raw: str) -> ToolCall | None:
-        """The call that this JSON writes."""
         try:
             call = _decode(raw)
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -196,45 +168,23 @@ class ToolCalls(Dialect):
             return None if self.needs_arguments else ToolCall(call.name, raw=raw)
         return ToolCall(call.name, call.arguments, raw)
 
-    def evident_call(self, raw: str) -> ToolCall | None:
-        """The call in JSON with superfluous closing brackets behind it, as environments run it."""
-        try:
-            end = _LENIENT.raw_decode(raw.lstrip())[1]
-        except (ValueError, RecursionError):
-            return None
-        text = raw.lstrip()
-        call = None if text[end:].strip("]} \n") else self.read_call(text[:end])
-        return None if call is None else msgspec.structs.replace(call, raw=raw)
-
-    def asked_in(self, message: str) -> str:
-        found = self.asked.search(message) if self.asked else None
-        return found[1].strip() if found else message
-
-    def render_turn(self, step: Step) -> str:
-        parts = [] if step.same_turn else [f"<think>{step.think or ''}</think>"]
-        if step.call is not None:
-            # As the agent wrote it where that is known. No argument may look like the end of the call.
-            call = {"name": step.call.name, "arguments": step.call.arguments}
-            written = step.call.raw or "\n" + write_json(call).replace("<", "\\u003c") + "\n"
-            parts.append(f"<tool_call>{written}</tool_call>")
-        if step.answer is not None:
-            parts.append(self.write_answer(step.answer))
-        return "\n".join(parts)
-
-    def write_answer(self, answer: str) -> str:
-        """How the end is written."""
-        return f"<answer>{answer}</answer>"
-
-    def render(self, trajectory: Trajectory) -> str:
-        """Write a whole trajectory as one text; the responses of a turn's calls stand behind the turn."""
-        parts: list[str] = []
-        for turn in trajectory.turns:
-            parts += [self.render_turn(step) for step in turn]
-            parts += [self.render_observation(step.evidence, step.note) for step in turn if step.call is not None]
-        return "\n".join(parts)
+    def write_call(self, call: ToolCall) -> str:
+        """JSON, in which no argument may look like the end of the call."""
+        written = write_json({"name": call.name, "arguments": call.arguments})
+        return "\n" + written.replace("<", "\\u003c") + "\n"
 
     def call_form(self, tools: Sequence[str]) -> str:
         return f"JSON like {write_json({'name': tools[0] if tools else '…', 'arguments': {'…': '…'}})}"
+
+    def evident_call(self, raw: str) -> ToolCall | None:
+        """The call in JSON with superfluous closing brackets behind it, as environments run it."""
+        text = raw.lstrip()
+        try:
+            end = _LENIENT.raw_decode(text)[1]
+        except (ValueError, RecursionError):
+            return None
+        call = None if text[end:].strip("]} \n") else self.read_call(text[:end])
+        return None if call is None else msgspec.structs.replace(call, raw=raw)
 
     def repair_call(self, raw: str) -> ToolCall | None:
         """The call that broken JSON was meant to be: a name and arguments, nothing else.
@@ -247,9 +197,9 @@ class ToolCalls(Dialect):
             >>> load("pou").repair_call("{'name': 'look', 'arguments': {'query': 'Rome'}").arguments
             {'query': 'Rome'}
         """
-        if len(raw) > _MOST_REPAIRED or not ("name" in raw and "arguments" in raw and "{" in raw):
+        if len(raw) > _MOST_REPAIRED or raw.count("{") + raw.count("[") > _MOST_BRACKETS:
             return None
-        if raw.count("{") + raw.count("[") > _MOST_BRACKETS:
+        if not ("name" in raw and "arguments" in raw and "{" in raw):
             return None
         import json_repair  # it loads slowly, and few calls are broken
 
@@ -268,21 +218,15 @@ class ToolCalls(Dialect):
         return msgspec.structs.replace(call, raw=raw) if call else None
 
 
-def asked_for(text: str, start: int, at: int) -> bool:
+def _asked_for(text: str, start: int, at: int) -> bool:
     """Whether a tool response that opens at `at`, in a turn from `start` on, is the environment's.
 
     It is when the end of a call or a role precedes it; else the agent wrote it itself. A bare role on a line of its own
     counts where the turn called something: what the agent wrote behind its call does not make the response its own.
     """
-    if text.endswith(_CALL_END, start, at):
-        return True
-    if (
-        _ROLE_LINE.search(text, max(start, at - 20), at)
-        and text.find(_CALL_END, max(start, at - _CALLED_BEFORE), at) >= 0
+    called = text.rfind(_CALL_END, max(start, at - _CALLED_BEFORE), at)
+    if called >= 0 and (
+        GAP.fullmatch(text, called + len(_CALL_END), at) or _ROLE_LINE.search(text, max(start, at - 20), at)
     ):
         return True
-    start = max(start, at - _LOOK_BACK)
-    call = text.rfind(_CALL_END, start, at)
-    if call >= 0 and GAP.fullmatch(text, call + len(_CALL_END), at):
-        return True
-    return _ROLE_BEFORE.search(text, start, at) is not None
+    return _ROLE_BEFORE.search(text, max(start, at - _LOOK_BACK), at) is not None

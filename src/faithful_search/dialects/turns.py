@@ -4,43 +4,29 @@ A well-formed turn is read by a single expression, `Grammar.turn`. Any other is 
 `TurnReader`, which notes what is wrong with it.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..trajectory import Issue, Span
 
+if TYPE_CHECKING:
+    from .base import Dialect
+
 Fields = dict[str, Any]
 """The fields of a step while it is read; it has `spans`."""
-# Possessive quantifiers (`*+`) here and elsewhere: a match is never tried again, which keeps reading linear.
+# Blanks, chat-role markup and bare role lines may stand between turns without being text; R1-Searcher's tokens look
+# like markup, but call a tool. Possessive quantifiers (`*+`), here and elsewhere: a match is never tried again, which
+# keeps reading linear.
 GAP = re.compile(
     r"(?:\s++|<\|(?!(?:begin|end)_of_(?:query|documents)\|>)[^<>|\n]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|(?:user|assistant|system|tool|model|ipython)(?=\n|<\||\Z))*+"
 )
-"""Blanks, chat-role markup and bare role lines may stand between turns without being text.
-
-R1-Searcher's tokens look like markup, but call a tool.
-"""
 # Bounds for stuck models: turns of a trajectory, tags in one stretch of text, issues of one turn.
 MOST_STEPS, MOST_TAGS, MOST_ISSUES = 10_000, 50_000, 1_000
 _TAIL = re.compile(r"(?:\s++|<\|[^<>|\n]{1,40}\|>(?:user|tool|ipython)?+)*+\Z")
 _LONGEST_TAIL = 200  # characters; looking further back in every turn would take quadratic time
 ELLIPSES = ("...", "\u2026")
-_ASSISTANT = re.compile(
-    r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>\s*|<start_of_turn>model\n|<\|assistant\|>\n?"
-)
-_PROLOGUE = re.compile(
-    r"\s*+(?:(?:<\|(?:begin_of_text|startoftext|endoftext)\|>|<s>|<bos>)\s*+)*+"
-    r"(?:<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|(?:system|tools|user|assistant)\|>)"
-)
-_BARE_PROLOGUE = re.compile(r"\s*+(?=(?:system|user)\n)")
-_USER = re.compile(
-    r"(?:<\|im_start\|>(?:user|tool)\n?|<\|start_header_id\|>(?:user|tool|ipython)<\|end_header_id\|>|<start_of_turn>user\n|<\|user\|>)\s*+"
-)
-_END_OF_MESSAGE = re.compile(r"<\|(?:im_end|eot_id|end)\|>|<end_of_turn>")
 
 
 def skip(text: str, at: int, until: int | None = None) -> int:
@@ -68,72 +54,36 @@ class Tag(NamedTuple):
         return self.start, self.end
 
 
-@dataclass(frozen=True)
 class Grammar:
-    """The tags of a dialect.
+    """The tags of a dialect: which there are, which holds a call, and which a tool response.
 
-    Attributes:
-        names: of all tags.
-        call, response: which of them holds a call, and which a tool response.
-        last_answer_counts: whether of several answers in a turn the last counts; else the first does.
-        pattern: for tags that are not written `<name>` and `</name>`: its first group is empty in an opening tag, the
-            second is the name.
-        opens: a pattern of what may open a thought.
-        tag: finds a tag.
-        turn: matches a well-formed turn, a thought and one action without tags in them; with a `pattern`, nothing. Its
-            groups: `step`, `think`, the action's name `act`, its inner text `said`, and those of `opens`.
+    `names` are those written `<name>` and `</name>`. A `pattern` finds tags that are written otherwise: its first group
+    is empty in an opening tag, the second is the name. `opens` is a pattern of what may open a thought. Of several
+    answers in a turn the first counts, or the last.
     """
 
-    names: tuple[str, ...]
-    call: str
-    response: str
-    last_answer_counts: bool = False
-    pattern: str = ""
-    opens: str = ""
-    tag: re.Pattern[str] = field(init=False, repr=False, compare=False)
-    turn: re.Pattern[str] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        plain = rf"[^<]*+(?:<(?!/?(?:{'|'.join(self.names)})>)[^<]*+)*+"
-        turn = rf"(?P<step><think>{self.opens}(?P<think>{plain})</think>\s*+<(?P<act>{self.call}|answer)>"
+    def __init__(
+        self,
+        names: Sequence[str],
+        call: str,
+        response: str,
+        last_answer_counts: bool = False,
+        pattern: str = "",
+        opens: str = "",
+    ) -> None:
+        self.names, self.call, self.last_answer_counts = names, call, last_answer_counts
+        self._roles = {call: "call", response: "response"}
+        self.tag = re.compile(pattern or rf"<(/?)({'|'.join(names)})>")
+        plain = rf"[^<]*+(?:<(?!/?(?:{'|'.join(names)})>)[^<]*+)*+"
+        turn = rf"(?P<step><think>{opens}(?P<think>{plain})</think>\s*+<(?P<act>{call}|answer)>"
         turn += rf"(?P<said>{plain})</(?P=act)>){GAP.pattern}"
-        object.__setattr__(self, "tag", re.compile(self.pattern or rf"<(/?)({'|'.join(self.names)})>"))
-        object.__setattr__(self, "turn", re.compile("(?!)" if self.pattern else turn))  # (?!) matches nothing
+        # A well-formed turn, a thought and one action without tags in them; with a `pattern`, nothing.
+        self.turn = re.compile("(?!)" if pattern else turn)
 
     def tags(self, text: str, start: int, end: int) -> list[Tag]:
         """The tags in this stretch of a text, at most `MOST_TAGS`."""
-        role = {self.call: "call", self.response: "response"}
         found = islice(self.tag.finditer(text, start, end), MOST_TAGS)
-        return [Tag(*match.span(), bool(match[1]), role.get(match[2], match[2])) for match in found]
-
-
-def episode_start(text: str, response: str) -> tuple[int, str | None]:
-    """Where the agent's first turn begins, and the last user message when a prompt stands before it.
-
-    Only a text that begins with chat markup has a prompt: markup further inside may be evidence, which must not decide
-    where the agent begins. A chat whose first message behind the markup is a tool response (opening tag `response`)
-    has no prompt: the agent had already spoken.
-    """
-    if bare := _BARE_PROLOGUE.match(text):  # decoded without special tokens: roles are lines of their own
-        end = text.find("\nassistant\n", bare.end())
-        if end < 0:
-            return 0, None
-        start = end + len("\nassistant\n")
-        user = bare.end() if text.startswith("user\n", bare.end()) else text.rfind("\nuser\n", bare.end(), end) + 1
-        asked = user + len("user\n") if text.startswith("user\n", user) else -1
-    else:
-        marker = _ASSISTANT.search(text) if _PROLOGUE.match(text) else None
-        if marker is None:
-            return 0, None
-        start, end, asked = marker.end(), marker.start(), -1
-        for match in _USER.finditer(text, 0, end):
-            asked = match.end()
-    if asked < 0:
-        return start, None
-    if text.startswith(response, asked):
-        return 0, None
-    message = text[asked:end]
-    return start, (message if bare else _END_OF_MESSAGE.split(message, maxsplit=1)[0]).strip()
+        return [Tag(*match.span(), bool(match[1]), self._roles.get(match[2], match[2])) for match in found]
 
 
 class TurnReader:
@@ -142,32 +92,42 @@ class TurnReader:
     `dialect` says what is a call and what in an answer's block is the answer; `first`: no tool response came before.
     """
 
-    def __init__(self, text: str, start: int, end: int, dialect: Any, first: bool = True) -> None:
-        self.text, self.start, self.end, self.dialect, self.first = text, start, end, dialect, first
+    def __init__(self, dialect: "Dialect", text: str, start: int, end: int, first: bool = True) -> None:
+        self.dialect, self.text, self.start, self.end, self.first = dialect, text, start, end, first
+        self.tags = dialect.grammar.tags(text, start, end)
+        self.unclosed: set[str] = set()
         self.issues: list[Issue] = []
         self.spans: dict[str, Span] = {}
         self.fields: Fields = {}
-        self.tags = dialect.grammar.tags(text, start, end)
-        self.unclosed: set[str] = set()
 
-    def read(self) -> Fields:
-        """The fields of the step; the whole stretch is one turn."""
-        self._walk(0, several=False)
-        return self._step()
+    def read(self, alone: bool = False) -> list[Fields]:
+        """The fields of each step in this stretch; with `alone` the whole of it is one turn.
 
-    def turns(self) -> Iterable[Fields]:
-        """The same for text that may hold several turns with nothing of the environment between them.
-
-        After an action a thought or a call begins the next turn, and after a call an answer does too.
+        Where the environment writes into the agent's own message, a stretch may hold several turns: after an action a
+        thought or a call begins the next, and after a call an answer does too.
         """
-        at, until = self._walk(0, several=True)
+        several = not alone and self.dialect.observation_role is None
+        steps: list[Fields] = []
+        at, done = 0, self.start  # before `done` all is accounted for
         while at < len(self.tags):
-            if "call" in self.spans:
-                self.issue("response_missing", "no tool response follows the call", self.spans["call"])
-            yield self._step()
-            self.start, self.issues, self.spans, self.fields = until, [], {}, {}
-            at, until = self._walk(at, several=True)
-        yield self._step()
+            tag = self.tags[at]
+            self.outside(done, tag.start)
+            begins = ("think", "call", "answer" if "call" in self.spans else "think")
+            if several and self.acted and not tag.closing and tag.name in begins:
+                if "call" in self.spans:
+                    self.issue("response_missing", "no tool response follows the call", self.spans["call"])
+                steps.append(self._step(done, tag.start))
+                self.start = done = tag.start
+                self.issues, self.spans, self.fields = [], {}, {}
+            elif tag.closing or tag.name not in ("think", "call", "answer", "response"):
+                self.unbalanced(tag)
+                at, done = at + 1, tag.end
+            else:
+                at, done = self._block(at)
+        self.outside(done, self.end)
+        return [*steps, self._step(done, self.end)]
+
+    # What some dialects read in their own way
 
     def read_think(self, inner: list[Tag], span: Span) -> Span:
         """Look at the tags inside the thought; returns the span of its reasoning."""
@@ -175,25 +135,13 @@ class TurnReader:
         return span
 
     def no_think(self) -> None:
-        """Note that the turn has no thought."""
         if self.dialect.thinks:
             self.issue("think_missing", "the turn has no <think> block")
 
     def read_call(self, span: Span) -> None:
-        """The call that stands there, or an issue."""
         if not self._taken("call", span):
             self.spans["call"] = span
             self.fields |= self.called(span)
-
-    def called(self, span: Span) -> Fields:
-        """The call that stands there, if any; a broken one that can only be one call is it, with its issue."""
-        raw = self.text[slice(*span)]
-        call = self.dialect.read_call(raw)
-        if call is None:
-            kind, why = self.dialect.no_call
-            self.issue(kind, why, span)
-            call = self.dialect.evident_call(raw)
-        return {} if call is None else {"call": call}
 
     def outside(self, begin: int, end: int) -> None:
         """Note text outside all tags."""
@@ -205,13 +153,26 @@ class TurnReader:
         else:
             self.issue("text_outside", f"text outside all tags: {outside[:40]!r}", (begin, end))
 
+    def finish(self) -> None:
+        """Look at the turn as a whole, before it is noted what it lacks."""
+
+    # What they share
+
+    def called(self, span: Span) -> Fields:
+        """The call that stands there, if any; a broken one that can only be one call is it, with its issue."""
+        raw = self.text[slice(*span)]
+        call = self.dialect.read_call(raw)
+        if call is None:
+            self.issue(*self.dialect.no_call, span)
+            call = self.dialect.evident_call(raw)
+        return {} if call is None else {"call": call}
+
     def nested(self, inner: list[Tag]) -> None:
         """Note tags of the protocol inside a block."""
         if inner:
             self.issue("nested", f"{self.text[slice(*inner[0].span)]} inside another block", inner[0].span)
 
     def unbalanced(self, tag: Tag) -> None:
-        """Note a tag where none can stand."""
         self.issue("tag_unbalanced", f"{self.text[slice(*tag.span)]} where none belongs", tag.span)
 
     def issue(self, kind: str, why: str, span: Span | None = None) -> None:
@@ -223,36 +184,16 @@ class TurnReader:
         """Whether a call or an answer has been read."""
         return "call" in self.spans or "answer" in self.spans
 
-    def _step(self) -> Fields:
+    def _step(self, done: int, until: int) -> Fields:
+        """The fields of the turn that ends at `until`, read up to `done`."""
+        tail = self.text[done:until]
+        self.spans["step"] = (self.start, done if GAP.fullmatch(tail) else done + len(tail.rstrip()))
+        self.finish()
         if "think" not in self.spans:
             self.no_think()
         if not self.acted:
             self.issue("no_action", "the turn has neither a call nor an answer")
         return {**self.fields, "issues": tuple(self.issues), "spans": self.spans}
-
-    def _walk(self, at: int, several: bool) -> tuple[int, int]:
-        """Read blocks from `tags[at]` on; with `several`, only to the tag that begins the next turn.
-
-        Returns the next tag to look at and where in the text the turn ended.
-        """
-        done, until = self.start, self.end  # before `done` all is accounted for
-        while at < len(self.tags):
-            tag = self.tags[at]
-            self.outside(done, tag.start)
-            begins = "answer" if "call" in self.spans else "think"
-            if several and self.acted and not tag.closing and tag.name in ("think", "call", begins):
-                until = tag.start
-                break
-            if tag.closing or tag.name not in ("think", "call", "answer", "response"):
-                self.unbalanced(tag)
-                at, done = at + 1, tag.end
-            else:
-                at, done = self._block(at)
-        else:
-            self.outside(done, until)
-        tail = self.text[done:until]
-        self.spans["step"] = (self.start, done if GAP.fullmatch(tail) else done + len(tail.rstrip()))
-        return at, until
 
     def _block(self, at: int) -> tuple[int, int]:
         """Read the block that `tags[at]` opens; returns the next tag to look at and where the block ends."""
@@ -290,8 +231,7 @@ class TurnReader:
             return
         if self.acted:
             self.issue("think_late", "the thought comes after the action", span)
-        span = self.spans["think"] = self.read_think(inner, span)
-        self.fields["think"] = self.text[slice(*span)]
+        self.put("think", self.read_think(inner, span))
 
     def _answer(self, inner: list[Tag], span: Span) -> None:
         last_counts = self.dialect.grammar.last_answer_counts
@@ -301,8 +241,12 @@ class TurnReader:
         found = self.dialect.find_answer(self.text, span)
         if found is None:
             self.issue("answer_unboxed", "no \\boxed{} in the answer", span)
-        span = self.spans["answer"] = found or span
-        self.fields["answer"] = self.text[slice(*span)].strip()
+        self.put("answer", found or span)
+
+    def put(self, part: str, span: Span) -> None:
+        """The thought or the answer stands there."""
+        text = self.text[slice(*span)]
+        self.spans[part], self.fields[part] = span, text.strip() if part == "answer" else text
 
     def _taken(self, kind: str, span: Span) -> bool:
         """Whether an action came before this one. The first counts: generation stops there."""

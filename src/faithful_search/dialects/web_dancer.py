@@ -21,36 +21,19 @@ Each query of a search has its block, divided by `=======`. A visit (`{"name": "
 "goal": "…"}`) returns for each page an extract and a summary: one piece of evidence with the page's address.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any, ClassVar
 
+import msgspec
+
 from ..trajectory import Evidence
-from .fence import Fence, one_line, spelled
-from .passages import MOST_DOCUMENTS, stretches
-from .tool_calls import FENCED, MARKS, ToolCalls
+from .base import prompt_file
+from .fence import one_line, spelled
+from .passages import headed
+from .tool_calls import MARKS, ToolCalls
 
-# The wording is ours, not its checkpoints'.
-_ASK = """A conversation between User and Assistant. The user asks a question, and the assistant solves it by calling \
-one or more of the following tools.
-<tools>
-{tools}
-</tools>
-
-The assistant works in cycles of thinking, calling a tool and reading its response, and ends with the answer:
-<think> reasoning </think>
-<tool_call>
-{"name": "tool's name", "arguments": {...}}
-</tool_call>
-and at the end
-<think> reasoning </think>
-<answer> the answer </answer>
-
-User: {question}"""
 # How a response begins that holds a search's links, and one that holds pages.
 _SEARCH, _VISIT = "A Google search for ", "The useful information in "
 _PAGE = re.compile(r"^The useful information in (\S{1,2000}) for user goal [^\n]*+\n", re.MULTILINE)
@@ -63,8 +46,8 @@ _TARGET = "]("
 class WebDancer(ToolCalls):
     """The dialect of WebDancer."""
 
-    ask = _ASK
-    fence = Fence(FENCED + rf"|[0-9]++\. \[|{_SEARCH}|{_VISIT}")
+    ask = prompt_file("web_dancer")
+    forbidden = rf"[0-9]++\. \[|{_SEARCH}|{_VISIT}"
     marks = MARKS | {"tools": 0.5}
     signs: ClassVar[Mapping[str, float]] = {
         r"Web Information Seeking Master": 3.0,
@@ -78,49 +61,46 @@ class WebDancer(ToolCalls):
     def write_tools(self, tools: Sequence[dict[str, Any]]) -> str:
         return ",\n".join(json.dumps(tool, ensure_ascii=False, indent=2) for tool in tools)
 
-    def read_body(self, body: str, fenced: bool) -> tuple[list[Evidence], str]:
+    def read_body(self, body: str) -> tuple[list[Evidence], str]:
         """Links of searches, pages visited; a body that is neither is a note."""
         if body.startswith(_VISIT):
-            pages = stretches(list(islice(_PAGE.finditer(body), MOST_DOCUMENTS)), len(body))
-            texts = (body[page.end() : end].strip("\n").removesuffix("\n=======") for page, end in pages)
-            visited = [Evidence(text, url=page[1]) for text, (page, _) in zip(texts, pages, strict=True)]
+            pages = headed(_PAGE.finditer(body), body)
+            visited = [Evidence(text.strip("\n").removesuffix("\n======="), url=page[1]) for page, text in pages]
             return visited or [Evidence(body)], ""
-        blocks = list(islice(_BLOCK.finditer(body), MOST_DOCUMENTS))
-        found: list[Evidence] = []
-        for block, end in stretches(blocks, len(body) + 1):
-            found += _links(body, block.end(), max(block.end(), end - 1))
+        blocks = headed(_BLOCK.finditer(body), body)
+        texts = [text.removesuffix("\n") for _, text in blocks[:-1]] + [text for _, text in blocks[-1:]]
+        found = [link for text in texts for link in _links(text)]
         return found, "" if found else body
 
-    def write_body(self, evidence: Sequence[Evidence], escape: Callable[[str], str]) -> str:
-        links = [
-            f"{number}. [{one_line(_linked(item.title, escape))}]({_address(item.url, escape)})\n\n{escape(item.text)}"
-            for number, item in enumerate(evidence, start=1)
-        ]
+    def fenced(self, item: Evidence, escape: Callable[[str], str]) -> Evidence:
+        """Also where a control token such as `[INST]` begins or ends with the brackets around a link's title."""
+        found = super().fenced(item, escape)
+        if escape(f"[{item.title}]") != f"[{found.title}]":
+            found = msgspec.structs.replace(found, title=spelled(item.title))
+        return found
+
+    def write_body(self, evidence: Sequence[Evidence]) -> str:
+        links = []
+        for number, item in enumerate(evidence, start=1):
+            # Of the `](` in a link's line, the last one is where its address begins.
+            address = one_line(item.url).replace(_TARGET, "]&#40;")
+            links.append(f"{number}. [{one_line(item.title)}]({address})\n\n{item.text}")
         return f"{_SEARCH}'' found {len(links)} results:{_HEAD}" + "\n\n".join(links)
 
 
-def _linked(title: str, escape: Callable[[str], str]) -> str:
-    """A link's title: a control token such as `[INST]` might begin or end with the brackets around it."""
-    shown = escape(title)
-    return shown if escape(f"[{title}]") == f"[{shown}]" else spelled(title)
-
-
-def _address(url: str, escape: Callable[[str], str]) -> str:
-    """Of the `](` in a link's line, the last one is where its address begins."""
-    return one_line(escape(url)).replace(_TARGET, "]&#40;")
-
-
-def _links(body: str, start: int, end: int) -> list[Evidence]:
+def _links(text: str) -> list[Evidence]:
     """The links that are numbered in order from 1 on; a list inside a result's text begins again and is its text."""
     heads: list[re.Match[str]] = []
-    for match in _LINK.finditer(body, start, end):
+    for match in _LINK.finditer(text):
         is_link = _TARGET in match[2] and match[2].endswith(")")
-        if is_link and len(heads) < MOST_DOCUMENTS and int(match[1]) == len(heads) + 1:
+        if is_link and int(match[1]) == len(heads) + 1:
             heads.append(match)
     found = []
-    for head, stop in stretches(heads, end + 2):
+    links = headed(heads, text)
+    for head, inner in links:
         title, _, url = head[2][:-1].rpartition(_TARGET)
-        at = head.end() + body.startswith("\n", head.end())
-        at += body.startswith("\n", at)  # an empty line usually follows the link's
-        found.append(Evidence(body[at : stop - 2], title, url=url))
+        inner = inner.removeprefix("\n").removeprefix("\n")  # an empty line usually follows the link's
+        if head is not links[-1][0]:
+            inner = inner.removesuffix("\n").removesuffix("\n")
+        found.append(Evidence(inner, title, url=url))
     return found

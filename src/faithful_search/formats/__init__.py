@@ -1,19 +1,15 @@
 """Logs of agents, whichever API or framework wrote them, to chat messages: one file per format, found by its name.
 
-A list of messages is a chat as it stands (`messages`). Any other value of JSON is asked of each format, and the first
-whose marks it bears reads it.
+A list of messages is a chat as it stands (`messages`). Any other value of JSON is asked of each format in turn.
 """
 
-from __future__ import annotations
-
 import json
-import sys
-from dataclasses import replace
+import pkgutil
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
-from .. import registry
-from .base import Chat, Format
+from .base import Chat, Format, mapping
 from .messages import is_chat
 
 __all__ = ["Chat", "Format", "decode", "formats", "group", "read", "refusal"]
@@ -22,8 +18,9 @@ __all__ = ["Chat", "Format", "decode", "formats", "group", "read", "refusal"]
 @lru_cache(maxsize=1)
 def formats() -> dict[str, Format]:
     """All formats by name, sorted."""
-    package = sys.modules[__name__]
-    return {name: registry.load(package, name, Format)() for name in registry.names(package, Format)}
+    files = sorted(info.name for info in pkgutil.iter_modules(__path__))
+    modules = {name: import_module(f".{name}", __name__) for name in files}
+    return {name: module.FORMAT for name, module in modules.items() if hasattr(module, "FORMAT")}
 
 
 def read(value: Any) -> Chat | None:
@@ -35,14 +32,14 @@ def read(value: Any) -> Chat | None:
     """
     if is_chat(value):
         return Chat(list(value))
-    # A list of messages needs no format; an object with `messages` may have more to say in one.
-    found = next((chat for each in formats().values() if (chat := each.read(value))), None)
-    lines = value.get("lines") if isinstance(value, dict) else None
-    if found is not None and isinstance(lines, list) and (broken := sum(not isinstance(line, dict) for line in lines)):
-        found = replace(found, left_out=(*found.left_out, f"{broken} lines that are no JSON objects"))
-    if found is None and isinstance(value, dict) and is_chat(value.get("messages")):
-        return Chat(value["messages"])
-    return found
+    for each in formats().values():
+        if (found := each.read(value)) is not None and is_chat(found.messages):
+            if isinstance(lines := mapping(value).get("lines"), list):
+                found.left_out["lines that are no JSON objects"] = sum(not isinstance(line, dict) for line in lines)
+            return found
+    # An object with `messages` may have more to say in one of the formats.
+    messages: Any = mapping(value).get("messages")
+    return Chat(messages) if is_chat(messages) else None
 
 
 def decode(text: str) -> Chat | None:
@@ -64,6 +61,9 @@ def group(value: Any) -> str | None:
 def refusal(value: Any) -> str:
     """What a value that no format reads looks like, and what to do."""
     items = value if isinstance(value, list | tuple) else [value]
+    spoken = [is_chat([item]) for item in items]
+    if any(spoken):
+        return f"message {spoken.index(False)} is not a mapping with a role: {str(items[spoken.index(False)])[:80]!r}"
     fields: dict[str, Any] = next((item for item in items if isinstance(item, dict)), {})
     best = max(formats().values(), key=lambda each: len(each.marks & fields.keys()))
     if shared := best.marks & fields.keys():

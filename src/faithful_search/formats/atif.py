@@ -1,27 +1,20 @@
 """ATIF, the agent trajectory interchange format: steps of system, user and agent, with what its calls returned."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
 
 
-class Atif(Format):
+def read(value: Any) -> Chat | None:
     """One trajectory document; trajectories of sub-agents in it are left out."""
-
-    what = "an ATIF trajectory"
-    marks = frozenset({"schema_version"})
-
-    def read(self, value: Any) -> Chat | None:
-        version = mapping(value).get("schema_version")
-        if not isinstance(version, str) or not version.startswith("ATIF"):
-            return None
-        messages = [message for step in mappings(value.get("steps")) for message in _messages(step)]
-        within = len(mappings(value.get("subagent_trajectories")))
-        name = text(value.get("session_id")) or text(value.get("trajectory_id")) or ""
-        return Chat(messages, id=name, left_out=(f"{within} trajectories of sub-agents",) if within else ())
+    fields = mapping(value)
+    if not str(fields.get("schema_version")).startswith("ATIF"):
+        return None
+    messages = [message for step in mappings(fields, "steps") for message in _messages(step)]
+    within = len(mappings(fields, "subagent_trajectories"))
+    name = text(fields.get("session_id")) or text(fields.get("trajectory_id")) or ""
+    return Chat(messages, id=name, left_out={"trajectories of sub-agents": within})
 
 
 def _messages(step: Mapping[str, Any]) -> Messages:
@@ -29,6 +22,8 @@ def _messages(step: Mapping[str, Any]) -> Messages:
     spoken = {"content": step.get("message"), "reasoning_content": step.get("reasoning_content")}
     if source != "agent":
         return [{"role": "system" if source == "system" else "user", **spoken}]
-    results = mappings(mapping(step, "observation").get("results"))
-    returned = [{"role": "tool", **result} for result in results]
+    returned = [{"role": "tool", **result} for result in mappings(step.get("observation"), "results")]
     return [{"role": "assistant", **spoken, "tool_calls": step.get("tool_calls")}, *returned]
+
+
+FORMAT = Format("an ATIF trajectory", read, {"schema_version"})

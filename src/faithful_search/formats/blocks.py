@@ -10,8 +10,6 @@
 Any other part (an image, a file, encrypted reasoning) is named as one that was not read.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -31,8 +29,8 @@ _GEMINI = {
 _NAMED = frozenset((*_GEMINI, "inlineData", "inline_data", "fileData", "file_data"))
 _BESIDE_TEXT = frozenset(("text", "thought", "thoughtSignature", "thought_signature"))
 _PASSAGES = frozenset(("search_result", "web_search_result", "document"))
-ANSWERED = ("tool_use_id", "tool_call_id", "toolCallId", "call_id", "source_call_id", "id")
-"""Fields that name the call which a result belongs to."""
+# The call which a result belongs to.
+_ANSWERED = ("tool_use_id", "tool_call_id", "toolCallId", "call_id", "source_call_id", "id")
 _ARGUMENT_OF = {"file_search_call": "queries", "code_interpreter_call": "code"}
 _ARGUMENTS = ("arguments", "args", "input", "parameters", "action", "code", "queries")
 _RESULTS = ("content", "output", "outputs", "response", "result", "results")
@@ -54,7 +52,7 @@ def parts(content: Any) -> Iterator[Part]:
         for item in content:
             yield from [Part("text", item)] if isinstance(item, str) else _part(item)
     elif content is not None and content != []:
-        yield Part("text", _json(content))
+        yield Part("text", as_json(content))
 
 
 def call(written: Any) -> dict[str, Any]:
@@ -81,34 +79,38 @@ def call(written: Any) -> dict[str, Any]:
     return {"id": identity if isinstance(identity, str) else "", "name": name, "arguments": arguments}
 
 
-def result_text(value: Any, failed: Any = None) -> tuple[str, tuple[str, ...]]:
-    """The text of what a call returned, and the kinds of parts in it that were not read.
+def result(item: Mapping[str, Any]) -> Iterator[Part]:
+    """What a call returned, a part or a tool's message, as text; and the kinds of parts in it that were not read.
 
-    Passages with title and address become a JSON list. For a call that failed (`failed` is true, or the reason) the
-    text is `{"error": …}`.
+    Passages with title and address become a JSON list. Of a call that failed the text is `{"error": …}`.
     """
+    failed = item.get("error") or item.get("is_error") or item.get("isError") or item.get("status") == "error"
+    if isinstance(failed, Mapping):
+        failed = failed.get("message") or True
+    value = first(item, _RESULTS)
     found: list[Any] = []
-    unread: list[str] = []
-    items = value if isinstance(value, list | tuple) and value and all(map(_is_part, value)) else [value]
-    for item in items:
-        kind = str(item.get("type")) if isinstance(item, Mapping) else ""
+    unread: list[Part] = []
+    for piece in value if isinstance(value, list | tuple) and value and all(map(_is_part, value)) else [value]:
+        kind = str(piece.get("type")) if isinstance(piece, Mapping) else ""
         if kind in _PASSAGES:
-            found.append(_passage(item))
-        elif kind.endswith("_error") and isinstance(item, Mapping):
-            failed = failed or first(item, ("error_code", "message", "error")) or True
-        elif item is not value:
-            own = list(parts([item]))
+            found.append(_passage(piece))
+        elif kind.endswith("_error") and isinstance(piece, Mapping):
+            failed = failed or first(piece, ("error_code", "message", "error")) or True
+        elif piece is not value:
+            own = list(parts([piece]))
             found += [part.value for part in own if part.kind == "text"]
-            unread += [str(part.value) for part in own if part.kind == "unread"]
+            unread += [part for part in own if part.kind == "unread"]
         elif value is not None:
-            found.append(value if isinstance(value, str) else _json(value))
-    if all(isinstance(item, str) for item in found):
+            found.append(value if isinstance(value, str) else as_json(value))
+    if all(isinstance(piece, str) for piece in found):
         text = "".join(found)
     else:
-        text = _json([{"text": item} if isinstance(item, str) else item for item in found])
+        text = as_json([{"text": piece} if isinstance(piece, str) else piece for piece in found])
     if failed:
-        text = _json({"error": text or (failed if isinstance(failed, str) else "failed")})
-    return text, tuple(unread)
+        text = as_json({"error": text or (failed if isinstance(failed, str) else "failed")})
+    answered = first(item, _ANSWERED)
+    yield Part("result", text, answered if isinstance(answered, str) else "")
+    yield from unread
 
 
 def first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
@@ -134,14 +136,14 @@ def _part(item: Mapping[str, Any]) -> Iterator[Part]:
         text = given if isinstance(given, str) else "\n".join(p.value for p in parts(given) if p.kind == "text")
         yield Part("thought", text) if text else Part("unread", kind)
     elif kind in _RESULT or kind.endswith(_RESULT_ENDS):
-        yield from _result(item)
+        yield from result(item)
     elif kind in _CALL or kind.endswith(_CALL_ENDS):
         asked = call(item)
         yield Part("call", asked, asked["id"])
         if first(item, _RESULTS) is not None or item.get("error"):
-            yield from _result({**item, "id": asked["id"], "call_id": asked["id"]})
+            yield from result({**item, "id": asked["id"], "call_id": asked["id"]})
         elif isinstance(asked["arguments"], Mapping) and asked["arguments"].get("sources"):
-            yield from _result({"id": asked["id"], "content": _json(asked["arguments"]["sources"])})
+            yield from result({"id": asked["id"], "content": as_json(asked["arguments"]["sources"])})
     elif isinstance(item.get("text"), str):
         yield Part("text", item["text"])
     else:
@@ -159,20 +161,12 @@ def _gemini(item: Mapping[str, Any]) -> Iterator[Part]:
             given = value.get("response", value.get("output"))
             if isinstance(given, Mapping) and len(given) == 1:  # the API wraps a text
                 given = next(iter(given.values())) if next(iter(given)) in ("result", "output", "content") else given
-            yield from _result({"id": value.get("id"), "content": given})
+            yield from result({"id": value.get("id"), "content": given})
             yield from (part for part in parts(value.get("parts")) if part.kind == "unread")
     elif isinstance(item.get("text"), str):
         yield Part("thought" if item.get("thought") else "text", item["text"])
     else:
         yield Part("unread", next(iter(item), "nothing"))
-
-
-def _result(item: Mapping[str, Any]) -> Iterator[Part]:
-    failed = item.get("error") or item.get("is_error") or item.get("isError")
-    text, unread = result_text(first(item, _RESULTS), failed or item.get("status") == "error")
-    answered = first(item, ANSWERED)
-    yield Part("result", text, answered if isinstance(answered, str) else "")
-    yield from (Part("unread", kind) for kind in unread)
 
 
 def _passage(item: Mapping[str, Any]) -> dict[str, str]:
@@ -183,5 +177,5 @@ def _passage(item: Mapping[str, Any]) -> dict[str, str]:
     return {"title": str(item.get("title") or ""), "url": str(url or ""), "text": text}
 
 
-def _json(value: Any) -> str:
+def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,7 +1,5 @@
 """Codex: a session's JSON lines, whose response items are those of OpenAI's Responses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,29 +9,27 @@ from .responses import as_messages, is_item
 _GIVEN = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<permissions", "<turn_aborted>")
 
 
-class Codex(Format):
-    """The lines of one session."""
+def group(value: Any) -> str | None:
+    fields = mapping(value)
+    return "" if isinstance(fields.get("payload"), Mapping) and text(fields.get("type")) else None
 
-    what = "a Codex session"
-    marks = frozenset({"payload"})
 
-    def group(self, value: Any) -> str | None:
-        fields = mapping(value)
-        return "" if isinstance(fields.get("payload"), Mapping) and text(fields.get("type")) else None
-
-    def read(self, value: Any) -> Chat | None:
-        """The response items, without those by which the program tells the agent where it is."""
-        lines = mappings(mapping(value).get("lines"))
-        if not any(self.group(line) is not None for line in lines):
-            return None
-        items = [mapping(line, "payload") for line in lines if line.get("type") == "response_item"]
-        kept = [item for item in items if (text(item.get("role")) and not _given(item)) or is_item(item)]
-        name = next((mapping(line, "payload").get("id") for line in lines if line.get("type") == "session_meta"), "")
-        other = len(items) - len(kept) - sum(map(_given, items))
-        return Chat(as_messages(kept), id=str(name or ""), left_out=(f"{other} items of other kinds",) if other else ())
+def read(value: Any) -> Chat | None:
+    """The response items of one session, without those by which the program tells the agent where it is."""
+    lines = mappings(value, "lines")
+    if all(group(line) is None for line in lines):
+        return None
+    items = [mapping(line, "payload") for line in lines if line.get("type") == "response_item"]
+    own = [item for item in items if not _given(item)]
+    kept = [item for item in own if text(item.get("role")) or is_item(item)]
+    name = next((mapping(line, "payload").get("id") for line in lines if line.get("type") == "session_meta"), "")
+    return Chat(as_messages(kept), id=str(name or ""), left_out={"items of other kinds": len(own) - len(kept)})
 
 
 def _given(item: Mapping[str, Any]) -> bool:
     """Whether the program wrote this message in the user's name."""
-    first = next(iter(mappings(item.get("content"))), {})
+    first = next(iter(mappings(item, "content")), {})
     return item.get("role") == "user" and str(first.get("text", "")).lstrip().startswith(_GIVEN)
+
+
+FORMAT = Format("a Codex session", read, {"payload"}, group=group)

@@ -1,35 +1,23 @@
 """inspect_ai: the samples of a log, of `.eval` (a zip of them) and `.json` alike."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from .base import Chat, Format, Messages, mapping, mappings, text
 from .messages import ANSWERING, is_chat
 
-_SCHEME = "attachment://"
 
-
-class InspectAI(Format):
-    """One sample, an `EvalSample`."""
-
-    what = "an inspect_ai sample"
-    marks = frozenset({"epoch", "target", "eval"})
-
-    def read(self, value: Any) -> Chat | None:
-        """Its messages, with what was stored apart from them put back; its target is the gold answer."""
-        if not isinstance(value, Mapping) or not {"messages", "epoch", "target"} <= value.keys():
-            return None
-        kept = {_SCHEME + name: item for name, item in mapping(value, "attachments").items()}
-        fields: dict[str, Any] = {name: value.get(name) for name in ("messages", "input", "target")}
-        fields["events"] = [
-            event for event in mappings(value.get("events")) if text(event.get("function")) in ANSWERING
-        ]
-        messages, asked, target, events = (_restored(fields, kept) if kept else fields).values()
-        if not is_chat(messages):
-            return None
-        return Chat(_handed(list(messages), events), text(asked), target, str(value.get("id", "")))
+def read(value: Any) -> Chat | None:
+    """One sample, an `EvalSample`, with what was stored apart from its messages; its target is the gold answer."""
+    if not {"messages", "epoch", "target"} <= mapping(value).keys():
+        return None
+    events = [event for event in mappings(value, "events") if text(event.get("function")) in ANSWERING]
+    kept = {f"attachment://{name}": item for name, item in mapping(value, "attachments").items()}
+    given = [value["messages"], value.get("input"), value["target"], events]
+    messages, asked, target, events = _restored(given, kept) if kept else given
+    if not is_chat(messages):
+        return None
+    return Chat(_handed(list(messages), events), text(asked), target, str(value.get("id", "")))
 
 
 def _handed(messages: Messages, events: list[Mapping[str, Any]]) -> Messages:
@@ -56,3 +44,6 @@ def _restored(item: Any, kept: Mapping[str, Any]) -> Any:
     if isinstance(item, dict):
         return {name: _restored(inner, kept) for name, inner in item.items()}
     return [_restored(inner, kept) for inner in item] if isinstance(item, list) else item
+
+
+FORMAT = Format("an inspect_ai sample", read, {"epoch", "target", "eval"})

@@ -5,8 +5,6 @@ legacy `function_call` or among the content's parts (`blocks`); results in messa
 user's. A call of a tool that only hands in the answer is that answer.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +12,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from ..errors import DataError
-from .blocks import ANSWERED, Part, call, first, parts, result_text
+from .blocks import Part, as_json, call, first, parts, result
 
 _ROLES = {
     "human": "user", "gpt": "assistant", "ai": "assistant", "model": "assistant", "AIMessageChunk": "assistant",
@@ -33,7 +31,8 @@ class Message(NamedTuple):
     """One message: `role` is system, user, assistant or tool; `ids` name its structured calls, or the call answered.
 
     `unread` are the kinds of parts that were not understood; `thought` and `made` (calls and answers, written) what the
-    agent did not say in the text.
+    agent did not say in the text. `handed` is an answer that was handed in beside other calls; results of the calls
+    `hushed` are left out.
     """
 
     role: str
@@ -43,6 +42,8 @@ class Message(NamedTuple):
     unread: tuple[str, ...] = ()
     thought: str = ""
     made: str = ""
+    handed: str = ""
+    hushed: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:
@@ -56,43 +57,51 @@ class Message(NamedTuple):
         return f"{HEAD.format(self.role)}{self.text}{END}"
 
 
-def read(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """The messages in one form, with thoughts, structured calls and handed-in answers as blocks of text.
-
-    These are `<think>`, `<tool_call>` (as chat templates write them) and `<answer>`.
-
-    Raises:
-        DataError: for a message that is not a mapping, or has no role.
-    """
-    found: list[Message] = []
-    hushed: frozenset[str] = frozenset()
-    waiting = ""
-    for number, message in enumerate(messages):
-        role = _role(message)
-        if role is None:
-            raise DataError(f"message {number} is not a mapping with a role: {str(message)[:80]!r}")
-        for turn in _turns(role, message):
-            one = turn.message
-            if one.role == "tool":
-                if (one.ids[0] if one.ids else "") in hushed:
-                    continue  # the response to a handed-in answer is no evidence
-            else:
-                if waiting:
-                    found.append(Message("assistant", waiting))
-                    waiting = ""
-                hushed = turn.hushed if one.role == "assistant" else hushed
-            found.append(one)
-            waiting = turn.answer or waiting
-    return [*found, Message("assistant", waiting)] if waiting else found
-
-
 def is_chat(value: Any) -> bool:
     """Whether this is a list of messages."""
     return isinstance(value, list | tuple) and bool(value) and all(_role(item) is not None for item in value)
 
 
-def in_order(chat: Sequence[Message]) -> list[Message]:
-    """Tool messages in the order of the calls whose ids they name; an empty one for a call that was never answered."""
+def read(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages in one form, with thoughts, structured calls and handed-in answers as blocks of text.
+
+    These are `<think>`, `<tool_call>` (as chat templates write them) and `<answer>`. Consecutive messages of the agent
+    are one turn, and tool messages stand in the order of the calls whose ids they name; an empty one for a call that
+    was never answered. Raises `DataError` for a message that is not a mapping, or has no role.
+    """
+    found: list[Message] = []
+    hushed: frozenset[str] = frozenset()
+    waiting = ""  # an answer, to be given when the results of the calls beside it have come
+    for number, message in enumerate(messages):
+        role = _role(message)
+        if role is None:
+            raise DataError(f"message {number} is not a mapping with a role: {str(message)[:80]!r}")
+        for one in _split(role, _parts(role, message)):
+            if one.role != "tool":
+                found += [Message("assistant", waiting)] if waiting else []
+                waiting, hushed = one.handed, one.hushed if one.role == "assistant" else hushed
+            elif (one.ids or ("",))[0] in hushed:
+                continue  # the response to a handed-in answer is no evidence
+            found.append(one)
+    found += [Message("assistant", waiting)] if waiting else []
+    return _in_order(list(_joined(found)))
+
+
+def _joined(chat: Sequence[Message]) -> Iterator[Message]:
+    """The chat with consecutive messages of the agent as one."""
+    for role, group in groupby(chat, key=lambda message: message.role):
+        own = list(group)
+        if role != "assistant" or len(own) == 1:
+            yield from own
+            continue
+        said, thought, made = (
+            "\n".join(filter(None, (getattr(one, name) for one in own))) for name in ("said", "thought", "made")
+        )
+        ids, unread = (tuple(item for one in own for item in getattr(one, name)) for name in ("ids", "unread"))
+        yield Message(role, said, ids, sum(one.calls for one in own), unread, thought, made)
+
+
+def _in_order(chat: Sequence[Message]) -> list[Message]:
     found: list[Message] = []
     at = 0
     while at < len(chat):
@@ -109,28 +118,6 @@ def in_order(chat: Sequence[Message]) -> list[Message]:
     return found
 
 
-def joined(chat: Sequence[Message]) -> Iterator[Message]:
-    """The chat with consecutive messages of the agent as one: they are one turn."""
-    for role, group in groupby(chat, key=lambda message: message.role):
-        own = list(group)
-        if role != "assistant" or len(own) == 1:
-            yield from own
-            continue
-        ids = tuple(name for message in own for name in message.ids)
-        unread = tuple(kind for message in own for kind in message.unread)
-        columns = ((message.said, message.thought, message.made) for message in own)
-        said, thought, made = ("\n".join(filter(None, column)) for column in zip(*columns, strict=True))
-        yield Message(role, said, ids, sum(message.calls for message in own), unread, thought, made)
-
-
-class _Turn(NamedTuple):
-    """A message, the answer that it handed in beside other calls, and the calls whose results are left out."""
-
-    message: Message
-    answer: str = ""
-    hushed: frozenset[str] = frozenset()
-
-
 def _role(message: Any) -> str | None:
     """Who speaks: system, user, assistant, tool or a role of another name; `None` for other values."""
     if not isinstance(message, Mapping):
@@ -142,21 +129,14 @@ def _role(message: Any) -> str | None:
     return _ROLES.get(role, role) if isinstance(role, str) else None
 
 
-def _turns(role: str, message: Mapping[str, Any]) -> Iterator[_Turn]:
-    """The message in one form; with results among its parts it is several."""
+def _parts(role: str, message: Mapping[str, Any]) -> list[Part]:
+    """What the message holds, in its content and beside it."""
     content = message.get("content", message.get("value", message.get("parts")))
     if role not in ("system", "user", "assistant"):
-        answered = first(message, ANSWERED[:-1])
         within = list(parts(content)) if isinstance(content, list | tuple) else []
         if any(part.kind == "result" for part in within):
-            yield from _split("tool", within)
-            return
-        failed = first(message, ("error", "isError", "is_error")) or message.get("status") == "error"
-        if isinstance(failed, Mapping):
-            failed = failed.get("message") or True
-        text, unread = result_text(content, failed)
-        yield _Turn(Message("tool", text, (answered,) if isinstance(answered, str) else (), unread=unread))
-        return
+            return within
+        return list(result({**message, "content": content, "id": None}))  # its id is the message's own
     beside: list[Part] = []
     calls: list[Part] = []
     if role == "assistant":
@@ -169,42 +149,42 @@ def _turns(role: str, message: Mapping[str, Any]) -> Iterator[_Turn]:
     # Some APIs list the same call among the content's parts and beside it.
     known = {asked.id for asked in calls if asked.id}
     said = [part for part in parts(content) if part.kind != "call" or part.id not in known]
-    yield from _split(role, [*beside, *said, *calls])
+    return [*beside, *said, *calls]
 
 
-def _split(role: str, said: Sequence[Part]) -> list[_Turn]:
+def _split(role: str, said: Sequence[Part]) -> list[Message]:
     """The parts up to each result as one message, and the result as another; one message at least."""
-    found: list[_Turn] = []
+    found: list[Message] = []
     own: list[Part] = []
     for part in said:
-        before = found[-1].message if found and not own else None
         if part.kind == "result":
             found += [_spoken(role, own)] if own else []
-            found.append(_Turn(Message("tool", part.value, (part.id,) if part.id else ())))
+            found.append(Message("tool", part.value, (part.id,) if part.id else ()))
             own = []
-        elif part.kind == "unread" and before is not None:  # an image of that result
-            found[-1] = _Turn(before._replace(unread=(*before.unread, str(part.value))))
+        elif part.kind == "unread" and found and not own:  # an image of that result
+            found[-1] = found[-1]._replace(unread=(*found[-1].unread, str(part.value)))
         else:
             own.append(part)
     return [*found, _spoken(role, own)] if own or not said else found
 
 
-def _spoken(role: str, own: Sequence[Part]) -> _Turn:
+def _spoken(role: str, own: Sequence[Part]) -> Message:
     text = "".join(part.value for part in own if part.kind == "text")
     unread = tuple(str(part.value) for part in own if part.kind == "unread")
     if role != "assistant":
         stray = tuple(part.kind for part in own if part.kind in ("call", "thought"))
-        return _Turn(Message(role, text, unread=(*unread, *stray)))
+        return Message(role, text, unread=(*unread, *stray))
     thought = "\n".join(part.value for part in own if part.kind == "thought")
     made = [part.value for part in own if part.kind == "call"]
     handed = {asked["id"]: answer for asked in made if (answer := _handed(asked)) is not None}
     calls = [asked for asked in made if _handed(asked) is None]
     answer = "\n".join(f"<answer>{one}</answer>" for one in handed.values())
-    written = "\n".join(map(_written, calls)) if calls else answer
     ids = tuple(asked["id"] for asked in calls)
-    message = Message(role, text, ids, len(made), unread, thought, written)
-    hushed = frozenset({*handed, ""} if handed and not calls else filter(None, handed))
-    return _Turn(message, answer if calls else "", hushed)
+    spoken = Message(role, text, ids, len(made), unread, thought, answer, hushed=frozenset(handed))
+    if calls:
+        written = "\n".join(map(_written, calls))
+        return spoken._replace(made=written, handed=answer, hushed=spoken.hushed - {""})
+    return spoken._replace(hushed=spoken.hushed | {""}) if handed else spoken
 
 
 def _handed(asked: Mapping[str, Any]) -> str | None:
@@ -220,15 +200,14 @@ def _handed(asked: Mapping[str, Any]) -> str | None:
     if isinstance(given, Mapping):
         said = first(given, ("answer", "final_answer", "result", "response", "text"))
         given = said if said is not None else next(iter(given.values()), None) if len(given) == 1 else given or None
-    return given if given is None or isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+    return given if given is None or isinstance(given, str) else as_json(given)
 
 
 def _written(asked: Mapping[str, Any]) -> str:
     """A structured call between tags; arguments that are not JSON stay as they are, and become an issue there."""
     arguments = asked["arguments"]
     if not isinstance(arguments, str):
-        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False, default=str)
-    name = json.dumps(asked["name"], ensure_ascii=False)
-    written = f'{{"name": {name}, "arguments": {arguments.strip() or "{}"}}}'
+        arguments = as_json({} if arguments is None else arguments)
+    written = f'{{"name": {as_json(asked["name"])}, "arguments": {arguments.strip() or "{}"}}}'
     # Text in the arguments that looks like a tag must not end the call.
     return "<tool_call>\n" + TAGLIKE.sub(r"\\u003c", written) + "\n</tool_call>"

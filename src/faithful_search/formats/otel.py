@@ -1,47 +1,38 @@
 """OpenTelemetry: the spans of a model's calls, with their messages in attributes (`gen_ai.input.messages`)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from .base import Chat, Format, mapping, mappings
-from .messages import is_chat
 
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 
-class Otel(Format):
-    """A span, an export of spans (`resourceSpans`), or the spans of one trace."""
+def group(value: Any) -> str | None:
+    traces = {_trace(span) for span in _spans(value)}
+    return traces.pop() if len(traces) == 1 else "" if traces else None
 
-    what = "OpenTelemetry spans"
-    marks = frozenset({"traceId", "resourceSpans", "span_id", "attributes"})
-    needs = "no span has gen_ai.input.messages; let the instrumentation record the messages' content"
 
-    def group(self, value: Any) -> str | None:
-        traces = {_trace(span) for span in _spans(value)}
-        return traces.pop() if len(traces) == 1 else "" if traces else None
-
-    def read(self, value: Any) -> Chat | None:
-        """The messages of the call that was given most, and its output: that is the whole conversation."""
-        spans = [span for line in mappings(mapping(value).get("lines")) or [value] for span in _spans(line)]
-        told = [fields for span in spans if _INPUT in (fields := _attributes(span))]
-        if not told:
-            return None
-        # Each call of a model is given all messages before it.
-        last = max(told, key=lambda fields: len(_messages(fields, _INPUT)))
-        messages = [*_messages(last, _INPUT), *_messages(last, _OUTPUT)]
-        other = len({_trace(span) for span in spans}) - 1
-        left = (f"spans of {other} other traces",) if other else ()
-        return Chat(messages, id=_trace(spans[0]), left_out=left) if is_chat(messages) else None
+def read(value: Any) -> Chat | None:
+    """Of spans (one, an export of some, or those of one trace) the messages of the call that was given most."""
+    spans = [span for line in mappings(value, "lines") or [value] for span in _spans(line)]
+    told = [fields for span in spans if _INPUT in (fields := _attributes(span))]
+    if not told:
+        return None
+    # Each call of a model is given all messages before it.
+    last = max(told, key=lambda fields: len(_messages(fields, _INPUT)))
+    messages = [*_messages(last, _INPUT), *_messages(last, _OUTPUT)]
+    other = len({_trace(span) for span in spans}) - 1
+    return Chat(messages, id=_trace(spans[0]), left_out={"further traces with their spans": other})
 
 
 def _spans(value: Any) -> list[Mapping[str, Any]]:
     """The spans in one line, of the console's exporter or of the collector's."""
-    exports = mappings(mapping(value).get("resourceSpans"))
-    scopes = [scope for export in exports for scope in mappings(export.get("scopeSpans"))]
-    spans = [span for scope in scopes for span in mappings(scope.get("spans"))] if exports else [mapping(value)]
+    exports = mappings(value, "resourceSpans")
+    scopes = [scope for export in exports for scope in mappings(export, "scopeSpans")]
+    spans = [span for scope in scopes for span in mappings(scope, "spans")] if exports else [mapping(value)]
     return [span for span in spans if "attributes" in span and _trace(span)]
 
 
@@ -58,9 +49,15 @@ def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
 
 def _messages(fields: Mapping[str, Any], name: str) -> list[Any]:
     given = fields.get(name)
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except (ValueError, RecursionError):
-            return []
+    with suppress(ValueError, RecursionError):
+        given = json.loads(given) if isinstance(given, str) else given
     return given if isinstance(given, list) else []
+
+
+FORMAT = Format(
+    "OpenTelemetry spans",
+    read,
+    {"traceId", "resourceSpans", "span_id", "attributes"},
+    "no span has gen_ai.input.messages; let the instrumentation record the messages' content",
+    group,
+)

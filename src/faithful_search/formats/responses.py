@@ -1,34 +1,26 @@
 """OpenAI's Responses: items in and out, each a message, a thought, a call or what it returned."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
-from .base import Chat, Format, Messages, mapping, mappings, only_mappings, text
+from .base import Chat, Format, Messages, mapping, mappings, text
 
-_ITEMS = frozenset(("message", "reasoning"))
 _ENDS = ("_call", "_call_output", "_approval_request", "_list_tools")
 
 
-class Responses(Format):
+def read(value: Any) -> Chat | None:
     """A response, an object with `input` and `output`, or a list of items."""
-
-    what = "OpenAI Responses"
-    marks = frozenset({"output", "previous_response_id"})
-
-    def read(self, value: Any) -> Chat | None:
-        name = ""
-        if isinstance(value, Mapping):
-            inner = mapping(value, "response") or value
-            given, made = value.get("input", inner.get("input")), inner.get("output")
-            asked = [{"role": "user", "content": given}] if text(given) else mappings(given)
-            name = text(inner.get("id")) or ""
-            value = [*asked, *made] if isinstance(made, list | tuple) else None
-        found = only_mappings(value)
-        if not any(map(is_item, found)) or not all("role" in item or is_item(item) for item in found):
-            return None
-        return Chat(as_messages(found), id=name)
+    name = ""
+    if isinstance(value, Mapping):
+        inner = mapping(value, "response") or value
+        given, made = value.get("input", inner.get("input")), inner.get("output")
+        asked = [{"role": "user", "content": given}] if text(given) else mappings(given)
+        name = text(inner.get("id")) or ""
+        value = [*asked, *made] if isinstance(made, list | tuple) else None
+    found = mappings(value, pure=True)
+    if not any(map(is_item, found)) or not all("role" in item or is_item(item) for item in found):
+        return None
+    return Chat(as_messages(found), id=name)
 
 
 def is_item(item: Mapping[str, Any]) -> bool:
@@ -41,3 +33,6 @@ def is_item(item: Mapping[str, Any]) -> bool:
 def as_messages(items: list[Mapping[str, Any]]) -> Messages:
     """The items as messages; one without a role is a part of the agent's message, or a result."""
     return [item if "role" in item else {"role": "assistant", "content": [item]} for item in items]
+
+
+FORMAT = Format("OpenAI Responses", read, {"output", "previous_response_id"})

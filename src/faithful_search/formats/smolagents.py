@@ -1,12 +1,10 @@
 """smolagents: the steps of an agent's memory, or of what `run(…, return_full_result=True)` returned."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from .base import Chat, Format, Messages, mapping, mappings, only_mappings, text
+from .base import Chat, Format, Messages, mapping, mappings, text
+from .blocks import as_json
 from .messages import ANSWERING
 
 _MARKS = frozenset(("step_number", "task", "system_prompt", "plan", "model_output_message"))
@@ -14,23 +12,17 @@ _CODE = "python_interpreter"
 _OUTPUT = "Last output from code snippet:\n"
 
 
-class Smolagents(Format):
+def read(value: Any) -> Chat | None:
     """A list of steps as `memory.get_full_steps()` gives them, or an object with such `steps`."""
-
-    what = "a smolagents memory"
-    marks = frozenset({"step_number", "steps", "model_output"})
-
-    def read(self, value: Any) -> Chat | None:
-        steps = value.get("steps") if isinstance(value, Mapping) else value
-        found = only_mappings(steps)
-        known = [bool(step.keys() & _MARKS) for step in found]
-        if not any(known) or not all(own or "output" in step for own, step in zip(known, found, strict=True)):
-            return None
-        messages = [message for step in found for message in _messages(step)]
-        said = mapping(value).get("output")
-        if text(said) and not any(_ends(step) or "output" in step for step in found):
-            messages.append(_answer(said))
-        return Chat(messages)
+    found = mappings(value, "steps" if isinstance(value, Mapping) else None, pure=True)
+    known = [bool(step.keys() & _MARKS) for step in found]
+    if not any(known) or not all(own or "output" in step for own, step in zip(known, found, strict=True)):
+        return None
+    messages = [message for step in found for message in _messages(step)]
+    said = text(mapping(value).get("output"))
+    if said and not any(_ends(step) or "output" in step for step in found):
+        messages.append(_answer(said))
+    return Chat(messages)
 
 
 def _messages(step: Mapping[str, Any]) -> Messages:
@@ -38,13 +30,12 @@ def _messages(step: Mapping[str, Any]) -> Messages:
     if "system_prompt" in step:
         return [{"role": "system", "content": step["system_prompt"]}]
     if "task" in step:
-        images = [{"type": "image"}] if step.get("task_images") else []
-        return [{"role": "user", "content": [{"type": "text", "text": str(step["task"])}, *images]}]
+        return [{"role": "user", "content": _with_images(str(step["task"]), step.get("task_images"))}]
     if "plan" in step:
         return [{"role": "assistant", "reasoning_content": str(step["plan"])}]
     if "step_number" not in step:
         return []  # the final answer once more
-    final, calls, output = _ends(step), [_call(item) for item in _asked(step)], step.get("model_output")
+    final, calls, output = _ends(step), list(map(_call, _asked(step))), step.get("model_output")
     seen = _seen(step, final)
     answer = _answer(step.get("action_output"))
     if final:
@@ -56,14 +47,17 @@ def _messages(step: Mapping[str, Any]) -> Messages:
     # What failed before there was a call is no answer
     spoken = {"content" if calls or not failed else "reasoning_content": output}
     said: Messages = [{"role": "assistant", **spoken, "tool_calls": calls}] if calls or output else []
-    images = [{"type": "image"}] if step.get("observations_images") else []
-    returned = [{"type": "text", "text": seen}, *images]
     if calls:
+        returned = _with_images(seen, step.get("observations_images"))
         said += [{"role": "tool", "tool_call_id": call["id"], "content": ""} for call in calls[:-1]]
         said.append({"role": "tool", "tool_call_id": calls[-1]["id"], "content": returned, "error": failed})
     elif failed:
         said.append({"role": "user", "content": str(failed)})
     return [*said, answer] if final else said
+
+
+def _with_images(said: str, images: Any) -> list[dict[str, str]]:
+    return [{"type": "text", "text": said}, *([{"type": "image"}] if images else [])]
 
 
 def _seen(step: Mapping[str, Any], final: bool) -> str:
@@ -76,7 +70,7 @@ def _seen(step: Mapping[str, Any], final: bool) -> str:
 
 def _asked(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The step's calls; where one failed they are only in the model's message."""
-    return mappings(step.get("tool_calls")) or mappings(mapping(step, "model_output_message").get("tool_calls"))
+    return mappings(step, "tool_calls") or mappings(step.get("model_output_message"), "tool_calls")
 
 
 def _ends(step: Mapping[str, Any]) -> bool:
@@ -93,5 +87,8 @@ def _call(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(given: Any) -> dict[str, Any]:
-    said = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+    said = given if isinstance(given, str) else as_json(given)
     return {"role": "assistant", "content": f"<answer>{said}</answer>"}
+
+
+FORMAT = Format("a smolagents memory", read, {"step_number", "steps", "model_output"})

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Self
 
 from ..dialects.base import Dialect
@@ -147,7 +147,7 @@ class ChatFormat:
 
     def render_observation(self, evidence: Sequence[Evidence], note: str = "") -> str:
         """The dialect's tool response, fenced for this tokenizer too."""
-        return self.fence.whole(partial(self.dialect.render_observation, evidence, note))
+        return self.dialect.render_observation(evidence, note, self.fence)
 
     def ended(self, ids: Sequence[int]) -> bool:
         """Whether the model itself closed the turn it sampled as `ids`."""

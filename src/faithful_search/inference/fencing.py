@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..dialects.base import Dialect
@@ -45,7 +46,7 @@ def guarded(fence: Fence, tokenizer: Any) -> Fence:
     # some read a byte's piece that is written out in a text as this byte
     bytes_ = ["<0x"] if tokenizer.convert_tokens_to_ids("<0x3C>") in _ids(tokenizer, "<0x3C>") else []
     tokens = [*control_tokens(tokenizer), *_marks_and_words(tokenizer)[0], *bytes_]
-    return fence.with_tokens(fenceable(tokens)).with_fold(_folding(tokenizer))
+    return replace(fence.with_tokens(fenceable(tokens)), fold=_folding(tokenizer))
 
 
 def check_reader(tokenizer: Any, dialect: Dialect) -> None:

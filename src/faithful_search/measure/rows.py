@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from .. import dialects, formats
-from ..dialects.turns import episode_start
+from ..dialects.segments import episode_start
 from ..errors import DataError, DialectError
 from ..tasks import first, row_answers, row_question
 from ..trajectory import Step, Trajectory

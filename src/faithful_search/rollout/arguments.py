@@ -1,7 +1,5 @@
 """The flags of every recipe with episodes: which tools there are, and how an episode is bounded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from .. import dialects
@@ -50,5 +48,5 @@ class EnvironmentArguments(ToolArguments):
 
     def limits(self, total_tokens: int) -> Limits:
         """The bounds of an episode of at most `total_tokens` after the prompt."""
-        same = ("turns", "turn_tokens", "observation_tokens", "force_answer", "verify", "kept_responses")
+        same = (name for name in Limits.__struct_fields__ if name != "total_tokens")
         return Limits(total_tokens=total_tokens, **{name: getattr(self, name) for name in same})

@@ -1,7 +1,5 @@
 """Many episodes at once: a batched turn of the policy, then all its tool calls concurrently, until all have ended."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -19,6 +17,13 @@ from ..tools.toolbox import Toolbox
 from ..trajectory import Issue, Step, ToolCall, Trajectory
 from .episode import Episode, Limits, copies
 
+# What some dialects lack for some limits, and what to do.
+_CANNOT = {
+    "verify": "has no mode in which it checks its answers; leave it off, or take dialect 'pokee'",
+    "force_answer": "has no tag that opens an answer; leave it off, or take dialect 'search_r1'",
+    "kept_responses": "writes each tool response as a message of a chat; leave it at 0, or take dialect 'search_r1'",
+}
+
 
 class Engine:
     """Runs a policy, the `generator`, with its tools.
@@ -29,7 +34,7 @@ class Engine:
 
     Raises:
         ConfigError: when `concurrency` is below 1, an empty tool response already has more than
-            `limits.observation_tokens`, or the dialect cannot do what `limits` ask for (`force_answer`, `verify`).
+            `limits.observation_tokens`, or the dialect cannot do what `limits` ask for.
 
     Example:
         ```python
@@ -53,31 +58,28 @@ class Engine:
         self.dialect = dialects.load(dialect) if isinstance(dialect, str) else dialect
         self.limits = limits or Limits()
         self.chat = ChatFormat.of(generator.tokenizer, self.dialect)
-        if self.limits.verify and not self.dialect.verifies:
-            raise ConfigError(
-                f"verify: an agent of dialect {self.dialect.name!r} has no mode in which it checks its answers; leave "
-                "it off, or take dialect 'pokee'"
-            )
-        if self.limits.force_answer and not self.chat.answer_opening:
-            raise ConfigError(
-                f"force_answer: dialect {self.dialect.name!r} has no tag that opens an answer; leave it off, or take a "
-                "dialect that has one, such as 'search_r1'"
-            )
-        if self.limits.kept_responses and self.dialect.observation_role is not None:
-            raise ConfigError(
-                f"kept_responses: dialect {self.dialect.name!r} writes each tool response as a message of a chat, "
-                "which cannot be left out; leave it at 0, or take dialect 'search_r1'"
-            )
-        # shortening a response keeps its tags: what no longer fits within them could not be shortened
-        frame = len(self.chat.encode(self.chat.render_observation(()))) if self.limits.observation_tokens else 0
-        if self.limits.observation_tokens < frame:
-            raise ConfigError(
-                f"observation_tokens={self.limits.observation_tokens} is too few: an empty tool response of dialect "
-                f"{self.dialect.name!r} takes {frame} tokens; give several hundred, or 0 for no limit"
-            )
+        self._check_limits()
         self.sampling = msgspec.structs.replace(
             sampling or Sampling(), stop=self.dialect.stop + self.chat.stop, max_new_tokens=self.limits.turn_tokens
         )
+
+    def _check_limits(self) -> None:
+        """Raise `ConfigError` where the dialect cannot do what the limits ask for."""
+        name, limits = self.dialect.name, self.limits
+        cannot = {
+            "verify": not self.dialect.verifies,
+            "force_answer": not self.chat.answer_opening,
+            "kept_responses": self.dialect.observation_role is not None,
+        }
+        for limit, why in _CANNOT.items():
+            if cannot[limit] and getattr(limits, limit):
+                raise ConfigError(f"{limit}: dialect {name!r} {why}")
+        # Shortening a response keeps its tags: what does not fit without a text in them could not be shortened.
+        frame = len(self.chat.encode(self.chat.render_observation(()))) if limits.observation_tokens else 0
+        if limits.observation_tokens < frame:
+            few = f"observation_tokens={limits.observation_tokens} is too few"
+            empty = f"an empty tool response of dialect {name!r} takes {frame} tokens"
+            raise ConfigError(f"{few}: {empty}; give several hundred, or 0 for no limit")
 
     def run(
         self,
@@ -118,17 +120,14 @@ class Engine:
         return [ended[number] for number in sorted(ended)]
 
     def _turn(self, episodes: Sequence[Episode], sessions: Sequence[Session]) -> None:
-        completions = self.generator.generate(
-            [episode.context for episode in episodes], self.sampling, [episode.budget for episode in episodes]
-        )
+        contexts, budgets = [episode.context for episode in episodes], [episode.budget for episode in episodes]
+        completions = self.generator.generate(contexts, self.sampling, budgets)
         asked = [episode.take_turn(completion) for episode, completion in zip(episodes, completions, strict=True)]
         due = [number for number, item in enumerate(asked) if item is not None]
-        calls = [item if isinstance(item, ToolCall) else None for item in asked]
-        observations = self.toolbox.run_batch([calls[number] for number in due], [sessions[number] for number in due])
+        calls = [call if isinstance(call := asked[number], ToolCall) else None for number in due]
+        observations = self.toolbox.run_batch(calls, [sessions[number] for number in due])
         for number, observation in zip(due, observations, strict=True):
-            issue = asked[number]
-            if isinstance(issue, Issue):
-                observation = self.toolbox.describe_malformed(
-                    issue.why, form=self.dialect.call_form(self.toolbox.names)
-                )
+            if isinstance(issue := asked[number], Issue):
+                form = self.dialect.call_form(self.toolbox.names)
+                observation = self.toolbox.describe_malformed(issue.why, form)
             episodes[number].take_observation(observation)

@@ -4,14 +4,11 @@ Masks, turns and stopping are then TRL's (or the framework's) and the model's ch
 time-outs and failure notes stay the toolbox's and the dialect's.
 """
 
-from __future__ import annotations
-
 import inspect
 import keyword
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, MutableSequence
-from functools import partial
 from typing import Any, ClassVar, Self, get_type_hints
 
 from .. import dialects
@@ -34,10 +31,8 @@ _BLOCK = re.compile(r"\s*<(\w+)>\n?(.*?)\n?</\1>\s*", re.DOTALL)
 class SearchEnvironment:
     """One rollout's view of a toolbox: each tool is a method, and evidence ids run on until `reset`.
 
-    Use `SearchEnvironment.factory(toolbox)`; the class itself has no tools.
-
-    Attributes:
-        observations: what the calls since the last `reset` returned; TRL hands reward functions the `environments`.
+    Use `SearchEnvironment.factory(toolbox)`; the class itself has no tools. `observations` is what the calls since the
+    last `reset` returned; TRL hands reward functions the `environments`.
 
     Example:
         ```python
@@ -50,7 +45,6 @@ class SearchEnvironment:
     _toolbox: ClassVar[Toolbox]
     _dialect: ClassVar[Dialect]
     _fence: ClassVar[Fence]
-    _session: Session
 
     @classmethod
     def factory(
@@ -80,7 +74,7 @@ class SearchEnvironment:
         return type(cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": cls.__module__, **members})
 
     def __init__(self) -> None:
-        self._session = self._toolbox.session()
+        self._session = Session()
         self.reset()
 
     def reset(self, **row: Any) -> None:
@@ -93,20 +87,11 @@ class SearchEnvironment:
 def tool_functions(
     toolbox: Toolbox, dialect: Dialect | str = "pou", special_tokens: Iterable[str] = (), tokenizer: Any = None
 ) -> list[Callable[..., Any]]:
-    """One async function per tool, for `GRPOTrainer(tools=[…])` and agent frameworks.
+    """One async function per tool, for `GRPOTrainer(tools=[…])` and agent frameworks; arguments and errors as above.
 
     Each is typed and documented and returns what a policy reads; failures are text, too. A function does not know whose
     rollout calls it, so evidence ids run on over all of its calls: they are unique in a rollout, but do not start at
     `E1` in each. `SearchEnvironment` knows its rollout and begins anew.
-
-    Args:
-        toolbox: the tools; its time-outs, limits and cache hold.
-        dialect, special_tokens, tokenizer: as of `SearchEnvironment.factory`.
-
-    Raises:
-        ConfigError: for a tool whose name cannot be a function's.
-        DialectError: for an unknown dialect.
-        TemplateError: for a tokenizer from whose markup retrieved text cannot be kept apart.
 
     Example:
         >>> import asyncio
@@ -123,15 +108,14 @@ def tool_functions(
 
 def inner_text(observation: Observation, dialect: Dialect, fence: Fence) -> str:
     """What a dialect writes for an observation, without the block around it, which a chat template makes itself."""
-    text = fence.whole(partial(dialect.render_observation, observation.evidence, observation.note))
+    text = dialect.render_observation(observation.evidence, observation.note, fence)
     block = _BLOCK.fullmatch(text)
     return block[2] if block else text.strip()
 
 
 def template_fence(dialect: Dialect, special_tokens: Iterable[str] = (), tokenizer: Any = None) -> Fence:
     """The dialect's fence, which also keeps out what chat templates and the tokenizer treat as control."""
-    patterns = [pattern for pattern in (dialect.fence.pattern, _TEMPLATE_TAGS) if pattern]
-    fence = Fence("|".join(patterns), dialect.fence.tokens).with_tokens(special_tokens)
+    fence = Fence(f"{dialect.fence.pattern}|{_TEMPLATE_TAGS}", dialect.fence.tokens).with_tokens(special_tokens)
     if tokenizer is None:
         return fence
     check_reader(tokenizer, dialect)
@@ -145,7 +129,6 @@ def _method(tool: Tool) -> Callable[..., Any]:
         raise ConfigError(f"the tool {name!r} cannot be a function or a method; give it another name")
     hints = get_type_hints(method_of(tool))  # annotations may be strings, of names that are not known here
     own = inspect.signature(method_of(tool)).parameters
-    parameters = [parameter.replace(annotation=hints[key]) for key, parameter in own.items()]
 
     # Whatever the model passes goes to the toolbox, which checks it and answers with a note the policy can act on.
     async def method(self: SearchEnvironment, /, *values: Any, **arguments: Any) -> str:
@@ -156,11 +139,12 @@ def _method(tool: Tool) -> Callable[..., Any]:
         return inner_text(observation, self._dialect, self._fence)
 
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [parameter.replace(annotation=hints[key]) for key, parameter in own.items()]
     method.__signature__ = inspect.Signature([this, *parameters])  # type: ignore[attr-defined]
     method.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     method.__name__ = method.__qualname__ = name
     schema = schema_of(tool)["function"]
-    arguments = schema["parameters"]["properties"].items()
-    lines = [f"    {argument}: {about['description']}" for argument, about in arguments]
+    told = schema["parameters"]["properties"].items()
+    lines = [f"    {argument}: {about['description']}" for argument, about in told]
     method.__doc__ = "\n".join([schema["description"], *(["", "Args:", *lines] if lines else [])]) + "\n"
     return method

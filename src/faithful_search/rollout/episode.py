@@ -4,8 +4,6 @@ An episode holds one growing list of token ids. What the policy samples is appen
 environment adds is tokenised once and appended (mask 0); text is decoded for parsing and never tokenised again.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -31,7 +29,7 @@ END_REASONS = {
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of an episode.
+    """Bounds of an episode. Raises `ConfigError` for one below 1 (`observation_tokens`, `kept_responses`: below 0).
 
     Attributes:
         turns: turns of the agent.
@@ -41,14 +39,11 @@ class Limits(msgspec.Struct, frozen=True):
             template puts around it; 0 for no limit. What is longer is shortened inside its tags (`fitting.fit`).
         force_answer: when the last turn gives no answer, the environment opens one and the agent completes it: one
             turn more, of at most `turn_tokens`. Not where an answer was given before.
-        kept_responses: how many of the last tool responses the policy sees; 0: all of them. What it thought and called
-            stays, so that it must say what it will need. Only where a dialect appends raw text (`search_r1`).
         verify: the agent checks each answer in turns of their own, where its dialect has a mode for that, and goes on
             with its research after one that it finds incorrect (PokeeResearch, section 3.1). When a limit ends the
             episode first, the last answer stands.
-
-    Raises:
-        ConfigError: for a limit below 1 (`observation_tokens` and `kept_responses`: below 0).
+        kept_responses: how many of the last tool responses the policy sees; 0: all of them. What it thought and called
+            stays, so that it must say what it will need. Only where a dialect appends raw text (`search_r1`).
     """
 
     turns: int = 10
@@ -102,8 +97,7 @@ class Episode:
     def context(self) -> list[int]:
         """What the policy sees next."""
         kept = self.limits.kept_responses
-        ids = [self.ids[place] for place in seen(self.turns, len(self.ids), kept)] if kept else self.ids
-        return self.prompt_ids + ids
+        return self.prompt_ids + ([self.ids[at] for at in seen(self.turns, len(self.ids), kept)] if kept else self.ids)
 
     @property
     def budget(self) -> int:
@@ -123,36 +117,45 @@ class Episode:
         self.steps.append(step)
         calls = step.answer is None and (step.call is not None or "call" in step.spans)
         said = None if calls or self.forced else self.chat.dialect.controller(self.steps, self.limits.verify)
+        cut, unclosed = completion.finish == "length", any(issue.kind == "call_unclosed" for issue in step.issues)
         if said is None and (step.answer is not None or step.verified):
             self._finish("answered_forced" if self.forced else "answered")
-        elif len(self.steps) >= self.limits.turns:  # the end, unless the agent is made to answer now
-            wanted = self.limits.force_answer and not self.forced and self._answer is None and self.chat.answer_opening
-            made = self.chat.dialect.force_answer(self.steps[-1]) if wanted else None
-            if made is None or not self._append_response(made[1], self.chat.answer_opening):
+        elif len(self.steps) >= self.limits.turns:
+            if not self._made_to_answer(step):
                 self._finish("turn_limit")
-            else:
-                self.steps[-1] = self._with_response(*made) if made[0].note else made[0]
-                self.forced = self.chat.answer_opening
-        elif completion.finish == "length" and any(issue.kind == "call_unclosed" for issue in step.issues):
-            self._finish(self._cut())
+        elif cut and (unclosed or (said is None and not calls)):
+            self._finish("token_limit" if len(self.ids) >= self.limits.total_tokens else "turn_token_limit")
         elif calls:
             return step.call or unreadable(step)
-        elif said is not None:
-            if not self._append_response(said):
-                self._finish("token_limit")
-        else:
-            self._finish(self._cut() if completion.finish == "length" else "no_action")
+        elif said is None:
+            self._finish("no_action")
+        elif not self._append_response(said):
+            self._finish("token_limit")
         return None
+
+    def _made_to_answer(self, step: Step) -> bool:
+        """Whether the agent, whose turns are used up, was given the opening of an answer to complete."""
+        wanted = self.limits.force_answer and not self.forced and self._answer is None and self.chat.answer_opening
+        made = self.chat.dialect.force_answer(step) if wanted else None
+        if made is None or not self._append_response(made[1], self.chat.answer_opening):
+            return False
+        self.steps[-1] = self._with_response(*made) if made[0].note else made[0]
+        self.forced = self.chat.answer_opening
+        return True
 
     def take_observation(self, observation: Observation) -> None:
         """Append the tool response to the last call; ends the episode when it no longer fits."""
+
+        def written(seen: Observation) -> str:
+            return self.chat.render_observation(seen.evidence, seen.note)
+
         shown, limit = observation, self.limits.observation_tokens
         if limit:
-            shown = fit(observation, lambda seen: len(self.chat.encode(self._written(seen))), limit)
+            shown = fit(observation, lambda seen: len(self.chat.encode(written(seen))), limit)
         if shown != observation:
-            found = len(observation.evidence)
-            self.cut.append({"step": len(self.steps), "found": found, "shown": len(shown.evidence)})
-        text = self._written(shown)
+            counts = {"found": len(observation.evidence), "shown": len(shown.evidence)}
+            self.cut.append({"step": len(self.steps), **counts})
+        text = written(shown)
         if self._append_response(text):
             step = msgspec.structs.replace(self.steps[-1], evidence=shown.evidence, note=shown.note)
             self.steps[-1] = self._with_response(step, text)
@@ -166,7 +169,7 @@ class Episode:
         `Limits.observation_tokens`: its `step` (from 1), how many passages were `found`, and how many were `shown`.
         `meta["counterfactual"]` is the task's: a rollout in a changed world says so.
         """
-        changed = {key: value for key, value in self.task.meta.items() if key == "counterfactual"}
+        meta = {key: value for key, value in self.task.meta.items() if key == "counterfactual"}
         return Trajectory(
             steps=tuple(self.steps),
             question=self.task.question,
@@ -177,49 +180,40 @@ class Episode:
             answers=self.task.answers,
             text=self.text,
             tokens=Tokens(self.prompt_ids, self.ids, self.mask, tuple(self.turns), self.logprobs),
-            meta=changed | ({"observations_cut": list(self.cut)} if self.cut else {}),
+            meta=meta | ({"observations_cut": list(self.cut)} if self.cut else {}),
         )
 
     def _parse(self, completion: Completion) -> Step:
-        ids = completion.ids
+        ids, dialect, by = completion.ids, self.chat.dialect, self._length
         # The end of the turn is the chat template's, not part of the text.
         closing = len(self.chat.end_ids) if self.chat.ended(ids) else int(completion.finish == "eos")
-        own = ids[: len(ids) - closing]
         opened = self.chat.opened(first=not self.steps) + self.forced
-        text = opened + self.chat.tokenizer.decode(own, skip_special_tokens=False)
-        step = self.chat.dialect.parse_turn(text, first=not self.steps)
-        # places in the turn become places in the whole text
-        by = self._length
+        text = opened + self.chat.tokenizer.decode(ids[: len(ids) - closing], skip_special_tokens=False)
+        self._say(text)
+        step = dialect.parse_turn(text, first=not self.steps)
+        # A call in broken JSON that can only have been meant as one thing is run; its issues stay.
+        call = step.call
+        broken = {"call_json"} == {issue.kind for issue in step.issues if issue.kind.startswith("call_")}
+        if broken and call is None and step.answer is None:
+            call = dialect.repair_call(text[slice(*step.spans["call"])])
+        # Places in the turn become places in the whole text.
         spans = {part: (start + by, end + by) for part, (start, end) in step.spans.items()}
         issues = tuple(
             msgspec.structs.replace(issue, span=(issue.span[0] + by, issue.span[1] + by)) if issue.span else issue
             for issue in step.issues
         )
-        step = msgspec.structs.replace(step, spans=spans, issues=issues)
-        self._say(text)
-        # A call in broken JSON that can only have been meant as one thing is run; its issues stay.
-        broken = {"call_json"} == {issue.kind for issue in step.issues if issue.kind.startswith("call_")}
-        if not broken or step.call is not None or step.answer is not None:
-            return step
-        call = self.chat.dialect.repair_call(self.text[slice(*step.spans["call"])])
-        return step if call is None else msgspec.structs.replace(step, call=call)
+        return msgspec.structs.replace(step, call=call, spans=spans, issues=issues)
 
     @property
     def _answer(self) -> str | None:
         """The last answer given, also where the agent went on to doubt it."""
         return next((step.answer for step in reversed(self.steps) if step.answer is not None), None)
 
-    def _cut(self) -> str:
-        return "token_limit" if len(self.ids) >= self.limits.total_tokens else "turn_token_limit"
-
-    def _written(self, shown: Observation) -> str:
-        return self.chat.render_observation(shown.evidence, shown.note)
-
     def _with_response(self, step: Step, text: str) -> Step:
         """The step with the place of its tool response `text`, which was appended last."""
         before = self._length - len(text)
-        start, end = (before + place for place in self.chat.dialect.response_span(text))
-        return msgspec.structs.replace(step, spans={**step.spans, "response": (start, end)})
+        start, end = self.chat.dialect.response_span(text)
+        return msgspec.structs.replace(step, spans={**step.spans, "response": (before + start, before + end)})
 
     def _append_response(self, text: str, opened: str = "") -> bool:
         """Append what the environment says and opens; false, and nothing appended, where no token would be left."""
@@ -270,10 +264,10 @@ def seen(turns: Sequence[tuple[int, int, int]], length: int, kept: int) -> Itera
 
 def copies(tasks: Iterable[Task]) -> Iterator[tuple[Task, str, int]]:
     """Each task with its episode's id and how often the task came before; the first's id is the task's own."""
-    seen: Counter[str] = Counter()
+    before: Counter[str] = Counter()
     for task in tasks:
-        copy = seen[task.id]
-        seen[task.id] += 1
+        copy = before[task.id]
+        before[task.id] += 1
         yield task, f"{task.id}#{copy}" if copy else task.id, copy
 
 

@@ -1,7 +1,5 @@
 """An observation shortened to a number of tokens, with its tags whole."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable
 
@@ -19,11 +17,8 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
 
     Leading passages stay whole, the last one that fits is shortened (at a word's end where one is near), those behind
     it are dropped; a title is never cut. A note is shortened likewise. Where not even the first passage's beginning
-    fits, nothing is left of it: the caller sees to it that an empty observation fits.
-
-    Args:
-        size: tokens that an observation takes as the policy sees it; asked some 20 times at most, and of a long
-            observation only about its beginning.
+    fits, nothing is left of it: the caller sees to it that an empty observation fits. `size` is what the policy sees of
+    an observation, in tokens; it is asked some 20 times at most, and of a long one only about its beginning.
 
     Example:
         >>> long = Observation((Evidence("one two three", "A"), Evidence("four five", "B")))
@@ -31,7 +26,7 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
         >>> [item.text for item in fit(long, words, 6).evidence]
         ['one two three', 'four']
     """
-    length = sum(map(_length, observation.evidence)) or len(observation.note)
+    length = sum(1 + len(item.title) + len(item.text) for item in observation.evidence) or len(observation.note)
 
     def too_long(chars: int) -> bool:
         return size(_beginning(observation, chars)) > limit
@@ -45,24 +40,19 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
     return _beginning(observation, low + bisect_left(range(low + 1, high), True, key=too_long))
 
 
-def _length(item: Evidence) -> int:
-    return 1 + len(item.title) + len(item.text)
-
-
 def _beginning(observation: Observation, chars: int) -> Observation:
     """The observation's first `chars` characters, those of titles counted and one more for each passage."""
     if not observation.evidence:
         return msgspec.structs.replace(observation, note=_cut(observation.note, chars))
     kept: list[Evidence] = []
     for item in observation.evidence:
-        room = chars - _length(item)
-        if room < 0:
-            text = _cut(item.text, max(0, room + len(item.text)))
-            if text:
+        room = chars - 1 - len(item.title)
+        if room < len(item.text):
+            if text := _cut(item.text, max(0, room)):
                 kept.append(msgspec.structs.replace(item, text=text))
             break
         kept.append(item)
-        chars = room
+        chars = room - len(item.text)
     return msgspec.structs.replace(observation, evidence=tuple(kept), note=observation.note if kept else "")
 
 

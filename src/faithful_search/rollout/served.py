@@ -5,8 +5,6 @@ dialect of tags, such as `pokee` or `pou`, messages are plain text and the calls
 reads them: a checkpoint served by vLLM runs in the form that it was trained in.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
@@ -32,6 +30,7 @@ from .episode import copies, unreadable
 FAILED = "failed"
 """The stop reason of an episode that the endpoint did not answer to its end; `meta["why"]` says why."""
 OnStep = Callable[[str, Step], Any]
+Messages = list[dict[str, Any]]
 
 
 class ServedAgent:
@@ -89,9 +88,9 @@ class ServedAgent:
             raise ConfigError(f"verify: dialect {dialect!r} has no mode in which answers are checked; take 'pokee'")
         self.stats = Stats()
         self._fence = template_fence(self.dialect)
-        self._seed = seed
+        self._seed, self._structured = seed, dialect == "openai"
         self._body: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens}
-        if dialect == "openai":
+        if self._structured:
             self._body["tools"] = toolbox.schemas
 
     def run(
@@ -102,20 +101,18 @@ class ServedAgent:
     ) -> list[Trajectory]:
         """One episode per task, in the tasks' order; `on_step` sees each step with its task's id.
 
-        A task given n times yields ids `id`, `id#1`, …, as of `Engine.run`, each sampled with a seed of its own.
-
-        Raises:
-            JudgeError: when asking is pointless: a wrong key, an unknown model.
+        A task given n times yields ids `id`, `id#1`, …, as of `Engine.run`, each sampled with a seed of its own. Raises
+        `JudgeError` when asking is pointless: a wrong key, an unknown model.
         """
         due = [(msgspec.structs.replace(task, id=name), copy) for task, name, copy in copies(tasks)]
         llm = LLM(with_key(self.endpoint), self.stats)
 
         async def episode(copied: tuple[Task, int]) -> Trajectory:
             task, copy = copied
+            ask = partial(llm.chat, body={**self._body, "seed": self._seed + copy})
             with closing(self.toolbox.session(task.edits)) as session:
                 try:
-                    body = {**self._body, "seed": self._seed + copy}
-                    found = await self._episode(partial(llm.chat, body=body), task, session, on_step)
+                    found = await self._episode(ask, task, session, on_step)
                 except Unanswered as fault:
                     return Trajectory(question=task.question, id=task.id, stop_reason=FAILED, meta={"why": str(fault)})
             if on_end is not None:
@@ -126,26 +123,21 @@ class ServedAgent:
         return asyncio.run(map_concurrently(episode, due, most=max(1, len(due))))
 
     async def _episode(
-        self,
-        ask: Callable[[list[dict[str, Any]]], Awaitable[Reply]],
-        task: Task,
-        session: Session,
-        on_step: OnStep | None,
+        self, ask: Callable[[Messages], Awaitable[Reply]], task: Task, session: Session, on_step: OnStep | None
     ) -> Trajectory:
         messages = self.dialect.prompt(task.question, self.toolbox.schemas)
-        take = self._take_calls if self.dialect.name == "openai" else self._take_text
+        take = self._take_calls if self._structured else self._take_text
         reason, told = "turn_limit", 0
         for _ in range(self.turns):
             reply = await ask(messages)
             goes_on = await take(reply, messages, session)
             found = self.dialect.parse_messages(messages, question=task.question, fenced=True)
-            if on_step is not None:
-                for step in found.steps[told:]:
-                    on_step(task.id, step)
+            for step in found.steps[told:] if on_step else ():
+                on_step(task.id, step)  # type: ignore[misc]
             told = len(found.steps)
             if not goes_on:
                 # What was written until such a reply was cut is a thought: every text without calls reads as an answer.
-                if reply.cut and take == self._take_calls and found.answer is not None:
+                if reply.cut and self._structured and found.answer is not None:
                     *steps, last = found.steps
                     said = "\n\n".join(filter(None, (last.think, last.answer)))
                     thought = msgspec.structs.replace(last, think=said, answer=None)
@@ -155,7 +147,7 @@ class ServedAgent:
                 break
         return msgspec.structs.replace(found, id=task.id, answers=task.answers, stop_reason=reason)
 
-    async def _take_calls(self, reply: Reply, messages: list[dict[str, Any]], session: Session) -> bool:
+    async def _take_calls(self, reply: Reply, messages: Messages, session: Session) -> bool:
         """Append a reply with structured calls and what these return; whether there were any."""
         calls = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -166,9 +158,9 @@ class ServedAgent:
         for call, seen in zip(reply.calls, observations, strict=True):
             text = inner_text(seen, self.dialect, self._fence)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
-        return bool(reply.calls)
+        return bool(calls)
 
-    async def _take_text(self, reply: Reply, messages: list[dict[str, Any]], session: Session) -> bool:
+    async def _take_text(self, reply: Reply, messages: Messages, session: Session) -> bool:
         """Append a turn written as text and what its call returns, or what the controller says; whether it goes on."""
         # A model may write on behind the string that ends its turn.
         ends = [reply.text.index(stop) + len(stop) for stop in self.dialect.stop if stop in reply.text]
@@ -185,7 +177,7 @@ class ServedAgent:
                 seen = self.toolbox.describe_malformed(unreadable(step).why, form)
             else:
                 seen = await self.toolbox.call(call, session)
-            said = self._fence.whole(partial(self.dialect.render_observation, seen.evidence, seen.note))
+            said = self.dialect.render_observation(seen.evidence, seen.note, self._fence)
         else:
             said = self.dialect.controller(found.steps, self.verify)
         if said is not None:

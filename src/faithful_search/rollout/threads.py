@@ -10,8 +10,6 @@ A model need not do as it is told: a summary that fails is replaced by an outlin
 by a vote. Both are deterministic.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -84,11 +82,8 @@ def research(
 
 
 def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> Research:
-    """One answer from threads on the same question, as `research` makes it. Never raises for a writer's failure.
-
-    Raises:
-        ConfigError: without any thread.
-    """
+    """One answer from threads on the same question, as `research` makes it. Never raises for a writer's failure, but
+    `ConfigError` without any thread."""
     if not threads:
         raise ConfigError("a question is researched in at least 1 thread, got 0")
     if len(threads) == 1:
@@ -108,12 +103,12 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
     pairs = "\n\n".join(f"Pair {number}:\n{text}" for number, text in enumerate(summaries, start=1))
     [text] = _texts(writer, [Request("thread_synthesis", {"question": question, "threads": pairs})])
     said = [answer.strip() for answer in _ANSWER.findall(text or "") if _key(answer) not in _NO_ANSWER]
-    if said:
-        thought = _THINK.search(text or "")
-        chosen = _rests_on(threads, said[-1], thought[1].strip() if thought else "", "synthesis")
-        return Research(tuple(threads), chosen, "synthesis", tuple(summaries), tuple(replaced))
-    chosen = _rests_on(threads, vote(threads), "the answer that most threads gave", "vote")
-    return Research(tuple(threads), chosen, "vote", tuple(summaries), (*replaced, "synthesis"))
+    by: Literal["synthesis", "vote"] = "synthesis" if said else "vote"
+    thought = _THINK.search(text or "")
+    why = (thought[1].strip() if thought else "") if said else "the answer that most threads gave"
+    chosen = _rests_on(threads, said[-1] if said else vote(threads), why, by)
+    replaced += [] if said else ["synthesis"]
+    return Research(tuple(threads), chosen, by, tuple(summaries), tuple(replaced))
 
 
 def vote(threads: Sequence[Trajectory]) -> str | None:
@@ -126,12 +121,12 @@ def vote(threads: Sequence[Trajectory]) -> str | None:
         >>> vote([Trajectory(answer="Rome"), Trajectory(answer="Oslo"), Trajectory(), Trajectory(answer="the Oslo")])
         'Oslo'
     """
-    named = [one for one in threads if one.answer and one.answer.strip()]
-    given = [one for one in named if _key(one.answer or "") not in _NO_ANSWER] or named
-    count = Counter(_key(one.answer or "") for one in given)
-    upheld = {_key(one.answer or "") for one in given if one.steps and one.steps[-1].verified}
-    best = max(given, key=lambda one: (count[_key(one.answer or "")], _key(one.answer or "") in upheld), default=None)
-    return best.answer if best is not None else None
+    named = [(_key(one.answer), one) for one in threads if one.answer and one.answer.strip()]
+    given = [(key, one) for key, one in named if key not in _NO_ANSWER] or named
+    count = Counter(key for key, _ in given)
+    upheld = {key for key, one in given if one.steps and one.steps[-1].verified}
+    best = max(given, key=lambda pair: (count[pair[0]], pair[0] in upheld), default=None)
+    return best[1].answer if best else None
 
 
 def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
@@ -142,25 +137,27 @@ def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
     texts = sum(1 + len(step.evidence) for step in thread.steps) or 1
     # Less and less room for each text, until all of them fit.
     for room in (longest, longest // texts, longest // (2 * texts), 80):
-        lines: list[str] = []
-        for number, step in enumerate(thread.steps, start=1):
-            lines.append(f"STEP {number} {shortened(step.think.strip(), room)}" if step.think else f"STEP {number}")
-            if step.call is not None:
-                lines.append(f"call: {step.call.name} {shortened(str(step.call.arguments), room)}")
-            for item in step.evidence:
-                where = " ".join(filter(None, (item.id, item.title, item.url)))
-                lines.append(f"- {where}: {shortened(item.text, room)}")
-            if step.note:
-                lines.append(f"- {shortened(step.note, room)}")
-            if step.answer is not None:
-                lines.append(f"answered: {step.answer}")
-            if step.verified is not None:
-                lines.append(f"own check: {'correct' if step.verified else 'incorrect'}")
-        text = "\n".join(lines)
+        text = "\n".join(line for number, step in enumerate(thread.steps, 1) for line in _lines(number, step, room))
         if len(text) <= longest:
             break
     ended = f"answer: {thread.answer}" if thread.answer else f"no answer ({thread.stop_reason or 'not ended'})"
     return f"{shortened(text, longest)}\n{ended}".strip()
+
+
+def _lines(number: int, step: Step, room: int) -> list[str]:
+    lines = [f"STEP {number} {shortened(step.think.strip(), room)}" if step.think else f"STEP {number}"]
+    if step.call is not None:
+        lines.append(f"call: {step.call.name} {shortened(str(step.call.arguments), room)}")
+    for item in step.evidence:
+        where = " ".join(filter(None, (item.id, item.title, item.url)))
+        lines.append(f"- {where}: {shortened(item.text, room)}")
+    if step.note:
+        lines.append(f"- {shortened(step.note, room)}")
+    if step.answer is not None:
+        lines.append(f"answered: {step.answer}")
+    if step.verified is not None:
+        lines.append(f"own check: {'correct' if step.verified else 'incorrect'}")
+    return lines
 
 
 def pooled(threads: Sequence[Trajectory], answer: str, thought: str) -> Trajectory:
@@ -174,9 +171,7 @@ def pooled(threads: Sequence[Trajectory], answer: str, thought: str) -> Trajecto
         for step in (step for step in thread.steps if step.call is not None):
             found = (msgspec.structs.replace(item, id=f"{number}.{item.id}") for item in step.evidence)
             steps.append(Step(step.think, step.call, tuple(found), step.note))
-    last = Step(thought, answer=answer)
-    first = threads[0]
-    whole = (*steps, last)
+    first, whole = threads[0], (*steps, Step(thought, answer=answer))
     return Trajectory(whole, first.question, answer, "answered", id=f"{first.id}#pooled", answers=first.answers)
 
 
