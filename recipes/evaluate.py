@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, set_seed
 
 from faithful_search import dialects
 from faithful_search.errors import ConfigError
-from faithful_search.hub.trained import BOUNDS, SEEN, trained_with, weights_of
+from faithful_search.hub.models import BOUNDS, SEEN, trained_with, weights_of
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.loading import open_model
 from faithful_search.inference.threads import choose_threads

@@ -27,7 +27,7 @@ from trl import ModelConfig, SFTConfig, get_peft_config
 from faithful_search.bundled import tiny_policy
 from faithful_search.distil.distillation import Distillation, Distilled, train_judge
 from faithful_search.distil.pairs import load_pairs
-from faithful_search.hub import command_line, judge_card, push_run, takes_over, terms_of
+from faithful_search.hub import judge_card, push_run, takes_over
 from faithful_search.measure.agreement import parse_judge
 from faithful_search.training.config import parse_recipe, run_recipe
 from faithful_search.training.policies import model_init_kwargs
@@ -100,11 +100,10 @@ def finish(found: Distilled, script: RewardModelArguments, args: SFTConfig, name
         file=found.file,
         base_model=name,
         agreement=found.agreement,
-        recipe="reward_model",
-        command=command_line("recipes/reward_model.py", given),
+        argv=given,
         config={**asdict(script), **{setting: getattr(args, setting) for setting in SETTINGS}},
+        pairs=script.pairs,
         license=script.license,
-        sources=terms_of(found.file.trained_on, script.pairs),
     )
     print(found.agreement.table() if found.agreement else "not measured")
     print(f"the judge is in {found.folder}: --judge {found.file.kind} --judge_model {found.folder}")

@@ -48,10 +48,10 @@ from faithful_search.coldstart.swap_names import NameSwapper
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny
 from faithful_search.coldstart.written import by_tools, read_written, summary, write_written
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.hub import command_line, merged_card, model_card, push_run, takes_over
+from faithful_search.hub import merged_card, model_card, push_run, takes_over
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
-from faithful_search.measure.evaluation import MERGED
+from faithful_search.measure.evaluation import MERGED, Record
 from faithful_search.measure.writing import write_metrics
 from faithful_search.tasks import load_tasks, read_rows, world_file
 from faithful_search.text import printable
@@ -181,19 +181,19 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
         evaluator.measure("after")
     save_policy(trainer, script.save_dtype, script.save_merged)
     if PartialState().is_main_process:
-        told = {"settings": asdict(script), "model": model_args.model_name_or_path, "steps": trainer.state.global_step}
-        write_metrics(out / "metrics.json", told)
-        opened = {"corpus": script.corpus[0], "triples": script.triples[0], "search_top_k": script.top_k}
-        model_card(
-            out,
-            base_model=str(model_args.model_name_or_path),
+        record = Record(
+            folder=str(out),
+            model=str(model_args.model_name_or_path),
             dialect=script.dialect,
-            recipe="recipes/sft.py",
-            command=command_line("recipes/sft.py", given),
-            metrics=None,
-            config={**asdict(script), **opened},
             tools=[tool["function"]["name"] for tool in built[0][1]],
+            questions=" ".join(script.questions),
+            settings=asdict(script),
+            steps=trainer.state.global_step,
+            history=[],
         )
+        write_metrics(out / "metrics.json", record.metrics())
+        opened = {"corpus": script.corpus[0], "triples": script.triples[0], "search_top_k": script.top_k}
+        model_card(msgspec.structs.replace(record, settings={**record.settings, **opened}), "recipes/sft.py", given)
         if script.save_merged:
             merged_card(out, out / MERGED)
         if repository:

@@ -1,4 +1,4 @@
-"""Model cards: front matter the Hub accepts, code that runs, results that are there; pushing says what it lacks."""
+"""Model cards: front matter the Hub accepts, code that runs, results that are there."""
 
 from __future__ import annotations
 
@@ -11,50 +11,44 @@ import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HTTPError
 
-from faithful_search.errors import ConfigError
 from faithful_search.hub import model_card
-from faithful_search.hub.card import license_of
+from faithful_search.hub.models import license_of
 from faithful_search.hub.policy_card import usage
-from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.evaluation import Evaluation, Record
 from faithful_search.measure.stats import Estimate, mean_ci
+
+BOTH = ["local_search", "knowledge_graph"]
+SETTINGS = {"turns": 2, "turn_tokens": 8, "total_tokens": 4000, "learning_rate": 1e-5}
 
 
 def evaluation(values):
+    rows = {"exact_match": mean_ci(values), "evidence_sensitivity": Estimate(None, None, None, 0, None)}
+    made_by = {"exact_match": "Correctness(metric='em')"}
     questions = [f"q{number}" for number in range(len(values))]
-    return Evaluation(
-        rows={"exact_match": mean_ci(values), "evidence_sensitivity": Estimate(None, None, None, 0, None)},
-        questions=questions,
-        values={"exact_match": values},
-        tool_calls={"local_search": [1] * len(values)},
-        made_by={"exact_match": "Correctness(metric='em')"},
-    )
+    return Evaluation(rows, questions, {"exact_match": values}, {"local_search": [1] * len(values)}, made_by=made_by)
 
 
-SETTINGS = {
-    "base_model": "someone/small-base",
-    "dialect": "pou",
-    "recipe": "recipes/pou.py",
-    "command": "accelerate launch recipes/pou.py --seed 0",
-    "config": {"turns": 2, "turn_tokens": 8, "total_tokens": 4000, "learning_rate": 1e-5},
-    "tools": ["local_search", "knowledge_graph"],
-}
+BEFORE, AFTER = evaluation([0.0, 1.0, 0.0, 0.0]), evaluation([1.0, 1.0, 1.0, 0.0])
 
 
-BOTH = ["local_search", "knowledge_graph"]
+def card(folder, recipe="recipes/pou.py", argv=("--seed", "0"), **changes):
+    """The card's text and its front matter."""
+    run = {"model": "someone/small-base", "dialect": "pou", "tools": BOTH, "questions": "world", "settings": SETTINGS}
+    run |= {"steps": 3, "history": [], "before": BEFORE, "after": AFTER, "folder": str(folder), **changes}
+    text = model_card(Record(**run), recipe, argv).read_text(encoding="utf-8")
+    return text, yaml.safe_load(re.match(r"---\n(.*?)\n---\n\n# ", text, re.DOTALL).group(1))
 
 
-def card(path, **changes):
-    metrics = {"before": evaluation([0.0, 1.0, 0.0, 0.0]), "after": evaluation([1.0, 1.0, 1.0, 0.0]).to_dict()}
-    return model_card(path, **{**SETTINGS, "metrics": metrics, **changes})
+def code_of(text):
+    return re.search(r"```python\n(.*?)\n```", text, re.DOTALL).group(1)
 
 
 def test_front_matter_and_body_tell_how_it_was_made_and_measured(tmp_path):
-    text = card(tmp_path / "policy", tags=["demo"]).read_text(encoding="utf-8")
-    front = yaml.safe_load(text.split("---\n")[1])
+    text, front = card(tmp_path / "policy")
     assert front["library_name"] == "transformers" and "license" not in front, "the base model's is out of reach"
     assert "The base model's licence is not known here" in text
     assert front["base_model"] == "someone/small-base" and front["pipeline_tag"] == "text-generation"
-    assert front["tags"] == ["demo", "faithful-search", "search-agent", "tool-use"]
+    assert front["tags"] == ["faithful-search", "search-agent", "tool-use"]
     (result,) = front["model-index"][0]["results"]
     assert front["model-index"][0]["name"] == "policy"
     assert result["metrics"][0]["type"] == "exact_match" and result["metrics"][0]["value"] == 0.75
@@ -66,13 +60,11 @@ def test_front_matter_and_body_tell_how_it_was_made_and_measured(tmp_path):
     assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
-def test_without_metrics_or_with_after_alone(tmp_path):
-    text = card(tmp_path / "policy", metrics=None).read_text(encoding="utf-8")
-    assert "model-index" not in yaml.safe_load(text.split("---\n")[1]) and "Not evaluated." in text
-    text = card(tmp_path / "policy", metrics={"after": evaluation([1.0, 0.0])}).read_text(encoding="utf-8")
+def test_without_evaluations_or_with_one_alone(tmp_path):
+    text, front = card(tmp_path / "policy", before=None, after=None)
+    assert "model-index" not in front and "Not evaluated." in text
+    text, _ = card(tmp_path / "policy", before=None)
     assert "value [95% CI]" in text and "paired difference" not in text
-    with pytest.raises(ConfigError, match="'before' and 'after', got: test"):
-        card(tmp_path / "policy", metrics={"test": evaluation([1.0])})
 
 
 def test_the_licence_is_the_base_models(tmp_path):
@@ -84,55 +76,49 @@ def test_the_licence_is_the_base_models(tmp_path):
         (folder / "README.md").write_text(f"---\n{front}---\n", encoding="utf-8")
         stated[str(folder)] = license
     for base, license in stated.items():
-        text = card(tmp_path / "policy", base_model=base).read_text(encoding="utf-8")
-        assert ModelCard(text).data.license == license and ("not known here" in text) == (license is None)
-
-
-@pytest.mark.parametrize(
-    "told", [{"side_effect": HTTPError("connection refused")}, {"return_value": Mock(card_data=None)}]
-)
-def test_a_base_model_without_a_card_or_out_of_reach_has_no_known_licence(told):
-    with patch("huggingface_hub.HfApi.model_info", **told):
-        assert license_of("someone/small-base") is None
+        text, front = card(tmp_path / "policy", model=base)
+        assert front.get("license") == license and ("not known here" in text) == (license is None)
+    for told in ({"side_effect": HTTPError("connection refused")}, {"return_value": Mock(card_data=None)}):
+        with patch("huggingface_hub.HfApi.model_info", **told):
+            assert license_of("someone/small-base") is None
 
 
 @pytest.mark.parametrize("base", ["tiny", "outputs/sft/", "a/b/c", "/abs/olute"])
 def test_only_an_organisation_and_a_name_go_into_the_front_matter(tmp_path, base):
-    text = card(tmp_path / "policy", base_model=base).read_text(encoding="utf-8")
-    assert "base_model" not in yaml.safe_load(text.split("---\n")[1]) and f"- Base model: `{base}`" in text
+    text, front = card(tmp_path / "policy", model=base)
+    assert "base_model" not in front and f"- Base model: `{base}`" in text
 
 
 def test_the_card_tells_of_the_users_own_data(tmp_path):
-    own = {"corpus": 'my "notes".jsonl', "triples": "none", "eval_questions": "me/asked", "search_top_k": 5}
-    text = card(tmp_path / "policy", config=own, tools=["local_search"]).read_text(encoding="utf-8")
-    code = re.search(r"```python\n(.*?)\n```", text, re.DOTALL).group(1)
-    compile(code, "card", "exec")
-    assert 'Toolbox([LocalSearch.from_corpus("my \\"notes\\".jsonl", top_k=5)])' in code
-    assert "Olympus" not in text and "On the suite `me/asked`" in text and "KnowledgeGraph" not in code
-    result = yaml.safe_load(text.split("---\n")[1])["model-index"][0]["results"][0]
-    assert result["dataset"] == {"name": "me/asked", "type": "me/asked"}
-    bundled = card(tmp_path / "policy", config={"corpus": "world"}).read_text(encoding="utf-8")
+    own = {"corpus": 'my "notes".jsonl', "triples": "none", "search_top_k": 5}
+    text, front = card(tmp_path / "policy", settings=own, questions="me/asked", tools=["local_search"])
+    compile(code_of(text), "card", "exec")
+    assert 'Toolbox([LocalSearch.from_corpus("my \\"notes\\".jsonl", top_k=5)])' in code_of(text)
+    assert "Olympus" not in text and "On the suite `me/asked`" in text and "KnowledgeGraph" not in text
+    assert front["model-index"][0]["results"][0]["dataset"] == {"name": "me/asked", "type": "me/asked"}
+    bundled, _ = card(tmp_path / "policy", settings={"corpus": "world"})
     assert "Olympus" in bundled and "On the suite `world`" in bundled and 'from_triples("world")' in bundled
 
 
 @pytest.mark.parametrize("nasty", ["yes: no", 'quote" and {brace}', "---\nlicense: mit"])
 def test_texts_from_outside_do_not_break_the_card(tmp_path, nasty):
-    path = card(tmp_path / "policy", tags=[nasty], recipe=nasty, command=nasty, config={"note": nasty})
-    loaded = ModelCard.load(path)
-    assert nasty in loaded.data.tags and loaded.data.license is None
+    _, front = card(tmp_path / "policy", nasty, [nasty], settings={"note": nasty}, questions=nasty)
+    assert front["model-index"][0]["results"][0]["dataset"]["name"] == nasty and "license" not in front
 
 
 def test_the_snippet_runs(tmp_path, capsys):
     lab.model().save_pretrained(tmp_path / "policy")
     lab.tokenizer().save_pretrained(tmp_path / "policy")
-    text = card(tmp_path / "policy").read_text(encoding="utf-8")
-    code = re.search(r"```python\n(.*?)\n```", text, re.DOTALL).group(1)
+    text, _ = card(tmp_path / "policy")
     scope = {}
-    exec(compile(code, "card", "exec"), scope)
+    exec(compile(code_of(text), "card", "exec"), scope)
     assert scope["trajectory"].question and len(scope["trajectory"].steps) >= 1
-    assert scope["toolbox"].names == ["local_search", "knowledge_graph"]
-    assert scope["engine"].limits.turn_tokens == 8
+    assert scope["toolbox"].names == BOTH and scope["engine"].limits.turn_tokens == 8
     assert capsys.readouterr().out
+
+
+OTHERS = "# add the other tools it was trained with: "
+LIMITS = {"turns": 4, "total_tokens": 900, "kept_responses": 1}
 
 
 @pytest.mark.parametrize(
@@ -140,14 +126,11 @@ def test_the_snippet_runs(tmp_path, capsys):
     [
         ("pou", BOTH, {"corpus": "http://h:9", "search_top_k": 2}, 'RemoteSearch("http://h:9", top_k=2)'),
         ("pou", BOTH, {"triples": "wikidata", "search_top_k": 2}, "Wikidata(top_k=2)"),
-        ("pou", BOTH, {"corpus": "qdrant+http://h:9/wiki"}, "# add the other tools it was trained with: local_search"),
-        ("pou", ["local_search", "web_search"], {}, "# add the other tools it was trained with: web_search"),
+        ("pou", BOTH, {"corpus": "qdrant+http://h:9/wiki"}, f"{OTHERS}local_search"),
+        ("pou", ["local_search", "web_search"], {}, f"{OTHERS}web_search"),
         ("pou", ["local_search"], {}, 'Toolbox([LocalSearch.from_corpus("world")])'),
         ("search_r1", ["search"], {"corpus": "c.jsonl"}, 'LocalSearch.from_corpus("c.jsonl", name="search")'),
-        (
-            *("search_r1", ["search"], {"turns": 4, "total_tokens": 900, "kept_responses": 1}),
-            "limits=Limits(turns=4, total_tokens=900, kept_responses=1)",
-        ),
+        ("search_r1", ["search"], LIMITS, "limits=Limits(turns=4, total_tokens=900, kept_responses=1)"),
     ],
 )
 def test_the_snippet_makes_the_tools_of_training(dialect, tools, config, made):

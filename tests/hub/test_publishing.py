@@ -21,8 +21,9 @@ from faithful_search.bundled import shipped, tiny_policy
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
 from faithful_search.hub import Repository, model_card, push, stage_trajectories
-from faithful_search.hub.trained import trained_with
+from faithful_search.hub.models import trained_with
 from faithful_search.judges.distilled import JudgeFile
+from faithful_search.measure.evaluation import Record
 from faithful_search.measure.metrics import names
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, write_jsonl
 
@@ -42,8 +43,7 @@ from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import faithful_search as fs
-from faithful_search.hub.card import license_of
-from faithful_search.hub.trained import trained_with
+from faithful_search.hub.models import license_of, trained_with
 from faithful_search.inference.loading import open_generator
 from faithful_search.judges import Pair, load
 
@@ -102,8 +102,9 @@ def staged(tmp_path_factory):
     for path in tiny_policy().iterdir():
         (policy / path.name).write_bytes(path.read_bytes())
     settings = {"corpus": "world", "search_top_k": 3, "turns": 4, "dialect": "search_r1"}
-    how = {"recipe": "recipes/pou.py", "command": f"x --output_dir {policy}", "config": settings, "tools": ["search"]}
-    model_card(policy, base_model="tiny", dialect="search_r1", metrics=None, plots=("rewards.png",), **how)
+    how = {"folder": str(policy), "model": "tiny", "dialect": "search_r1", "tools": ["search"], "questions": "world"}
+    record = Record(**how, settings=settings, steps=5, history=[])
+    model_card(record, "recipes/pou.py", ["--output_dir", str(policy)], ("rewards.png",))
     row = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "stderr": 0.1}
     measured = {"rows": {"exact_match": row}, "questions": ["q"], "values": {"exact_match": [0.5]}, "tool_calls": {}}
     found = {"after": {**measured, "made_by": {}}, "settings": settings, "steps": 5}
@@ -310,4 +311,4 @@ def test_what_is_no_policy_is_said(tmp_path):
     done = CliRunner().invoke(cli, ["push", str(tmp_path), "me/policy"])
     assert done.exit_code == 2 and f"push policy {tmp_path} me/policy" in done.output
     with pytest.raises(ConfigError, match="is not a folder"):
-        push(tmp_path / "missing", Repository("me/policy", token="x"))
+        push(tmp_path / "missing", Repository("me/policy"))

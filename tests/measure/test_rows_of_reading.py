@@ -296,7 +296,7 @@ def test_a_difference_is_over_the_questions_that_both_were_asked(found):
 def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp_path):
     before, after = found[False], found[True]
     names = {GAP, AUROC, NO, RETRY, "citation_states_fact", "answer_support_facts", "evidence_sensitivity_unseen"}
-    run = {"folder": "f", "model": "m", "dialect": "pou", "tools": [], "questions": "world", "settings": {}}
+    run = {"folder": str(tmp_path), "model": "m", "dialect": "pou", "tools": [], "questions": "world", "settings": {}}
     record = Record(**run, steps=1, history=[], before=before, after=after)
     metrics = record.metrics()
     assert names <= metrics["differences"].keys() and metrics["differences"] == differences(before, after)
@@ -305,8 +305,7 @@ def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp
     assert "differences" not in msgspec.structs.replace(record, before=None).metrics()
     cells = {row[0]: row for row in table_rows(before, after)}
     assert names <= cells.keys() and cells[GAP][3].startswith("+0.700 [") and cells[GAP][3].endswith("*")
-    made = {"base_model": "m", "dialect": "pou", "recipe": "r", "command": "c", "config": {}, "tools": []}
-    card = model_card(tmp_path, metrics=record.results, **made).read_text(encoding="utf-8")
+    card = model_card(record, "r", []).read_text(encoding="utf-8")
     assert all(f"\n{name} " in card and f"type: {name}\n" in card for name in names)
 
 

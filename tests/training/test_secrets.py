@@ -16,7 +16,9 @@ from trl import GRPOConfig
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
-from faithful_search.hub import Repository, command_line, model_card, push, stays, takes_over
+from faithful_search.hub import Repository, model_card, push, stays, takes_over
+from faithful_search.hub.card import command_line
+from faithful_search.measure.evaluation import Record
 from faithful_search.measure.writing import write_metrics
 from faithful_search.training.config import parse_recipe
 from faithful_search.training.endings import leave
@@ -93,8 +95,8 @@ def test_the_command_of_a_card_has_no_secret():
 def test_a_secret_in_the_environment_is_in_no_card_and_no_metrics(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCH_KEY_PROD", "planted-5-key")
     config = {"searxng_url": "http://me:hunter2@host/", "note": "planted-5-key"}
-    how = {"base_model": "a/b", "dialect": "pou", "recipe": "r", "metrics": None, "tools": []}
-    model_card(tmp_path, command="r --hub_token abc", config=config, **how)
+    run = {"folder": str(tmp_path), "model": "a/b", "dialect": "pou", "tools": [], "questions": "world"}
+    model_card(Record(**run, settings=config, steps=1, history=[]), "r", ["--hub_token", "abc"])
     write_metrics(tmp_path / "metrics.json", {"settings": config, "of": {"planted-5-key": 1}})
     assert all(not holding(tmp_path, secret) for secret in ("hunter2", "planted-5-key", "hub_token abc"))
     assert json.loads((tmp_path / "metrics.json").read_text())["of"] == {"[secret]": 1}
@@ -119,10 +121,11 @@ def test_only_what_may_be_pushed_is(tmp_path, monkeypatch, hub):
     assert stays(tmp_path) == sorted(left)
 
 
-def test_a_folder_whose_card_holds_the_token_is_not_pushed(tmp_path, hub):
+def test_a_folder_whose_card_holds_the_token_is_not_pushed(tmp_path, monkeypatch, hub):
     (tmp_path / "README.md").write_text(f"--hub_token {TOKEN}")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
     with pytest.raises(ConfigError, match=r"README.md holds the Hub token") as caught:
-        push(tmp_path, Repository("me/policy", token=TOKEN))
+        push(tmp_path, Repository("me/policy"))
     assert not hub.sent and TOKEN not in str(caught.value)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..hub import Repository, command_line, merged_card, model_card, push_run
+from ..hub import Repository, merged_card, model_card, push_run
 from ..measure import report
 from ..measure.evaluation import MERGED, Record
 from ..measure.writing import write_metrics
@@ -38,18 +38,7 @@ def leave(
     metrics = record.metrics()
     write_metrics(out / "metrics.json", metrics)
     (out / "history.json").write_text(json.dumps(record.history, indent=1), encoding="utf-8")
-    model_card(
-        out,
-        base_model=record.model,
-        dialect=record.dialect,
-        recipe=recipe,
-        command=command_line(recipe, argv),
-        metrics=record.results or None,
-        config=record.settings,
-        tools=record.tools,
-        dataset=record.questions,
-        plots=("rewards.png", "tools.png", "stability.png"),
-    )
+    model_card(record, recipe, argv, ("rewards.png", "tools.png", "stability.png"))
     if record.settings.get("save_merged"):
         merged_card(out, out / MERGED)
     if record.before and record.after:

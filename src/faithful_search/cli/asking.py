@@ -130,7 +130,7 @@ def environment_as_trained(given: Mapping[str, Any], policy: str) -> dict[str, A
 
     Another `--dialect` than it was trained in leaves nothing of that.
     """
-    from ..hub.trained import trained_with
+    from ..hub.models import trained_with
 
     found = trained_with(bundled_policy(policy, given["dialect"] or "pou"))
     own = {"dialect": "pou", **found}

@@ -64,7 +64,7 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
     return nothing (closed), all but the gold passages (blocked: those of supporting_ids or supporting_titles, else
     those that hold the answer), or changed facts (changed). Run the same command again to go on after an interruption.
     """
-    from ..hub.trained import weights_of
+    from ..hub.models import weights_of
     from ..measure.control_study import kept, plan, run_study
     from ..measure.controls import CHANGED
     from ..tasks import WORLD, load_tasks

@@ -14,7 +14,7 @@ from .options import ANY_PATH, FOLDER, Commands, echo, together, trust_remote_co
 
 if TYPE_CHECKING:
     from ..hub import Repository
-    from ..hub.repository import Files
+    from ..hub.pushing import Files
 
 _SHOWN = 10
 

@@ -1,15 +1,12 @@
 """Model cards that say how something was made and measured, and the way to the Hub."""
 
-from .card import command_line, merged_card
+from .card import judge_card
 from .datasets import stage_trajectories, stage_world
-from .judge_card import judge_card, terms_of
-from .policy_card import model_card
-from .pushing import push, push_run, stays, takes_over
-from .repository import Repository
+from .policy_card import merged_card, model_card
+from .pushing import Repository, push, push_run, stays, takes_over
 
 __all__ = [
     "Repository",
-    "command_line",
     "judge_card",
     "merged_card",
     "model_card",
@@ -19,5 +16,4 @@ __all__ = [
     "stage_world",
     "stays",
     "takes_over",
-    "terms_of",
 ]

@@ -1,22 +1,28 @@
-"""What all cards share: templates, front matter and secrets taken out; the base model, its licence, and adapters."""
+"""Model cards: what they share, and the card of a distilled judge."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..bundled import bundled_policy
-from ..errors import ConfigError
-from ..text import as_markdown
+from ..measure import provenance
+from ..text import as_markdown, printable
 from ..wire.redact import redact
+from .models import is_hub_id
 
-TAGS = ("lora", "peft")
-_SECONDS = 10
+_TERMS = {
+    "world": "made from the bundled world, labels by construction; Apache-2.0",
+    "halueval": "HaluEval-QA; MIT",
+    "begin": "BEGIN (google/BEGIN-dataset), labelled by people; CC BY 4.0",
+    "anli": "ANLI (facebookresearch/anli), labelled by people; CC BY-NC 4.0, not for commercial use",
+    "attributionbench": "AttributionBench (OSU-NLP-Group), labelled by people; states no licence",
+}
+"""Terms of labelled pairs, by the source that `labelled.load` gives a row."""
 
 
 def command_line(recipe: str, argv: Sequence[str]) -> str:
@@ -44,115 +50,81 @@ def _environment() -> Any:
     return made
 
 
-def with_front(data: Any, body: str) -> str:
-    """A card of front matter (`huggingface_hub.CardData`) and body, without the secrets of `wire.redact`."""
-    return str(redact(f"---\n{data.to_yaml()}\n---\n\n{body}"))
+def card_of(template: str, data: Any, **values: Any) -> str:
+    """A card of front matter (`huggingface_hub.CardData`) and a filled template, without the secrets of `wire.redact`.
+
+    A run's `config` is shown as JSON.
+    """
+    if "config" in values:
+        values["config"] = json.dumps(dict(values["config"]), indent=2, ensure_ascii=False, default=str)
+    return str(redact(f"---\n{data.to_yaml()}\n---\n\n{render(template, **values)}"))
 
 
-def write_card(folder: Path, data: Any, body: str) -> Path:
-    """Write a model's `README.md`; returns its path."""
-    from huggingface_hub import ModelCard
-
+def write_card(folder: Path, template: str, data: Any, **values: Any) -> Path:
+    """Write a model's `README.md`, see `card_of`; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    ModelCard(with_front(data, body)).save(folder / "README.md")
-    return folder / "README.md"
+    path = folder / "README.md"
+    path.write_text(card_of(template, data, **values), encoding="utf-8")
+    return path
 
 
-def as_json(config: Mapping[str, Any]) -> str:
-    """A run's settings as a card shows them."""
-    return json.dumps(dict(config), indent=2, ensure_ascii=False, default=str)
-
-
-def is_hub_id(name: str) -> bool:
-    """Whether it is `organisation/name` and not a folder here: the Hub refuses a card with any other base model."""
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return name.count("/") == 1 and not Path(name).exists()  # outputs/pou has the form of an id, too
-
-
-def license_of(model: str) -> str | None:
-    """The licence that a model's own card states; `None` where none is stated, or the card cannot be had or read.
+def judge_card(
+    folder: Path,
+    *,
+    file: Any,
+    base_model: str,
+    agreement: Any,
+    argv: Sequence[str],
+    config: Mapping[str, Any],
+    pairs: Sequence[str] = (),
+    license: str | None = None,
+) -> Path:
+    """Write `README.md`, a distilled judge's model card: what it was taught, and how far it agrees with labels.
 
     Args:
-        model: a folder, a Hub id, or a bundled policy's name.
+        file: the judge's `judges.distilled.JudgeFile`.
+        base_model: what training started from; a Hub id also goes into the front matter.
+        agreement: the held-out measurement (`measure.agreement.Agreement`); `None` where there is none.
+        argv: the flags of `recipes/reward_model.py`.
+        pairs: the files and folders of pairs that it was trained on, see `terms_of`.
+        license: of the weights; left out where it is not known.
     """
-    from huggingface_hub import HfApi, ModelCard
-    from huggingface_hub.errors import HTTPError
-    from yaml import YAMLError
+    from huggingface_hub import ModelCardData
 
-    model = bundled_policy(model, "pou")
-    card = Path(model) / "README.md"
-    try:
-        if card.is_file():
-            stated = ModelCard.load(card, ignore_metadata_errors=True).data.get("license")
-        elif is_hub_id(model):  # asked once: a download is tried again for half a minute where the Hub is out of reach
-            told = HfApi().model_info(model, timeout=_SECONDS).card_data
-            stated = told.get("license") if told else None
-        else:
-            return None
-    except (HTTPError, OSError, ValueError, YAMLError):
-        return None
-    return stated if isinstance(stated, str) else None
-
-
-def adapter_config(folder: str | Path) -> dict[str, Any] | None:
-    """PEFT's settings of the adapter in a folder; `None` where there is none.
-
-    Raises:
-        ConfigError: when they cannot be read.
-    """
-    file = Path(folder) / "adapter_config.json"
-    if not file.exists():
-        return None
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {file}: {error}") from error
-
-
-def adapter_note(config: Mapping[str, Any], name: str) -> str:
-    """The paragraph of an adapter's card that says what it is.
-
-    Example:
-        >>> adapter_note({"r": 8, "base_model_name_or_path": "me/base"}, "me/policy").splitlines()[0]
-        'The weights are those of a LoRA adapter of rank 8; the model below them, `me/base`, is'
-    """
-    kind = "DoRA" if config.get("use_dora") else str(config.get("peft_type") or "LoRA").replace("LORA", "LoRA")
-    base = config.get("base_model_name_or_path")
-    return (
-        f"The weights are those of a {kind} adapter of rank {config.get('r')}; the model below them, `{base}`, is\n"
-        f"loaded with it. This writes a full model that needs no PEFT: `faithful-search merge {name} OUT`."
+    data = ModelCardData(
+        base_model=base_model if is_hub_id(base_model) else None,
+        library_name="peft" if (folder / "adapter_config.json").exists() else "transformers",
+        pipeline_tag="text-classification" if file.kind == "nli" else "text-generation",
+        license=license,
+        tags=["faithful-search", "faithfulness", "judge"],
+    )
+    return write_card(
+        folder,
+        "judge_card.md",
+        data,
+        title=folder.absolute().name,
+        name=str(folder),
+        file=file,
+        base=base_model,
+        sources=terms_of(file.trained_on, pairs),
+        command=command_line("recipes/reward_model.py", argv),
+        config=config,
+        # shown between fences, which nothing in a table may close
+        agreement="Not measured." if agreement is None else printable(agreement.table()).replace("```", "'''"),
+        license=license,
     )
 
 
-def merged_card(adapter: str | Path, out: str | Path) -> Path:
-    """Write the card of the merged model in `out`: its adapter's, changed where it differs.
+def terms_of(sources: Iterable[str], places: Sequence[str] = ()) -> dict[str, str]:
+    """Provenance and terms of each source of labelled pairs, and of each folder of labels with a `provenance.json`.
 
-    Args:
-        adapter: the adapter's folder.
-        out: the merged model's.
-
-    Raises:
-        ConfigError: when there is no adapter.
+    Example:
+        >>> terms_of(["halueval", "mine"])
+        {'halueval': 'HaluEval-QA; MIT', 'mine': 'terms not known'}
     """
-    from huggingface_hub import ModelCard
-
-    adapter, out = Path(adapter), Path(out)
-    config = adapter_config(adapter)
-    if config is None:
-        raise ConfigError(f"there is no PEFT adapter in {adapter}")
-    base, own = str(config.get("base_model_name_or_path")), adapter_note(config, str(adapter))
-    merged = f"The weights are full ones: those of `{base}`, with the adapter\n`{adapter}` merged into them."
-    card: Any = ModelCard.load(adapter / "README.md") if (adapter / "README.md").exists() else ModelCard("")
-    # Only a card of ours has our paragraph; any other would say something wrong of the merged model
-    text = card.text.replace(own, merged) if own in card.text else f"# {out.name}\n\nA search agent. {merged}\n"
-    card.text = text.replace(json.dumps(str(adapter)), json.dumps(str(out)))
-    card.data.library_name = "transformers"  # no longer peft
-    card.data.tags = [tag for tag in card.data.tags or ["faithful-search"] if tag not in TAGS]
-    card.data.base_model = base if is_hub_id(base) else None
-    ModelCard(redact(str(card))).save(out / "README.md")  # an older version's card may hold a secret
-    return out / "README.md"
+    terms = {source: _TERMS.get(source, "terms not known") for source in sources}
+    for place in places:
+        if (made := provenance.read(Path(place))) is not None:
+            licence = made.license or "not stated"
+            terms[place] = f"{made.pairs} pairs labelled by {made.judge}; licence: {licence}"
+    return terms

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -19,16 +18,17 @@ from ..bundled import world_file
 from ..errors import ConfigError, DataError
 from ..measure.convert import WRITERS, Document
 from ..measure.rows import read_trajectories
-from ..tasks import load_tasks
+from ..tasks import load_tasks, read_rows
 from ..trajectory import Trajectory
 from ..wire.redact import redact
 from ..world import SPLITS
-from .card import render, with_front
-from .repository import Files
+from .card import card_of
+from .pushing import Files
 
 logger = logging.getLogger(__name__)
 _AT_ONCE = 1000  # rows of a parquet row group
 _SESSIONS = 500  # rows that also become a session, each a file of the repository
+_NUMBER = (int, float)
 
 
 def stage_trajectories(
@@ -48,39 +48,43 @@ def stage_trajectories(
         DataError: when the file cannot be read, or not one row of it.
     """
     # The file is read twice: parquet needs all columns before the first row, and a log may be larger than the memory
-    names = sorted({part for one in _read(source, dialect) for part in _told(one)})
-    dialects: dict[str, int] = {}
+    scored: set[str] = set()
     skipped: list[str] = []
-    sessions: dict[str, Path | bytes] = {}
+    for row in read_trajectories(source, dialect):
+        if row.trajectory is None:
+            skipped.append(f"row {row.number}: {row.error}")
+            logger.warning("%s: left out: %s", source, skipped[-1])
+        else:
+            scored |= _told(row.trajectory, "scores").keys()
+    names, dialects, sessions = sorted(scored), Counter[str](), {}
 
     def rows() -> Iterator[dict[str, Any]]:
-        for number, one in enumerate(_read(source, dialect, skipped), start=1):
-            dialects[one.dialect] = dialects.get(one.dialect, 0) + 1
+        whole = (row.trajectory for row in read_trajectories(source, dialect) if row.trajectory is not None)
+        for number, one in enumerate(whole, start=1):
+            dialects[one.dialect] += 1
             if number <= _SESSIONS:
-                document = Document(number, one, datetime.now(UTC), _told(one), _told(one, "reasons"))
+                document = Document(number, one, datetime.now(UTC), _told(one, "scores"), _told(one, "reasons"))
                 lines = (msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document))
                 sessions[f"sessions/{number:06}.jsonl"] = b"".join(lines)
             yield _row(one, names)
 
     path = Path(folder) / "train-00000.parquet"
-    many = _write(path, rows(), _schema(names))
+    many = _write(path, rows(), names)
     if not many:
         raise DataError(f"{source}: no row of it is a trajectory: {skipped[0] if skipped else 'it is empty'}")
-    for reason in skipped:
-        logger.warning("%s: left out: %s", source, reason)
-    card = render(
+    card = _card(
         "trajectories_card.md",
+        {"default": {"train": "data/*.parquet"}},
+        ["search-agent", "agent-traces"],
         title=name.rpartition("/")[2],
         rows=many,
         dialects=", ".join(f"`{dialect}` ({count:,})" for dialect, count in dialects.items()),
-        version=__version__,
         file=Path(source).name,
         sessions=len(sessions),
         skipped=f" {len(skipped):,} rows could not be read and are left out." if skipped else "",
         name=name,
     )
-    tags = ["faithful-search", "search-agent", "agent-traces"]
-    return {"README.md": _card(card, {"train": "data/*.parquet"}, tags), f"data/{path.name}": path, **sessions}
+    return {"README.md": card, f"data/{path.name}": path, **sessions}
 
 
 def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
@@ -89,7 +93,6 @@ def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
     Raises:
         ConfigError: when pyarrow is not installed.
     """
-    out, counts, files = Path(folder), {"questions": 0, "passages": 0, "triples": 0}, {}
     parts: dict[str, Iterable[dict[str, Any]]] = {}
     for split in SPLITS:
         parts[f"questions/{split}"] = (
@@ -101,44 +104,69 @@ def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
     names = ("subject", "relation", "object")
     parts["passages/train"] = (
         {**row, "facts": [dict(zip(names, fact, strict=True)) for fact in row["facts"]]}
-        for row in _lines("passages.jsonl.gz")
+        for row in read_rows(world_file("passages.jsonl.gz"))
     )
-    parts["triples/train"] = _lines("triples.jsonl.gz")
+    parts["triples/train"] = read_rows(world_file("triples.jsonl.gz"))
+    counts: Counter[str] = Counter()
+    files: dict[str, Path | bytes] = {}
+    configs: dict[str, dict[str, str]] = {}
     for part, rows in parts.items():
-        path = out / f"{part.replace('/', '-')}.parquet"
-        counts[part.partition("/")[0]] += _write(path, rows)
-        files[f"data/{part}.parquet"] = path
-    card = render("world_card.md", title=name.rpartition("/")[2], version=__version__, **counts)
-    splits = {split: f"data/questions/{split}.parquet" for split in SPLITS}
-    more = {part: f"data/{part}/train.parquet" for part in ("passages", "triples")}
-    tags = ["faithful-search", "multi-hop", "question-answering"]
-    return {"README.md": _card(card, splits, tags, more, license="apache-2.0"), **files}
+        config, _, split = part.partition("/")
+        files[f"data/{part}.parquet"] = path = Path(folder) / f"{config}-{split}.parquet"
+        configs.setdefault(config, {})[split] = f"data/{part}.parquet"
+        counts[config] += _write(path, rows)
+    tags, title = ["multi-hop", "question-answering"], name.rpartition("/")[2]
+    return {"README.md": _card("world_card.md", configs, tags, "apache-2.0", title=title, **counts), **files}
 
 
-def _read(source: Any, dialect: str | None, skipped: list[str] | None = None) -> Iterator[Trajectory]:
-    for row in read_trajectories(source, dialect):
-        if row.trajectory is not None:
-            yield row.trajectory
-        elif skipped is not None:
-            skipped.append(f"row {row.number}: {row.error}")
+def _card(
+    template: str, configs: Mapping[str, Mapping[str, str]], tags: list[str], license: str | None = None, **values: Any
+) -> bytes:
+    """A dataset's card; `configs` are the files of each split, by configuration."""
+    from huggingface_hub import DatasetCardData
+
+    told = [
+        {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in splits.items()]}
+        for name, splits in configs.items()
+    ]
+    tags, tasks = ["faithful-search", *tags], ["question-answering"]
+    data = DatasetCardData(tags=tags, task_categories=tasks, configs=told, license=license)
+    return card_of(template, data, version=__version__, **values).encode()
 
 
-def _told(one: Trajectory, key: str = "scores") -> dict[str, Any]:
+def _write(path: Path, rows: Iterable[dict[str, Any]], scored: list[str] | None = None) -> int:
+    """Write rows to a parquet file, a group at a time; returns how many. `scored`: they are trajectories."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ConfigError("datasets are pushed as parquet: pip install 'faithful-search[parquet]'") from error
+    rows, many = iter(rows), 0
+    group = list(islice(rows, _AT_ONCE))
+    # Given for trajectories, not inferred: a column that is empty in the first group of rows has a type all the same
+    schema = pa.Table.from_pylist(group).schema if scored is None else _schema(scored)
+    with parquet.ParquetWriter(path, schema) as writer:
+        while group:
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
+            many += len(group)
+            group = list(islice(rows, _AT_ONCE))
+    return many
+
+
+def _told(one: Trajectory, key: str) -> dict[str, Any]:
     told = one.meta.get(key)
     return told if isinstance(told, dict) else {}
 
 
-def _if(kind: type, value: Any) -> Any:
-    """The value where a column of this kind can hold it: what others put there is only in the column `trajectory`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
-        return None
-    # from there on floats are not exact, and at 2**63 the column of whole numbers ends
-    return None if isinstance(value, int) and abs(value) >= 2**53 else kind(value)
+def _if(kinds: tuple[type, ...], value: Any) -> Any:
+    """The value where a column of these can hold it: what others put there is only in the column `trajectory`."""
+    # from 2**53 on floats are not exact, and at 2**63 the column of whole numbers ends
+    return value if type(value) in kinds and not (type(value) is int and abs(value) >= 2**53) else None
 
 
 def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:
     calls = [step.call.name for step in one.steps if step.call]
-    scores, reasons = _told(one), _told(one, "reasons")
+    scores, reasons = _told(one, "scores"), _told(one, "reasons")
     whole = msgspec.to_builtins(msgspec.structs.replace(one, tokens=None))
     row = {
         "id": one.id,
@@ -153,10 +181,10 @@ def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:
         "cited": list(dict.fromkeys(ref for step in one.steps for ref in step.refs)),
         "issues": [issue.kind for issue in one.all_issues()],
         "text": one.text,
-        "step": _if(int, one.meta.get("step")),
-        "reward": _if(float, one.meta.get("reward")),
-        **{f"score_{name}": _if(float, scores.get(name)) for name in names},
-        **{f"why_{name}": _if(str, reasons.get(name)) for name in names},
+        "step": _if((int,), one.meta.get("step")),
+        "reward": _if(_NUMBER, one.meta.get("reward")),
+        **{f"score_{name}": _if(_NUMBER, scores.get(name)) for name in names},
+        **{f"why_{name}": _if((str,), reasons.get(name)) for name in names},
     }
     # before it is JSON, in which a key's line breaks and quotes are written otherwise
     return {**redact(row), "trajectory": msgspec.convert(redact(whole), Trajectory).to_json()}
@@ -165,7 +193,6 @@ def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:
 def _schema(names: list[str]) -> Any:
     import pyarrow as pa
 
-    # Given, not inferred: a column that is empty in the first group of rows has a type all the same
     text, texts, whole, real = pa.string(), pa.list_(pa.string()), pa.int64(), pa.float64()
     item = dict.fromkeys(("id", "title", "text", "source", "url"), text) | {"score": real}
     lists = {"evidence": pa.list_(pa.struct(item)), "cited": texts, "issues": texts}
@@ -178,42 +205,3 @@ def _schema(names: list[str]) -> Any:
             "trajectory": text,
         }
     )
-
-
-def _lines(name: str) -> Iterator[dict[str, Any]]:
-    with gzip.open(world_file(name), "rt", encoding="utf-8") as file:
-        yield from map(json.loads, file)
-
-
-def _write(path: Path, rows: Iterable[dict[str, Any]], schema: Any = None) -> int:
-    """Write rows to a parquet file, a group at a time; returns how many."""
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ConfigError("datasets are pushed as parquet: pip install 'faithful-search[parquet]'") from error
-    rows, many, writer = iter(rows), 0, None
-    try:
-        while group := list(islice(rows, _AT_ONCE)):
-            table = pa.Table.from_pylist(group, schema=schema)
-            schema = table.schema
-            writer = writer or parquet.ParquetWriter(path, schema)
-            writer.write_table(table)
-            many += len(group)
-    finally:
-        if writer is not None:
-            writer.close()
-    return many
-
-
-def _card(body: str, splits: dict[str, str], tags: list[str], more: dict[str, str] | None = None, **data: Any) -> bytes:
-    from huggingface_hub import DatasetCard, DatasetCardData
-
-    own = {"config_name": "questions" if more else "default", "data_files": _files(splits)}
-    others = [{"config_name": name, "data_files": _files({"train": path})} for name, path in (more or {}).items()]
-    front = DatasetCardData(tags=tags, task_categories=["question-answering"], configs=[own, *others], **data)
-    return str(DatasetCard(with_front(front, body))).encode()
-
-
-def _files(splits: dict[str, str]) -> list[dict[str, str]]:
-    return [{"split": split, "path": path} for split, path in splits.items()]
