@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from faithful_search.analysis import bars, compare, lines, reliability, reward_curves, stability_curves, tool_curves
-from faithful_search.analysis.figure import running_mean
+from faithful_search.analysis.figures import running_mean
 from faithful_search.errors import DataError
 from faithful_search.measure.agreement.statistics import Bin
 

@@ -3,8 +3,7 @@
 Figures need matplotlib, imported when one is drawn.
 """
 
-from .comparisons import bars, compare, lines, reliability
-from .curves import reward_curves, self_preference, stability_curves, tool_curves
+from .figures import bars, compare, lines, reliability, reward_curves, self_preference, stability_curves, tool_curves
 
 __all__ = [
     "bars",

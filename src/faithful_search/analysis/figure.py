@@ -1,4 +1,4 @@
-"""How every figure looks, and what all of them need: a canvas, labels, a finish, a file.
+"""How every figure looks: panels of lines below each other, and what is drawn in them.
 
 Figures are drawn without pyplot's global state, so that they can be made in any thread, and are written as the file's
 suffix says (png, svg, pdf).
@@ -7,102 +7,82 @@ suffix says (png, svg, pdf).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 
-History = Sequence[Mapping[str, Any]]
-"""A trainer's `state.log_history`: dictionaries that hold `step` and metrics."""
 PathLike = str | os.PathLike[str]
 Floats = NDArray[np.float64]
-
+Numbers = Sequence[float] | Floats
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#000000")
 """Okabe and Ito's colours and a grey: apart for colour-blind readers and in print."""
-DARK = "#444444"
-FEW = 3
-"""Up to this many policies, bars carry their values; more would write over each other."""
 STYLES = ("-", "--", "-.", ":")
-RATIO = "tools/ratio/"
-ALPHA = "parts/alpha"
-WEIGHT = "/weight"
-LABELS = {
-    "reward": "total reward",
-    "parts/format": "valid format",
-    "parts/citation": "citation, R_cite",
-    "parts/evidence_sensitivity": "evidence sensitivity, R_pt",
-    "parts/answer_likelihood_gap": "likelihood gap of the answer",
-    "parts/answer_support": "answer support, R_ans",
-    "parts/correctness": "answer correctness, R_anc",
-    "parts/source_gated": "correct and in the evidence, R_anc",
-    "parts/exact_match": "exact match",
-    "behaviour/exact_match": "exact match",
-    "follow_rate": "answer follows\nchanged evidence",
-    "exact_match": "exact match,\nheld-out questions",
-    "exact_match_changed": "exact match,\nchanged worlds",
-    "behaviour/answer_first": "answer stated before its evidence",
-    "parts/info_think": "information-think",
-    "parts/think_search": "think-search",
-    "parts/think_answer": "think-answer",
-    "parts/alpha": "alpha (weight of R_ans)",
-    "parts/self_correctness": "right, says the policy, R_a",
-    "parts/self_rubric": "the policy's rubric score, R_t",
-    "parts/step_format": "well-formed steps, R_f / 0.2",
-    "parts/world_rubric": "rubric score by the world's facts",
-    "self_score": "the policy's own score",
-    "rule_score": "the rule's score",
-    "self_gap": "own score minus the rule's",
-    "self_rmse": "root mean square difference",
-    "likelihood/right": "right answers' own tokens",
-    "likelihood/moved": "right answers' own tokens, by the update",
-    "grad_norm": "gradient",
-    "groups/one_outcome": "questions all right or all wrong",
-    "frac_reward_zero_std": "questions without variance of rewards",
-    "behaviour/valid_format": "rollouts of valid format",
-    "tools/entropy": "normalised tool entropy",
-    "tools/calls": "tool calls per rollout",
-    "ended/answered": "share of rollouts answered",
-    "ended/answered_forced": "share made to answer",
-}
-STEP = "training step"
 SHARES = (-0.03, 1.03)
 """Limits of an axis of shares: wide enough that a line at 0 or 1 is not cut in half."""
+DARK = "#444444"
 
 
-def series_of(history: History, metric: str) -> tuple[Floats, Floats]:
-    """Steps and values of a metric, rows without it left out; the last of a step logged twice (resumed) counts."""
-    found = {row["step"]: row[metric] for row in history if row.get(metric) is not None and row.get("step") is not None}
-    steps = sorted(found)
-    return np.array(steps, dtype=np.float64), np.array([found[step] for step in steps], dtype=np.float64)
+class Line(NamedTuple):
+    """Values over steps, or over what was varied; `look` are matplotlib's properties of the line.
 
-
-def running_mean(values: Floats, window: int) -> Floats:
-    """Mean over `window` values around each one (an even window counts one more); over fewer at the ends.
-
-    Centred, so that the curve does not lag behind what it summarises; NaN and infinities count nowhere.
-
-    Example:
-        >>> running_mean(np.array([1.0, 2.0, 3.0, 7.0]), 3).tolist()
-        [1.5, 2.0, 4.0, 5.0]
+    `band` are the ends of their intervals, `raw` what they smooth.
     """
-    half = max(1, window) // 2
-    around = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
-    finite = (own[np.isfinite(own)] for own in around)
-    return np.array([own.mean() if len(own) else np.nan for own in finite], dtype=np.float64)
+
+    x: Numbers
+    y: Numbers
+    look: dict[str, Any]
+    band: tuple[Numbers, Numbers] | None = None
+    raw: Numbers | None = None
 
 
-def label_of(metric: str) -> str:
-    if metric.endswith(WEIGHT):
-        return f"weight of {label_of(metric.removesuffix(WEIGHT))}"
-    return LABELS.get(metric, metric.removeprefix(RATIO).removeprefix("parts/"))
+class Panel(NamedTuple):
+    """Lines over one axis; `level` is a value that is marked across it, with the mark's label.
+
+    `wanted` names what it shows: without it there is nothing to draw.
+    """
+
+    label: str
+    lines: Sequence[Line]
+    limits: tuple[float, float] | None = None
+    height: float = 1
+    wanted: str = ""
+    level: tuple[float, str] | None = None
+    legend: bool = True
 
 
-def panels_of(heights: Sequence[float], height: float = 3.0) -> tuple[Any, list[Any]]:
-    """A figure of panels below each other, of these relative heights."""
+def draw(panels: Sequence[Panel], path: PathLike, title: str, below: str, height: float = 3.0) -> Path:
+    """Write panels below each other to a file; `below` is what they are drawn over.
+
+    Raises:
+        DataError: where a panel lacks what is `wanted` of it.
+    """
+    for panel in panels:
+        require(panel.lines or not panel.wanted, panel.wanted, path)
+    figure, axes = canvas([panel.height for panel in panels], height)
+    for axis, panel in zip(axes, panels, strict=True):
+        if panel.level is not None:
+            value, told = panel.level
+            axis.axhline(value, color=DARK, **({"linestyle": ":", "label": told} if told else {"linewidth": 0.8}))
+        for line in panel.lines:
+            if line.raw is not None:
+                # points, where a line of one or two steps could not be seen
+                faint = {"alpha": 0.22, "linewidth": 0.8, "marker": "." if len(line.x) < 3 else ""}
+                axis.plot(line.x, line.raw, color=line.look["color"], **faint)
+            axis.plot(line.x, line.y, **line.look)
+            if line.band is not None:
+                axis.fill_between(line.x, *line.band, color=line.look["color"], alpha=0.15, linewidth=0)
+        finish(axis, panel.label, title if axis is axes[0] else "", panel.limits, panel.legend)
+    axes[-1].set_xlabel(below)
+    return save(figure, path)
+
+
+def canvas(heights: Sequence[float], height: float) -> tuple[Any, list[Any]]:
+    """A figure of axes below each other, of these relative heights."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -118,6 +98,7 @@ def panels_of(heights: Sequence[float], height: float = 3.0) -> tuple[Any, list[
 def finish(
     axis: Any, ylabel: str, title: str = "", limits: tuple[float, float] | None = None, legend: bool = True
 ) -> None:
+    """Labels, grid and legend of an axis."""
     axis.set_ylabel(ylabel)
     axis.grid(True, color="#dddddd", linewidth=0.7)
     axis.set_axisbelow(True)
@@ -131,12 +112,14 @@ def finish(
         axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
 
 
-def require(found: int, wanted: str, path: PathLike) -> None:
+def require(found: Any, wanted: str, path: PathLike) -> None:
+    """Raise `DataError` where nothing is found to draw."""
     if not found:
         raise DataError(f"nothing to draw for {path}: no row holds {wanted}")
 
 
 def save(figure: Any, path: PathLike) -> Path:
+    """Write the figure to a file, whose folder is made."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)

@@ -11,7 +11,7 @@ from ..hub import Repository, merged_card, model_card, push_run
 from ..measure import report
 from ..measure.evaluation import MERGED, Record
 from ..measure.writing import write_metrics
-from .curves import reward_curves, stability_curves, tool_curves
+from .figures import reward_curves, stability_curves, tool_curves
 
 
 def leave(
