@@ -188,9 +188,9 @@ def build_reward(script: PoUArguments, judge: Judge | None = None) -> Mix:
 def _proof_of_use(script: PoUArguments, judge: Judge | None, correctness: Reward, snippets: tuple[Passage, ...]) -> Mix:
     foils = None
     if script.foils != "none" and script.corpus in WORLD:
-        from faithful_search.world import WorldFoils  # reads the whole world
+        from faithful_search.world import bundled_world  # reads the whole world
 
-        foils = WorldFoils.bundled()
+        foils = bundled_world(("train",))
     mix = pou_mix(
         None if script.budget < 0 else max(script.budget, 1),
         support=_support(script, judge),

@@ -11,11 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
-from .annotated import Link, annotated_world, chain_of
 from .errors import DataError
 from .names import holds
 from .tasks import Task
@@ -38,6 +37,50 @@ REASONS = (
 # A changed question's chain is in `meta["chain"]`: what the file said of the old one is left out.
 _ANNOTATIONS = ("evidence_triples", "decomposition", "supporting_facts")
 _NAME = re.compile(r"\b[^\W\d_a-z]\w{3,}")
+
+
+class Link(NamedTuple):
+    """One fact of a question's chain."""
+
+    subject: str
+    relation: str
+    object: str
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.subject, self.relation)
+
+
+def chain_of(task: Task) -> list[Link]:
+    """The facts that lead to the answer, in order.
+
+    They are read from `meta`: `chain` (the bundled world), `evidence_triples` (2WikiMultihopQA) or `decomposition`
+    (MuSiQue). A sub-question of MuSiQue's that is written `#1 >> spouse` asks for a relation; any other is a relation
+    of its own, which no other question asks for.
+
+    Raises:
+        DataError: when the question has none of them, or one that cannot be read.
+
+    Example:
+        >>> triples = [["Good People", "director", "Henrik Ruben Genz"]]
+        >>> chain_of(Task("q", "Who?", meta={"evidence_triples": triples}))[0].asked
+        Asked(subject='Good People', relation='director')
+    """
+    meta = task.meta
+    try:
+        if meta.get("chain"):
+            return [Link(fact["subject"], fact["relation"], fact["object"]) for fact in meta["chain"]]
+        if meta.get("evidence_triples"):
+            return [Link(*triple) for triple in meta["evidence_triples"]]
+        if meta.get("decomposition"):
+            answers = [row["answer"] for row in meta["decomposition"]]
+            return [
+                _sub_question(row["question"], answers[:at], answers[at])
+                for at, row in enumerate(meta["decomposition"])
+            ]
+    except (KeyError, TypeError, IndexError) as error:
+        raise DataError("its chain of facts cannot be read") from error
+    raise DataError("it has no chain of facts")
 
 
 @dataclass(frozen=True)
@@ -82,18 +125,43 @@ class CounterfactualWorld:
     def annotated(cls, tasks: Sequence[Task], passages: Iterable[Evidence], seed: int = 0) -> Self:
         """The world that the annotations of a 2WikiMultihopQA or MuSiQue file make together.
 
-        Mostly only the last hop can be changed there: the chain can be walked on from a new object only where another
-        question was asked about it.
+        A passage states a fact when it holds the object as a whole name and is the annotated one: that of the
+        sub-question (MuSiQue), or the one whose title is the subject, brackets aside (2WikiMultihopQA). Unlike in the
+        bundled world, such a passage says much else, and facts that no question asks for are not known: mostly only the
+        last hop can be changed, since the chain can be walked on from a new object only where another question was
+        asked about it.
 
         Args:
             tasks: all questions of one split.
             passages: the corpus, with texts as the tools return them.
 
         Raises:
-            DataError: when no question is annotated.
+            DataError: when no question has annotations that a passage states.
         """
         others = tuple(passages)
-        return cls(annotated_world(tasks, others), seed, others)
+        by_title: defaultdict[str, list[Evidence]] = defaultdict(list)
+        for item in others:
+            by_title[_plain(item.title)].append(item)
+        statements: dict[tuple[Link, str], Statement] = {}
+        for task in tasks:
+            try:
+                chain = chain_of(task)
+            except DataError:
+                continue
+            rows = task.meta.get("decomposition", [])
+            for at, link in enumerate(chain):
+                row = rows[at] if len(rows) == len(chain) else {}
+                for item in by_title[_plain(row.get("title", link.subject))]:
+                    named = holds(item.text, link.object) and holds(link.subject, link.subject)
+                    if named and item.text == row.get("text", item.text):
+                        told = Statement(item.source, "local_search", "", *link, title=item.title, text=item.text)
+                        statements[link, item.text] = told
+        if not statements:
+            raise DataError(
+                f"none of {len(tasks)} questions is annotated with facts that a passage states by name; questions need "
+                "evidence_triples (2WikiMultihopQA) or a decomposition (MuSiQue), and the corpus their passages"
+            )
+        return cls(World(tuple(statements.values())), seed, others)
 
     def change(self, task: Task, turn: int = 0) -> Task | None:
         """The question in a changed world; `None` where there is no valid change, see `changed`.
@@ -187,13 +255,15 @@ class CounterfactualWorld:
         links = [*chain[:hop], *walked]
         items = self.world.by_fact[old.asked]
         stated = [self.world.by_fact[link.asked] for link in links]
+        titles = dict.fromkeys(item.title for own in stated for item in own)
+        sources = dict.fromkeys(item.source for own in stated for item in own)
         change = Change(*new.asked, old.object, new.object, hop, walked[-1].asked, task.answers)
         meta = {key: value for key, value in task.meta.items() if key not in _ANNOTATIONS}
         return msgspec.structs.replace(
             task,
             answers=(walked[-1].object,),
-            supporting_ids=_unique(item.source for own in stated for item in own) if task.supporting_ids else (),
-            supporting_titles=_unique(item.title for own in stated for item in own) if task.supporting_titles else (),
+            supporting_ids=tuple(sources) if task.supporting_ids else (),
+            supporting_titles=tuple(titles) if task.supporting_titles else (),
             meta={
                 **meta,
                 "chain": [_told(link, own) for link, own in zip(links, stated, strict=True)],
@@ -227,11 +297,18 @@ def _readable(item: Statement, new: str) -> bool:
     return not left and holds(shown, item.subject) and not holds(f"{item.title}\n{item.text}", new)
 
 
-def _unique(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
-
-
 def _told(link: Link, items: Sequence[Statement]) -> dict[str, str | None]:
     """A fact of the chain as the bundled questions have it, with the sources that state it."""
     held = {item.tool: item.source for item in items}
     return {**link._asdict(), "passage": held.get("local_search"), "triple": held.get("knowledge_graph")}
+
+
+def _sub_question(question: str, answers: Sequence[str], found: str) -> Link:
+    asked = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
+    subject, arrow, relation = (part.strip() for part in asked.partition(">>"))
+    return Link(subject, relation, found) if arrow else Link(asked, question.strip(), found)
+
+
+def _plain(title: str) -> str:
+    """Case-folded, without a bracketed qualifier at the end: an annotation names a page with or without it."""
+    return " ".join(re.sub(r"\s*\([^()]*\)\s*$", "", title).casefold().split())

@@ -7,7 +7,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -91,24 +91,20 @@ def load_tasks(
         >>> [task.id for task in load_tasks("world", "validation", limit=3, seed=0)]
         ['q-1hop-00911', 'q-1hop-00963', 'q-2hop-01444']
     """
-    rows = enumerate(_rows(source, split))
-    if seed is None or limit is None:
-        taken = list(islice(rows, limit))
-    else:
+    rows: Iterable[tuple[int, dict[str, Any]]] = enumerate(_rows(source, split))
+    if seed is not None and limit is not None:
         every = list(rows)  # a uniform draw needs to know how many there are
-        taken = [
-            every[place] for place in sorted(random.Random(seed).sample(range(len(every)), min(limit, len(every))))
-        ]
-    tasks = [task_from_row(row, number, f"{source}, row") for number, row in taken]
+        drawn = random.Random(seed).sample(range(len(every)), min(limit, len(every)))
+        rows = (every[place] for place in sorted(drawn))
+    tasks = [task_from_row(row, number, f"{source}, row") for number, row in islice(rows, limit)]
     if not tasks:
         raise DataError(f"{source}: no questions in it")
     return tasks
 
 
 def _rows(source: str | os.PathLike[str], split: str) -> Iterator[dict[str, Any]]:
-    path = Path(source)
     if str(source) not in WORLD:
-        return _local_rows(path) if path.exists() else _hub_rows(str(source), split)
+        return _rows_of_others(Path(source), split)
     rows = read_rows(world_file(f"{split}.jsonl.gz"))
     if str(source) == "world_passages":
         return (row for row in rows if all(fact.get("passage") for fact in row["meta"]["chain"]))
@@ -119,6 +115,23 @@ def _rows(source: str | os.PathLike[str], split: str) -> Iterator[dict[str, Any]
         chains = ((row, row["meta"]["chain"]) for row in rows)
         return _pairs([row for row, chain in chains if len(chain) == 1 and chain[0].get("passage")])
     return rows
+
+
+def _rows_of_others(path: Path, split: str) -> Iterator[dict[str, Any]]:
+    here = path.exists()
+    if here and path.name.endswith((".jsonl", ".jsonl.gz")):
+        return read_rows(path)
+    if here and path.suffix not in (".parquet", ".json", ".csv"):
+        raise DataError(f"{path}: expected .jsonl, .jsonl.gz, .json, .csv or .parquet")
+    from datasets import load_dataset
+
+    try:
+        if here:
+            return iter(load_dataset(path.suffix[1:], data_files=str(path), split="train"))
+        return iter(load_dataset(str(path), split=split))
+    except Exception as error:  # the failures of the formats' readers and of the Hub are of many unrelated types
+        told = f"cannot read {path}" if here else f"'{path}' is neither a file here nor a dataset that could be loaded"
+        raise DataError(f"{told}: {error}") from error
 
 
 def _pairs(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -146,29 +159,6 @@ def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
         yield row
-
-
-def _local_rows(path: Path) -> Iterator[dict[str, Any]]:
-    if path.name.endswith((".jsonl", ".jsonl.gz")):
-        return read_rows(path)
-    kinds = {".parquet": "parquet", ".json": "json", ".csv": "csv"}
-    if path.suffix not in kinds:
-        raise DataError(f"{path}: expected .jsonl, .jsonl.gz, .json, .csv or .parquet")
-    from datasets import load_dataset
-
-    try:
-        return iter(load_dataset(kinds[path.suffix], data_files=str(path), split="train"))
-    except Exception as error:  # each format's reader has failures of its own
-        raise DataError(f"cannot read {path}: {error}") from error
-
-
-def _hub_rows(name: str, split: str) -> Iterator[dict[str, Any]]:
-    from datasets import load_dataset
-
-    try:
-        return iter(load_dataset(name, split=split))
-    except Exception as error:  # the Hub's failures are of many unrelated types
-        raise DataError(f"{name!r} is neither a file here nor a dataset that could be loaded: {error}") from error
 
 
 def row_question(row: Mapping[str, Any]) -> str | None:

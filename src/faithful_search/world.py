@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -89,24 +89,30 @@ class Change(msgspec.Struct, frozen=True):
         return None if found is None else msgspec.convert(found, cls)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # told apart by identity: to hash all statements takes a millisecond
 class World:
     """Statements, to be looked up by what they say.
 
+    It makes foils, too (`rewards.perturbation.Foils`): sentences of its own that differ from what was asked for in the
+    fact alone.
+
     Example:
-        >>> world = bundled_world()
+        >>> world, rng = bundled_world(), random.Random(0)
         >>> world.asked("capital of Japan")
         Asked(subject='Japan', relation='capital')
         >>> world.states("capital of Japan", Evidence("The capital of Japan is Tokyo.", "Japan"))
         True
+        >>> title, text = world.lure("capital of Algeria", rng)
+        >>> title, "Algeria" in text, "Algiers" in text
+        ('Algeria', True, False)
     """
 
-    statements: tuple[Statement, ...]
+    statements: tuple[Statement, ...] = field(repr=False)
 
     @cached_property
     def relations(self) -> tuple[str, ...]:
         """All relations, the longest first: "birth country" is asked for before "country" is."""
-        return tuple(sorted({item.relation for item in self.statements}, key=lambda name: (-len(name), name)))
+        return tuple(sorted(self.by_relation, key=lambda name: (-len(name), name)))
 
     @cached_property
     def by_fact(self) -> dict[Asked, list[Statement]]:
@@ -115,12 +121,10 @@ class World:
 
     @cached_property
     def by_subject(self) -> dict[str, list[Statement]]:
-        """The statements about each subject."""
         return _grouped((item.subject, item) for item in self.statements)
 
     @cached_property
     def by_relation(self) -> dict[str, list[Statement]]:
-        """The statements of each relation."""
         return _grouped((item.relation, item) for item in self.statements)
 
     @cached_property
@@ -156,15 +160,52 @@ class World:
         found = self.stated(item.text)
         return found is not None and self.asked(query) == (found.subject, found.relation)
 
-    @cached_property
-    def changed(self) -> Callable[[Change], World]:
+    def changed(self, change: Change) -> World:
         """The world in which that fact has its new object; texts of the old one state nothing there."""
+        return _changed(self, change)
 
-        def changed(change: Change) -> World:
-            own = self.by_fact.get(Asked(change.subject, change.relation), [])
-            return World(tuple(item.saying(change.new) if item in own else item for item in self.statements))
+    def replace(self, query: str, item: Evidence, rng: random.Random) -> tuple[str, str] | None:
+        """Title and text of another statement of the same relation or about the same subject.
 
-        return lru_cache(maxsize=64)(changed)  # a group's rollouts, and their steps, ask for the same one
+        It is of the tool that `item` comes from where there is one. `None` when the query cannot be read.
+        """
+        asked = self.asked(query)
+        if asked is None:
+            return None
+        about = [other for other in self.by_subject.get(asked.subject, []) if other.relation != asked.relation]
+        like = [other for other in self.by_relation.get(asked.relation, []) if other.subject != asked.subject]
+        kinds = [about, like]
+        rng.shuffle(kinds)
+        own = self.stated(item.text)
+        for kind in kinds:
+            found = [other for other in kind if other.text != item.text]
+            alike = [other for other in found if own is None or other.tool == own.tool]
+            if found:
+                chosen = rng.choice(alike or found)
+                return chosen.title, chosen.text
+        return None
+
+    def lure(self, query: str, rng: random.Random) -> tuple[str, str] | None:
+        """Title and text of a sentence that answers the query wrongly, with a name of the right kind."""
+        asked = self.asked(query)
+        if asked is None:
+            return None
+        true = self.by_fact.get(asked, [])
+        # a name of the same relation is of the right kind
+        names = sorted({item.object for item in self.by_relation[asked.relation]} - {item.object for item in true})
+        if not names:
+            return None
+        wrong = rng.choice(names)
+        if true:
+            item = rng.choice(true)
+            return item.title, item.text.replace(item.object, wrong)
+        return asked.subject, triple_text(*asked, wrong)
+
+
+@lru_cache(maxsize=64)  # a group's rollouts, and their steps, ask for the same one
+def _changed(world: World, change: Change) -> World:
+    own = world.by_fact.get(Asked(change.subject, change.relation), [])
+    return World(tuple(item.saying(change.new) if item in own else item for item in world.statements))
 
 
 @lru_cache
@@ -213,71 +254,6 @@ def naming(
 def triple_text(subject: str, relation: str, found: str) -> str:
     """A triple as `knowledge_graph` words it."""
     return f"The {relation} of {subject} is {found}."
-
-
-@dataclass(frozen=True)
-class WorldFoils:
-    """Evidence that differs from what was asked for in the fact alone, in the world's own sentences.
-
-    Example:
-        >>> foils, rng = WorldFoils.bundled(), random.Random(0)
-        >>> title, text = foils.lure("capital of Algeria", rng)
-        >>> title, "Algeria" in text, "Algiers" in text
-        ('Algeria', True, False)
-    """
-
-    world: World
-
-    @classmethod
-    def bundled(cls, splits: tuple[str, ...] = ("train",)) -> WorldFoils:
-        """Foils made of those splits' facts only."""
-        return cls(bundled_world(splits))
-
-    def changed(self, change: Change) -> WorldFoils:
-        """Foils of the changed world: what was true is a lure there."""
-        return WorldFoils(self.world.changed(change))
-
-    def states(self, query: str, item: Evidence) -> bool:
-        """Whether a piece of evidence states what the query asks for."""
-        return self.world.states(query, item)
-
-    def replace(self, query: str, item: Evidence, rng: random.Random) -> tuple[str, str] | None:
-        """Title and text of another statement of the same relation or about the same subject.
-
-        It is of the tool that `item` comes from where there is one. `None` when the query cannot be read.
-        """
-        asked = self.world.asked(query)
-        if asked is None:
-            return None
-        about = [item for item in self.world.by_subject.get(asked.subject, []) if item.relation != asked.relation]
-        like = [item for item in self.world.by_relation.get(asked.relation, []) if item.subject != asked.subject]
-        kinds = [about, like]
-        rng.shuffle(kinds)
-        own = self.world.stated(item.text)
-        for found in kinds:
-            found = [other for other in found if other.text != item.text]
-            alike = [other for other in found if own is None or other.tool == own.tool]
-            if found:
-                chosen = rng.choice(alike or found)
-                return chosen.title, chosen.text
-        return None
-
-    def lure(self, query: str, rng: random.Random) -> tuple[str, str] | None:
-        """Title and text of a sentence that answers the query wrongly, with a name of the right kind."""
-        asked = self.world.asked(query)
-        if asked is None:
-            return None
-        true = self.world.by_fact.get(asked, [])
-        # A name of the same relation is of the right kind.
-        known = {item.object for item in self.world.by_relation[asked.relation]}
-        names = sorted(known - {item.object for item in true})
-        if not names:
-            return None
-        wrong = rng.choice(names)
-        if true:
-            item = rng.choice(true)
-            return item.title, item.text.replace(item.object, wrong)
-        return asked.subject, triple_text(*asked, wrong)
 
 
 def _grouped(pairs: Iterable[tuple[Key, Statement]]) -> dict[Key, list[Statement]]:

@@ -93,11 +93,11 @@ def test_the_card_tells_of_the_users_own_data(tmp_path):
     own = {"corpus": 'my "notes".jsonl', "triples": "none", "search_top_k": 5}
     text, front = card(tmp_path / "policy", settings=own, questions="me/asked", tools=["local_search"])
     compile(code_of(text), "card", "exec")
-    assert 'Toolbox([LocalSearch.from_corpus("my \\"notes\\".jsonl", top_k=5)])' in code_of(text)
-    assert "Olympus" not in text and "On the suite `me/asked`" in text and "KnowledgeGraph" not in text
+    assert "corpus='my \"notes\".jsonl', triples='none', search_top_k=5" in code_of(text)
+    assert "Olympus" not in text and "On the suite `me/asked`" in text
     assert front["model-index"][0]["results"][0]["dataset"] == {"name": "me/asked", "type": "me/asked"}
     bundled, _ = card(tmp_path / "policy", settings={"corpus": "world"})
-    assert "Olympus" in bundled and "On the suite `world`" in bundled and 'from_triples("world")' in bundled
+    assert "Olympus" in bundled and "On the suite `world`" in bundled
 
 
 @pytest.mark.parametrize("nasty", ["yes: no", 'quote" and {brace}', "---\nlicense: mit"])
@@ -117,23 +117,20 @@ def test_the_snippet_runs(tmp_path, capsys):
     assert capsys.readouterr().out
 
 
-OTHERS = "# add the other tools it was trained with: "
-LIMITS = {"turns": 4, "total_tokens": 900, "kept_responses": 1}
+LIMITS = {"turns": 4, "total_tokens": 900, "kept_responses": 1, "triples": "none"}
 
 
 @pytest.mark.parametrize(
-    ("dialect", "tools", "config", "made"),
+    ("dialect", "config", "made"),
     [
-        ("pou", BOTH, {"corpus": "http://h:9", "search_top_k": 2}, 'RemoteSearch("http://h:9", top_k=2)'),
-        ("pou", BOTH, {"triples": "wikidata", "search_top_k": 2}, "Wikidata(top_k=2)"),
-        ("pou", BOTH, {"corpus": "qdrant+http://h:9/wiki"}, f"{OTHERS}local_search"),
-        ("pou", ["local_search", "web_search"], {}, f"{OTHERS}web_search"),
-        ("pou", ["local_search"], {}, 'Toolbox([LocalSearch.from_corpus("world")])'),
-        ("search_r1", ["search"], {"corpus": "c.jsonl"}, 'LocalSearch.from_corpus("c.jsonl", name="search")'),
-        ("search_r1", ["search"], LIMITS, "limits=Limits(turns=4, total_tokens=900, kept_responses=1)"),
+        ("pou", {"corpus": "http://h:9", "search_top_k": 2}, "corpus='http://h:9', search_top_k=2, dialect='pou'"),
+        ("pou", {"triples": "wikidata", "web_search": "none", "learning_rate": 1}, "triples='wikidata', dialect='pou'"),
+        ("pou", {"tool_cache": "here.sqlite", "cassette": "c.jsonl"}, "EnvironmentArguments(dialect='pou')"),
+        ("search_r1", LIMITS, "triples='none', turns=4, kept_responses=1, dialect='search_r1'"),
+        ("search_r1", LIMITS, "environment.limits(total_tokens=900)"),
     ],
 )
-def test_the_snippet_makes_the_tools_of_training(dialect, tools, config, made):
-    code = usage("me/policy", dialect, tools, config, 'What is "it"?')
+def test_the_snippet_makes_the_tools_of_training(dialect, config, made):
+    code = usage("me/policy", dialect, config, 'What is "it"?')
     compile(code, "usage", "exec")
-    assert made in code and ("add the other" in code) == made.startswith("#")
+    assert made in code

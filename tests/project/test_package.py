@@ -28,7 +28,7 @@ PACKAGE = Path(fs.__file__).parent
 LAYERS = (
     {"errors"},
     {"registry", "text", "names", "trajectory", "tasks", "bundled", "world", "wire"},
-    {"annotated", "counterfactual"},
+    {"counterfactual"},
     {"formats"},
     {"dialects"},
     {"tools", "inference"},

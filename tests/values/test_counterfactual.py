@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import SHARED
 
-from faithful_search.annotated import chain_of
-from faithful_search.counterfactual import REASONS, CounterfactualWorld
+from faithful_search.counterfactual import REASONS, CounterfactualWorld, chain_of
 from faithful_search.errors import DataError
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox

@@ -16,7 +16,7 @@ from faithful_search.rewards import AnswerSupport
 from faithful_search.rewards.citation_states_fact import CitationStatesFact
 from faithful_search.tasks import load_tasks
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-from faithful_search.world import SPLITS, Asked, Change, WorldFoils, bundled_world, chains_of
+from faithful_search.world import SPLITS, Asked, Change, bundled_world, chains_of
 
 WORLD = bundled_world()
 ALGIERS = "The parliament of Algeria meets in Algiers, where new laws are read and passed."
@@ -107,7 +107,7 @@ def test_other_tasks_are_not_the_facts():
 
 @given(st.sampled_from(QUERIES), st.integers(0, 2**32))
 def test_a_foil_never_states_what_is_asked(query, seed):
-    foils, asked = WorldFoils.bundled(), WORLD.asked(query)
+    foils, asked = bundled_world(("train",)), WORLD.asked(query)
     gold = WORLD.by_fact[asked][0]
     replaced = foils.replace(query, gold.evidence, random.Random(seed))
     lured = foils.lure(query, random.Random(seed))
@@ -121,7 +121,7 @@ def test_a_foil_never_states_what_is_asked(query, seed):
 
 
 def test_foils_draw_the_same_by_the_same_seed_and_nothing_for_what_they_cannot_read():
-    foils, item = WorldFoils.bundled(), WORLD.by_fact[Asked("Algeria", "capital")][0].evidence
+    foils, item = bundled_world(("train",)), WORLD.by_fact[Asked("Algeria", "capital")][0].evidence
     one, again = (foils.replace("capital of Algeria", item, random.Random(3)) for _ in range(2))
     assert one == again
     assert foils.replace("who knows", item, random.Random(0)) is None and foils.lure("?", random.Random(0)) is None
@@ -196,6 +196,6 @@ def test_foils_of_a_changed_world_know_what_is_true_there():
     def lures(foils):
         return {foils.lure(query, random.Random(seed))[1] for seed in range(400)}
 
-    foils = WorldFoils.bundled()
+    foils = bundled_world(("train",))
     assert text in lures(foils) and not foils.states(query, Evidence(text))
     assert text not in lures(foils.changed(change)) and foils.changed(change).states(query, Evidence(text))

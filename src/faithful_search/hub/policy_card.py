@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,14 +11,12 @@ from typing import Any
 
 import msgspec
 
-from .. import dialects
 from ..bundled import bundled_json
 from ..errors import ConfigError, DataError
 from ..measure.evaluation import Evaluation, Record
 from ..measure.report import as_evaluation, table
 from ..measure.stats import Estimate
-from ..tools.local_search import is_server
-from ..tools.retrieval.engines import is_engine
+from ..rollout.arguments import EnvironmentArguments
 from ..wire.redact import redact
 from .card import command_line, render, write_card
 from .models import adapter_config, is_hub_id, license_of
@@ -28,7 +26,8 @@ RESULT_NAMES: dict[str, str] = bundled_json("result_names.json")
 _TAGS = ("lora", "peft")
 _WORLD_QUESTION = "Which city is the capital of the country that Mount Olympus is in?"
 _ANY_QUESTION = "Your question?"
-_LIMITS = ("turns", "turn_tokens", "total_tokens", "observation_tokens", "force_answer", "verify", "kept_responses")
+_OF_THE_MACHINE = ("tool_", "cassette", "generation_", "contact")
+"""How the names of settings begin that say nothing of what a policy sees."""
 
 
 def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence[str] = ()) -> Path:
@@ -41,9 +40,6 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
         recipe: path of the recipe.
         argv: the flags it was called with.
         plots: files in the folder that the card shows.
-
-    Raises:
-        DialectError: for an unknown dialect.
     """
     from huggingface_hub import ModelCardData
 
@@ -81,7 +77,7 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
         question=question.replace('"', "'"),  # it stands in quotes of the shell
         name=shlex.quote(name),
         asked="".join(f" --{flag} {value}" for flag, value in given.items()),
-        snippet=usage(name, record.dialect, record.tools, config, question),
+        snippet=usage(name, record.dialect, config, question),
         command=command_line(recipe, argv),
         config=config,
         plots=list(map(Path, plots)),
@@ -182,39 +178,14 @@ def _result(metric: str, row: Estimate, dataset: str) -> Any:
     )
 
 
-def usage(name: str, dialect: str, tools: Sequence[str], config: Mapping[str, Any], question: str) -> str:
-    """Python that loads the policy and asks it one question; tools that are not bundled are named in a comment."""
-    search_tool = dialects.load(dialect).search_tool
-    made = {tool: _made(tool, search_tool, config) for tool in tools}
-    known = [code for code in made.values() if code]
+def usage(name: str, dialect: str, config: Mapping[str, Any], question: str) -> str:
+    """Python that loads the policy with the tools and limits of its training and asks it one question."""
+    fields = [item for item in dataclasses.fields(EnvironmentArguments) if not item.name.startswith(_OF_THE_MACHINE)]
+    given = {item.name: config[item.name] for item in fields if config.get(item.name, item.default) != item.default}
     return render(
         "policy_snippet.py",
-        classes=", ".join(sorted({"Toolbox", *(re.split(r"\W", code)[0] for code in known)})),
-        name=_quoted(name),
-        made=", ".join(known),
-        dialect=dialect,
-        limits=", ".join(f"{key}={config[key]}" for key in _LIMITS if isinstance(config.get(key), int) and config[key]),
-        question=_quoted(question),
-        others=", ".join(tool for tool, code in made.items() if not code),
+        settings=", ".join(f"{key}={value!r}" for key, value in {**given, "dialect": dialect}.items()),
+        total_tokens=config.get("total_tokens", 1024),
+        name=json.dumps(name, ensure_ascii=False),
+        question=json.dumps(question, ensure_ascii=False),
     ).rstrip("\n")
-
-
-def _made(tool: str, search_tool: str | None, config: Mapping[str, Any]) -> str:
-    """The code that makes a bundled tool as it was in training; empty for any other."""
-    corpus, triples = str(config.get("corpus") or "world"), str(config.get("triples") or "world")
-    size = [f"top_k={config['search_top_k']}"] if isinstance(config.get("search_top_k"), int) else []
-    if tool in ("local_search", search_tool):
-        if is_engine(corpus) and not is_server(corpus):
-            return ""  # what opens it is not in `faithful_search.tools`
-        kind = "RemoteSearch" if is_server(corpus) else "LocalSearch.from_corpus"
-        called = [] if tool == "local_search" else [f'name="{tool}"']
-        return f"{kind}({', '.join([_quoted(corpus), *size, *called])})"
-    if tool == "knowledge_graph":
-        if triples == "wikidata":
-            return f"Wikidata({', '.join(size)})"
-        return f"KnowledgeGraph.from_triples({', '.join([_quoted(triples), *size])})"
-    return ""
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
