@@ -49,17 +49,10 @@ _NORMALISERS: dict[str, Callable[[str], str]] = {"squad": _squad, "pokee": _poke
 
 
 def normalize(text: str, how: str = "squad") -> str:
-    """Lower-case and simplify.
+    """Lower-case and simplify. Raises `ConfigError` for another `how`.
 
     `squad` (Search-R1, SQuAD): delete ASCII punctuation, drop a / an / the, collapse blanks.
     `pokee` (PokeeResearch, DeepResearcher): punctuation becomes a space, articles stay.
-
-    Raises:
-        ConfigError: for another `how`.
-
-    Example:
-        >>> normalize("The U.S.A. co-op"), normalize("The U.S.A. co-op", "pokee")
-        ('usa coop', 'the u s a co op')
     """
     return _normaliser(how)(text)
 
@@ -102,12 +95,7 @@ def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> floa
 
 
 def sentences(text: str) -> list[str]:
-    """Split at `.`, `!`, `?` before a capital or a digit, and at line breaks, but not after abbreviations and initials.
-
-    Example:
-        >>> sentences("Dr. Who left. He came back!")
-        ['Dr. Who left.', 'He came back!']
-    """
+    """Split at `.`, `!`, `?` before a capital or a digit and line breaks, but not after abbreviations and initials."""
     found: list[str] = []
     held = 0
     for match in _SENTENCE_END.finditer(text):
@@ -121,27 +109,13 @@ def sentences(text: str) -> list[str]:
 
 
 def content_words(text: str) -> list[str]:
-    """The lower-cased words of `text` in order, without English function words.
-
-    Example:
-        >>> content_words("The capital of France is Paris.")
-        ['capital', 'france', 'paris']
-    """
+    """The lower-cased words of `text` in order, without English function words."""
     return [word for word in _WORD.findall(text.lower()) if word not in FUNCTION_WORDS]
 
 
 def well_formed(text: str) -> str:
-    """`text` with `?` for each half of a surrogate pair, which JSON may hold but no tokenizer or file takes.
-
-    Example:
-        >>> well_formed("a\\ud800b")
-        'a?b'
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
+    """`text` with `?` for each half of a surrogate pair, which JSON may hold but no tokenizer or file takes."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def printable(text: str) -> str:
@@ -157,22 +131,12 @@ def printable(text: str) -> str:
 
 
 def as_markdown(text: str) -> str:
-    """`text` as one line of Markdown that shows it as it is, without markup, links, HTML or table cells of its own.
-
-    Example:
-        >>> print(as_markdown("a|b <i> [c](d)"))
-        a\\|b \\<i\\> \\[c\\](d)
-    """
+    """`text` as one line of Markdown that shows it as it is, without markup, links, HTML or table cells of its own."""
     return _MARKUP.sub(r"\\\g<0>", printable(" ".join(text.split())))
 
 
 def shortened(text: str, most: int) -> str:
-    """`text` in at most `most` characters, the last one an ellipsis where something was cut off.
-
-    Example:
-        >>> shortened("abcdef", 4)
-        'abc…'
-    """
+    """`text` in at most `most` characters, the last one an ellipsis where something was cut off."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

@@ -90,10 +90,6 @@ class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
     turns: tuple[tuple[int, int, int], ...]
     logprobs: list[float] | None = None
 
-    def __repr__(self) -> str:
-        prompt, completion, sampled = len(self.prompt_ids), len(self.completion_ids), sum(self.mask)
-        return f"Tokens({prompt} of prompt, {completion} of completion, {sampled} sampled)"
-
 
 class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A whole episode. `answers` are the gold answers when known; `text` is what was parsed, spans point into it."""
@@ -113,13 +109,11 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     @property
     def turns(self) -> list[tuple[Step, ...]]:
         """The steps grouped into the agent's turns: one step each, more where calls were made in parallel."""
-        groups: list[list[Step]] = []
+        groups: list[tuple[Step, ...]] = []
         for step in self.steps:
-            if step.same_turn and groups:
-                groups[-1].append(step)
-            else:
-                groups.append([step])
-        return [tuple(group) for group in groups]
+            before = groups.pop() if step.same_turn and groups else ()
+            groups.append((*before, step))
+        return groups
 
     @property
     def evidence(self) -> dict[str, Evidence]:
@@ -147,6 +141,7 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             raise DataError(f"not a trajectory: {error}") from error
 
 
+_DECODER = msgspec.json.Decoder(Trajectory)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -166,19 +161,14 @@ def _well_formed(value: Any) -> Any:
     return list(map(_well_formed, value)) if isinstance(value, (list, tuple)) else value
 
 
-_DECODER = msgspec.json.Decoder(Trajectory)
-
-
 def write_jsonl(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]) -> int:
     """Write one trajectory a line (gzip when the name ends in `.gz`); returns how many.
 
     The file appears under its name only when complete: a failed write leaves the old file as it was.
     """
-    path = Path(path)
+    path, count = Path(path), 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
-    count = 0
-    with replacing(path) as partial, opener(partial, "wb") as file:
+    with replacing(path) as partial, _opener(path)(partial, "wb") as file:
         for trajectory in trajectories:
             file.write(encoded(trajectory) + b"\n")
             count += 1
@@ -207,15 +197,16 @@ def read_jsonl(
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file that are not blank, with their numbers from 1; gzip when the name ends in `.gz`.
 
-    Raises:
-        DataError: when the file cannot be read, or is a broken or truncated gzip.
+    Raises `DataError` when the file cannot be read, or is a broken or truncated gzip.
     """
-    path = Path(path)
-    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rb") as file:
+        with _opener(Path(path))(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}") from error
+
+
+def _opener(path: Path) -> Callable[..., Any]:
+    return gzip.open if path.suffix == ".gz" else open

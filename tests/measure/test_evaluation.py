@@ -64,7 +64,7 @@ def test_too_little_to_say_and_what_is_refused():
     assert (one.value, one.low, one.high, one.n) == (0.4, None, None, 1)
     assert bootstrap([]).value is None and bootstrap([3.0]).low is None
     assert paired_difference({"a": 1.0}, {"b": 1.0}).n == 0
-    assert entropy_estimate({"a": [3, 1]}, ["x", "y"]).value is tool_entropy({"a": 4}) is None
+    assert entropy_estimate({"a": [3, 1]}, ["x", "y"]).value is tool_entropy({"a": 4}, ["a"]) is None
     with pytest.raises(DataError, match="not a finite number"):
         mean_ci([0.5, math.nan])
 
@@ -184,7 +184,7 @@ def test_a_policy_that_reads_scores(read):
     assert value["tool_entropy"] == 0.0 and "verdict_gap" not in value
     assert value["no_on_blank"] == 1.0 and value["retry_on_blank"] == 0.0  # it then answers
     assert all(row.n == 5 for row in read.rows.values())
-    assert read.endings == {"answered": 5} and read.tool_calls == {"local_search": [1] * 5, "shelf": [0] * 5}
+    assert read.tool_calls == {"local_search": [1] * 5, "shelf": [0] * 5}
     assert read.trajectories[0].meta["scores"]["exact_match"] == 1.0
     back = Evaluation.from_dict(json.loads(json.dumps(read.to_dict())))
     assert back.rows == read.rows and back.values == read.values and back.trajectories == []

@@ -57,13 +57,11 @@ def test_reward_curves_show_every_component_the_total_and_alpha(tmp_path, figure
     assert upper.get_ylabel() and lower.get_xlabel() == "training step"
 
 
-def test_tool_curves_of_two_runs_differ_in_line_style(tmp_path, figures):
-    tool_curves({"PoU": history(), "answer only": history()}, tmp_path / "tools.png")
+def test_tool_curves_show_shares_and_entropy(tmp_path, figures):
+    tool_curves(history(), tmp_path / "tools.png")
     upper, lower = figures[0].axes
-    assert legend(upper)[0] == "PoU: local_search" and legend(upper)[2] == "answer only: local_search"
-    assert upper.lines[1].get_linestyle() != upper.lines[5].get_linestyle()
-    assert upper.lines[1].get_color() == upper.lines[5].get_color()
-    assert len(lower.lines) == 4
+    assert legend(upper) == ["local_search", "knowledge_graph"] and len(lower.lines) == 2
+    assert upper.lines[0].get_color() == upper.lines[1].get_color() != upper.lines[3].get_color()
 
 
 def test_stability_has_a_panel_for_what_was_logged(tmp_path, figures):
@@ -76,7 +74,7 @@ def test_stability_has_a_panel_for_what_was_logged(tmp_path, figures):
 
 def test_compare_draws_the_mean_over_seeds_and_its_interval(tmp_path, figures):
     runs = {"PoU": [history(slope=1.0), history(slope=3.0)], "one seed": [history()]}
-    compare(runs, "reward", tmp_path / "compare.svg")
+    compare(runs, ["reward"], tmp_path / "compare.svg")
     (axis,) = figures[0].axes
     assert axis.lines[0].get_ydata()[-1] == pytest.approx(2.0)
     top = max(y for x, y in axis.collections[0].get_paths()[0].vertices if x == 40)
@@ -90,7 +88,7 @@ def test_compare_draws_the_mean_over_seeds_and_its_interval(tmp_path, figures):
 def test_many_settings_are_told_apart_and_have_bands_up_to_four(tmp_path, monkeypatch, many, bands):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, path: drawn.append(figure))
-    compare({str(number): [history(2)] * 2 for number in range(many)}, "reward", tmp_path / "many.png")
+    compare({str(number): [history(2)] * 2 for number in range(many)}, ["reward"], tmp_path / "many.png")
     (axis,) = drawn[0].axes
     drawn[0].draw_without_rendering()
     told = axis.get_legend().get_window_extent()
@@ -121,7 +119,7 @@ def test_a_value_outside_its_interval_is_drawn(tmp_path, figures):
     [
         (partial(reward_curves, [{"step": 1, "loss": 0.5}]), "reward"),
         (partial(tool_curves, [{"step": 1, "loss": 0.5}]), "tools/ratio"),
-        (partial(compare, {"a": [history()]}, "kl"), "kl"),
+        (partial(compare, {"a": [history()]}, ["kl"]), "kl"),
         (partial(bars, {"a": {"rows": {}}}, ["f1"]), "f1"),
         (partial(reliability, {"silent": ()}), "a judged and labelled pair"),
     ],

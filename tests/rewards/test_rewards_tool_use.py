@@ -3,7 +3,7 @@
 import pytest
 
 from faithful_search.errors import ConfigError
-from faithful_search.measure import tool_use as corpus
+from faithful_search.measure.behaviour import tool_entropy, tool_ratios
 from faithful_search.rewards import ToolUse
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
@@ -92,10 +92,10 @@ def test_no_calls_have_no_value_and_calls_without_evidence_none_to_use():
         ToolUse("wasted")
 
 
-def test_tools_that_are_not_listed_are_those_that_were_called():
-    counts = {"search": 6, "read": 2, "graph": 0}
-    assert corpus.tool_ratios(counts) == {"search": 0.75, "read": 0.25}
-    assert corpus.tool_entropy(counts) == pytest.approx(0.811278, abs=1e-6)
-    assert corpus.tool_entropy(counts, ["search", "read", "graph"]) == pytest.approx(0.511860, abs=1e-6)
-    assert corpus.tool_entropy({"search": 3}) is None and corpus.tool_entropy({}) is None
-    assert corpus.tool_ratios({"search": 1}, ["read"]) == {"read": 0.0}
+def test_the_entropy_is_over_the_tools_there_are():
+    counts = {"search": 6, "read": 2}
+    assert tool_ratios(counts, ["search", "graph"]) == {"search": 1.0, "graph": 0.0}
+    assert tool_entropy(counts, ["search", "read"]) == pytest.approx(0.811278, abs=1e-6)
+    assert tool_entropy(counts, ["search", "read", "graph"]) == pytest.approx(0.511860, abs=1e-6)
+    assert tool_entropy(counts, ["search"]) is tool_entropy(counts, []) is tool_entropy({}, ["search", "read"]) is None
+    assert tool_ratios({"search": 1}, ["read"]) == {"read": 0.0}

@@ -17,7 +17,6 @@ from .figure import DARK, PALETTE, SHARES, STYLES, Floats, Line, Panel, PathLike
 
 History = Sequence[Mapping[str, Any]]
 """A trainer's `state.log_history`: dictionaries that hold `step` and metrics."""
-Histories = History | Mapping[str, History]
 STEP = "training step"
 MOST_BANDS = 4
 FEW = 3
@@ -34,13 +33,13 @@ _STABILITY = {
 }
 
 
-def reward_curves(history: Histories, path: PathLike) -> Path:
+def reward_curves(history: History, path: PathLike) -> Path:
     """Every component of the reward and the total over the steps: raw values light, their means over a tenth of the
     run strong. Below them, where there are such, alpha and the weights that a curriculum moves, each in its component's
     colour.
 
     Args:
-        history: one, or several by label (told apart by line style).
+        history: of the run.
         path: the file to write.
 
     Raises:
@@ -55,14 +54,14 @@ def reward_curves(history: Histories, path: PathLike) -> Path:
     moved = {
         name + _WEIGHT: colour
         for name, colour in colours.items()
-        if any(len(set(series_of(own, name + _WEIGHT)[1].tolist())) > 1 for own in _by_label(history).values())
+        if len(set(series_of(history, name + _WEIGHT)[1].tolist())) > 1
     }
     if moved:
         panels.append(Panel("weight", _lines(history, moved, window=1)))
     return draw(panels, path, "Rewards over training", STEP)
 
 
-def tool_curves(history: Histories, path: PathLike) -> Path:
+def tool_curves(history: History, path: PathLike) -> Path:
     """The share of calls to each tool, and below it the normalised entropy, over the steps (Proof-of-Use, figure 4).
 
     With a single tool, how often it is called. Arguments and errors as for `reward_curves`.
@@ -82,7 +81,7 @@ def tool_curves(history: Histories, path: PathLike) -> Path:
     return draw(panels, path, "Use of tools over training", STEP)
 
 
-def stability_curves(history: Histories, path: PathLike) -> Path:
+def stability_curves(history: History, path: PathLike) -> Path:
     """How likely right answers are, how large gradients, and which share of the rollouts teaches nothing.
 
     Arguments and errors as for `reward_curves`; a panel without values is left out.
@@ -93,7 +92,7 @@ def stability_curves(history: Histories, path: PathLike) -> Path:
     return draw(logged, path, "Stability over training", STEP)
 
 
-def self_preference(history: Histories, path: PathLike) -> Path:
+def self_preference(history: History, path: PathLike) -> Path:
     """What a policy gives its own trajectories and what a rule gives them, and below it how far both are apart.
 
     Arguments and errors as for `reward_curves`.
@@ -129,36 +128,29 @@ def running_mean(values: Floats, window: int) -> Floats:
     return np.array([own.mean() if len(own) else np.nan for own in finite], dtype=np.float64)
 
 
-def _by_label(history: Histories) -> dict[str, History]:
-    return dict(history) if isinstance(history, Mapping) else {"": history}
-
-
-def _metrics(history: Histories) -> list[str]:
-    return list(dict.fromkeys(name for own in _by_label(history).values() for row in own for name in row))
+def _metrics(history: History) -> list[str]:
+    return list(dict.fromkeys(name for row in history for name in row))
 
 
 def _coloured(metrics: Sequence[str], first: int = 0) -> dict[str, str]:
     return {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(metrics, start=first)}
 
 
-def _lines(history: Histories, colours: Mapping[str, str], window: int | None = None) -> list[Line]:
-    """Each metric of each run that was logged: a running mean, and light behind it what it smooths."""
+def _lines(history: History, colours: Mapping[str, str], window: int | None = None) -> list[Line]:
+    """Each metric that was logged: a running mean, and light behind it what it smooths."""
     lines = []
-    for number, (label, own) in enumerate(_by_label(history).items()):
-        for metric, colour in colours.items():
-            steps, values = series_of(own, metric)
-            if len(steps):
-                mean = running_mean(values, window or max(1, len(steps) // 10))
-                told = f"{label}: {_label(metric)}" if label else _label(metric)
-                width = 2.4 if metric == "reward" else 1.7
-                look = {"color": colour, "linestyle": STYLES[number % len(STYLES)], "linewidth": width, "label": told}
-                lines.append(Line(steps, mean, look, raw=values))
+    for metric, colour in colours.items():
+        steps, values = series_of(history, metric)
+        if len(steps):
+            mean = running_mean(values, window or max(1, len(steps) // 10))
+            look = {"color": colour, "linewidth": 2.4 if metric == "reward" else 1.7, "label": _label(metric)}
+            lines.append(Line(steps, mean, look, raw=values))
     return lines
 
 
 def compare(
     histories: Mapping[str, Sequence[History]],
-    metric: str | Sequence[str],
+    metrics: Sequence[str],
     path: PathLike,
     window: int = 1,
 ) -> Path:
@@ -168,14 +160,13 @@ def compare(
 
     Args:
         histories: for each setting, one history a seed; steps that not all seeds have are averaged over those that do.
-        metric: a logged metric such as `"tools/entropy"`; several are drawn as panels.
+        metrics: logged ones such as `"tools/entropy"`, a panel each.
         path: the file to write.
         window: steps of a running mean taken of each seed first.
 
     Raises:
         DataError: when no history holds a metric.
     """
-    metrics = [metric] if isinstance(metric, str) else list(metric)
     shaded = len(histories) <= MOST_BANDS
     panels = []
     for name in metrics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,9 +18,9 @@ from .options import AT_LEAST_1, FOLDER, UNFINISHED, config, echo, trust_remote_
 
 if TYPE_CHECKING:
     from ..measure.control_study import Study
-    from ..measure.controls import Changes
     from ..measure.suite import Agent
     from ..rollout.arguments import EnvironmentArguments
+    from ..tasks import Task
     from ..tools import Toolbox
     from ..trajectory import Evidence
 
@@ -125,7 +125,7 @@ def _passages(environment: EnvironmentArguments) -> Iterable[Evidence]:
     return environment.corpus_passages()
 
 
-def _changes(questions: str, split: str, environment: EnvironmentArguments) -> Changes | None:
+def _changes(questions: str, split: str, environment: EnvironmentArguments) -> Callable[[Task], Task | None] | None:
     """What changes the questions' facts: the bundled world, or what the questions of a split are annotated with."""
     from ..counterfactual import CounterfactualWorld
     from ..tasks import WORLD, load_tasks

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..rewards import Correctness
 from ..trajectory import Step, Trajectory
-from .stats import Floats, by_name
+from .stats import Floats
 
 ERRORS = ("wrong answer", "wrong formatting", "limits")
 """Why episodes fail (trajectory-level self-evaluation, table 2)."""
@@ -22,23 +22,20 @@ def tool_counts(trajectories: Iterable[Trajectory]) -> Counter[str]:
     return Counter(step.call.name for trajectory in trajectories for step in trajectory.steps if step.call is not None)
 
 
-def tool_ratios(counts: Mapping[str, int], tools: Sequence[str] | None = None) -> dict[str, float]:
-    """Share of the calls that went to each of `tools`, by default those that were called. All 0.0 without a call."""
-    known = [tool for tool, count in counts.items() if count] if tools is None else list(tools)
-    total = sum(counts.get(tool, 0) for tool in known)
-    return {tool: counts.get(tool, 0) / total if total else 0.0 for tool in known}
+def tool_ratios(counts: Mapping[str, int], tools: Sequence[str]) -> dict[str, float]:
+    """The share of the calls of `tools` that went to each of them; all 0.0 without a call."""
+    total = sum(counts.get(tool, 0) for tool in tools)
+    return {tool: counts.get(tool, 0) / total if total else 0.0 for tool in tools}
 
 
-def tool_entropy(counts: Mapping[str, int], tools: Sequence[str] | None = None) -> float | None:
+def tool_entropy(counts: Mapping[str, int], tools: Sequence[str]) -> float | None:
     """Normalised entropy `−Σ p_i log p_i / log K` over the K available tools, in [0, 1] (Proof-of-Use, figure 4).
 
-    `None` without any call, or with fewer than two tools. Without `tools` K is the number of tools that were called: a
-    tool that nobody calls is then not missed, so that such values are higher, and comparable only where all were used.
+    `None` without any call, or with fewer than two tools.
     """
-    names = list(tool_ratios(counts, tools))
-    if len(names) < 2:
+    if len(tools) < 2:
         return None
-    value = float(normalized_entropy(by_name(names, np.array([[counts.get(name, 0.0) for name in names]])))[0])
+    value = float(normalized_entropy({tool: np.array([counts.get(tool, 0.0)]) for tool in tools})[0])
     return None if np.isnan(value) else value
 
 

@@ -15,7 +15,7 @@ from ..tasks import Task
 from ..text import exact_match
 from ..trajectory import Evidence, Trajectory, read_jsonl
 from . import controls
-from .controls import BLOCKED, CHANGED, CLOSED, CONDITIONS, FOLLOW, MEMORY, OPEN, Changes, Match, under
+from .controls import BLOCKED, CHANGED, CLOSED, CONDITIONS, FOLLOW, MEMORY, OPEN, Match, under
 from .ledger import Ledger, same_settings
 from .origins import Decorated, declines
 from .report import aligned, interval
@@ -68,12 +68,12 @@ def plan(
     tasks: Sequence[Task],
     conditions: Sequence[str] = CONDITIONS,
     corpus: Callable[[], Iterable[Evidence]] | None = None,
-    changes: Changes | None = None,
+    changes: Callable[[Task], Task | None] | None = None,
 ) -> Plan:
     """What the conditions ask of these questions, the open one always.
 
     `corpus` opens the passages that the tools search, to block those that are gold; it is not called where the
-    questions are the bundled world's.
+    questions are the bundled world's. `changes` is as `CounterfactualWorld.change`.
 
     Raises:
         ConfigError: for an unknown condition, no question, or a repeated id.

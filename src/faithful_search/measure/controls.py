@@ -34,9 +34,6 @@ QUESTIONS = 100
 
 Match = Callable[[str | None, Sequence[str]], float]
 """Compares an answer with gold answers: `text.exact_match`, `text.sub_exact_match`."""
-Changes = Callable[[Task], Task | None]
-"""Gives a question the `edits` of a changed world and the `answers` that then hold, as `CounterfactualWorld.change`;
-`None` where no change is valid."""
 
 
 def under(condition: str, task: Task) -> Task:
@@ -44,15 +41,13 @@ def under(condition: str, task: Task) -> Task:
     return msgspec.structs.replace(task, id=f"{task.id}@{condition}")
 
 
-def control_tasks(tasks: Sequence[Task], changes: Changes | None = None, limit: int = QUESTIONS) -> list[Task]:
-    """The first `limit` different questions changed and blocked, as far as they can be, each `under` its condition.
-
-    Only questions of the bundled world can be blocked here, and without `changes` only they are changed.
+def control_tasks(tasks: Sequence[Task], limit: int = QUESTIONS) -> list[Task]:
+    """The first `limit` different questions changed and blocked, each `under` its condition, as far as they are the
+    bundled world's.
     """
     first = list({task.id: task for task in tasks}.values())[:limit]
-    changed = filter(None, map(changes or CounterfactualWorld(bundled_world()).change, first))
-    blocked = filter(None, map(blocked_in_world, first))
-    return [*(under(CHANGED, task) for task in changed), *(under(BLOCKED, task) for task in blocked)]
+    made = {CHANGED: CounterfactualWorld(bundled_world()).change, BLOCKED: blocked_in_world}
+    return [under(name, other) for name, make in made.items() for task in first if (other := make(task)) is not None]
 
 
 def blocked_in_world(task: Task) -> Task | None:

@@ -49,7 +49,6 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
         tool_calls: calls of each of the toolbox's tools.
         verdicts: each rollout's verdicts; empty where it is not known what its evidence states.
         made_by: the reward behind each metric, with its knobs.
-        endings: how many rollouts ended for which reason.
         trajectories: the rollouts, their `scores` and `reasons` in `meta`; not in the dictionary.
     """
 
@@ -59,7 +58,6 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
     tool_calls: dict[str, list[int]]
     verdicts: list[list[Seen]] = []
     made_by: dict[str, str] = {}
-    endings: dict[str, int] = {}
     trajectories: list[Trajectory] = []
 
     def to_dict(self) -> dict[str, Any]:

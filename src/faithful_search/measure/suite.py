@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +21,7 @@ from ..trajectory import Trajectory
 from ..world import chains_of
 from . import metrics
 from .behaviour import no_share, retry_share, tool_counts
-from .controls import EM_UNREMEMBERED, QUESTIONS, Changes, control_tasks, control_values, unremembered
+from .controls import EM_UNREMEMBERED, QUESTIONS, control_tasks, control_values, unremembered
 from .evaluation import ENTROPY, Evaluation, entropy_estimate, mean_of
 from .ledger import Ledger
 from .origins import Decorated
@@ -92,7 +91,6 @@ def evaluate_policy(
     engine: Engine,
     tasks: Sequence[Task],
     rewards: Mapping[str, Reward] | None = None,
-    changes: Changes | None = None,
     controls: int = QUESTIONS,
     folder: Path | None = None,
 ) -> Evaluation:
@@ -100,7 +98,7 @@ def evaluate_policy(
 
     Where the dialect has verdicts each task is asked once more, with tools whose responses are blanked and for at most
     three turns (`probes.blank_engine`). The first `controls` questions are asked again with their gold evidence
-    blocked, where it is known (the bundled world's), and in changed worlds, where these are: see `controls`.
+    blocked and in changed worlds, where they are the bundled world's: see `controls`.
 
     The rows are described in recipes/README.md, under `evaluate.py`. Most are means over questions; `verdict_gap`,
     `verdict_auroc` and `tool_entropy` are statistics of all rollouts together, bootstrapped over questions. Where a
@@ -111,7 +109,6 @@ def evaluate_policy(
         tasks: the suite.
         rewards: by row name; default `default_rewards()` of the engine's dialect, with facts when all questions are
             the bundled world's.
-        changes: makes the changed worlds, by default the bundled world's.
         controls: how many questions are asked again under these conditions.
         folder: keeps rollouts as they end; what it holds of the same evaluation is not run again.
 
@@ -120,7 +117,7 @@ def evaluate_policy(
     """
     if not tasks:
         raise DataError("no questions to evaluate on")
-    asked = control_tasks(tasks, changes, controls)
+    asked = control_tasks(tasks, controls)
     rollouts, blind, controlled = run_suite(engine, tasks, asked, folder)
     if rewards is None:  # what the world's facts say is known of its own questions only
         facts = all(task.question in chains_of() for task in tasks)
@@ -242,6 +239,5 @@ def evaluate_rollouts(
         tool_calls=tool_calls,
         verdicts=[score.parts["verdicts"] for score in seen],
         made_by={name: repr(reward) for name, reward in rewards.items()},
-        endings=dict(Counter(item.stop_reason or "unknown" for item in trajectories)),
         trajectories=kept,
     )

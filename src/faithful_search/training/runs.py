@@ -234,7 +234,7 @@ def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[
         return None
     state = PartialState()
     share = slice(state.process_index, None, state.num_processes)
-    own, asked = tasks[share], control_tasks(tasks, limit=script.eval_controls)[share]
+    own, asked = tasks[share], control_tasks(tasks, script.eval_controls)[share]
     engine = Engine(
         trainer.generator, trainer.toolbox, script.dialect, trainer.engine.limits, Sampling(temperature=0.0)
     )
