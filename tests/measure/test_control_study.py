@@ -337,10 +337,10 @@ def test_a_second_run_in_the_folder_leaves_the_first_one_as_it_is(tmp_path):
         (
             '{"messages": []}\n',
             True,
-            "holds no study that .* describes: give another --out, or --overwrite",
+            "holds something else than .*: give another --out, or --overwrite",
         ),
-        (f"{Trajectory(question='q').to_json()}\n", True, "holds no study"),
-        (f"{Trajectory(id='q0@open').to_json()}\n", False, r"no study that settings\.json"),
+        (f"{Trajectory(question='q').to_json()}\n", True, "holds something else"),
+        (f"{Trajectory(id='q0@open').to_json()}\n", False, r"settings\.json does not say how what lies there was made"),
     ],
 )
 def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path, content, described, message):

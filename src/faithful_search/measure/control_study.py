@@ -109,14 +109,13 @@ def kept(folder: Path, settings: Mapping[str, Any]) -> set[str]:
         ConfigError: when it had other settings, or the rollouts there are not a study's.
     """
     rollouts, instead = folder / ROLLOUTS, "give another --out, or --overwrite"
-    if not rollouts.exists() or not rollouts.stat().st_size:
+    same_settings(folder / SETTINGS, settings, instead, ledger=rollouts)
+    if not rollouts.exists():
         return set()
-    same_settings(folder / SETTINGS, settings, instead)
     found = {item.id for item in read_jsonl(rollouts, on_error=lambda number, error: None)}
     # half a line alone is of a run that was killed at its first rollout
-    whole = found or b"\n" not in rollouts.read_bytes()
-    if not whole or not all("@" in id for id in found) or not (folder / SETTINGS).exists():
-        raise ConfigError(f"{rollouts} holds no study that {SETTINGS} beside it describes: {instead}")
+    if not all("@" in id for id in found) or (not found and b"\n" in rollouts.read_bytes()):
+        raise ConfigError(f"{rollouts} holds something else than the rollouts of a study: {instead}")
     return found
 
 

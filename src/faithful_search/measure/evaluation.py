@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from ..errors import DataError
-from ..rewards import Score
 from ..trajectory import Trajectory
 from . import stats
 from .behaviour import normalized_entropy
@@ -62,19 +61,6 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in super().to_dict().items() if name != "trajectories"}
-
-
-def mean_of(
-    column: Sequence[float | None], scores: Sequence[Score], questions: Sequence[str], bounds: tuple[float, float]
-) -> Estimate:
-    """The mean of a metric over questions with its interval, and how many rollouts were left out of it, and why.
-
-    `scores` are what the values were measured from: they tell abstentions from what does not apply.
-    """
-    kept = [(value, question) for value, question in zip(column, questions, strict=True) if value is not None]
-    abstained = sum(bool(score.parts.get("abstained")) for score in scores)
-    estimate = stats.mean_ci([value for value, _ in kept], [question for _, question in kept], bounds)
-    return stats.left_out(estimate, len(kept), len(column) - len(kept) - abstained, abstained)
 
 
 def entropy_estimate(tool_calls: stats.Columns, questions: stats.Clusters) -> Estimate:

@@ -22,10 +22,11 @@ from ..world import chains_of
 from . import metrics
 from .behaviour import no_share, retry_share, tool_counts
 from .controls import EM_UNREMEMBERED, QUESTIONS, control_tasks, control_values, unremembered
-from .evaluation import ENTROPY, Evaluation, entropy_estimate, mean_of
+from .evaluation import ENTROPY, Evaluation, entropy_estimate
 from .ledger import Ledger
 from .origins import Decorated
 from .probes import UNSEEN_SNIPPETS, blank_engine
+from .stats import left_out, mean_ci
 from .verdicts import GAP, Verdicts, verdict_rows
 from .workers import progress_bar
 
@@ -213,21 +214,23 @@ def evaluate_rollouts(
     if unremembered is not None and "exact_match" in values:
         paired = zip(values["exact_match"], questions, strict=True)
         values[EM_UNREMEMBERED] = [value if question in unremembered else None for value, question in paired]
-    kept = []
+    scored = []
     for number, item in enumerate(trajectories):
         own = {name: column[number] for name, column in values.items()}
         reasons = {name: column[number].why for name, column in scores.items() if column[number].why}
-        kept.append(msgspec.structs.replace(item, meta={**item.meta, "scores": own, "reasons": reasons}))
+        scored.append(msgspec.structs.replace(item, meta={**item.meta, "scores": own, "reasons": reasons}))
     # below, what other episodes than these were measured by
     if blind:
         values[NO] = [no_share(item) for item in blind]
         if len(tools) > 1:
             values[RETRY] = [retry_share(item, tools) for item in blind]
     bounds = {name: reward.bounds for name, reward in rewards.items()} | {"calls": (0.0, math.inf)}
-    rows = {
-        name: mean_of(column, scores.get(name, []), questions, bounds.get(name, (0.0, 1.0)))
-        for name, column in values.items()
-    }
+    rows = {}
+    for name, column in values.items():
+        kept = [(value, question) for value, question in zip(column, questions, strict=True) if value is not None]
+        estimate = mean_ci([value for value, _ in kept], [name for _, name in kept], bounds.get(name, (0.0, 1.0)))
+        abstained = sum(bool(score.parts.get("abstained")) for score in scores.get(name, []))
+        rows[name] = left_out(estimate, len(kept), len(column) - len(kept) - abstained, abstained)
     rows |= verdict_rows(seen, questions) if GAP in rewards else {}
     tool_calls = {tool: [own[tool] for own in calls] for tool in tools}
     if len(tools) > 1:
@@ -239,5 +242,5 @@ def evaluate_rollouts(
         tool_calls=tool_calls,
         verdicts=[score.parts["verdicts"] for score in seen],
         made_by={name: repr(reward) for name, reward in rewards.items()},
-        trajectories=kept,
+        trajectories=scored,
     )
