@@ -29,22 +29,17 @@ def logit(p: float) -> float:
 
 
 @given(probability, probability, temperature)
-def test_a_temperature_never_changes_the_label_or_the_order(p, other, value):
+def test_calibration_divides_the_log_odds_and_never_changes_the_label_or_the_order(p, other, value):
     assert (calibrated(p, value) >= 0.5) == (p >= 0.5)
     low, high = sorted((p, other))
     assert 0 <= calibrated(low, value) <= calibrated(high, value) <= 1
-
-
-@given(st.floats(1e-6, 1 - 1e-6), temperature)
-def test_calibration_divides_the_log_odds(p, value):
     found = calibrated(p, value)
-    if 1e-9 < found < 1 - 1e-9:
+    if 1e-6 < p < 1 - 1e-6 and 1e-9 < found < 1 - 1e-9:
         assert math.isclose(logit(found) * value, logit(p), rel_tol=1e-5, abs_tol=1e-9)
 
 
 def test_the_label_of_a_p_just_below_one_half_survives_rounding():
-    below = math.nextafter(0.5, 0)
-    assert calibrated(below, 3.0) < 0.5
+    assert calibrated(math.nextafter(0.5, 0), 3.0) < 0.5
     assert calibrated(5e-324, 0.05) == pytest.approx(0, abs=1e-300)
 
 
@@ -54,7 +49,7 @@ def test_what_is_written_is_what_is_read(tmp_path):
     assert distilled.read(str(tmp_path)) == file
     written = json.loads((tmp_path / "judge.json").read_text())
     assert written["version"] == 1 and written["kind"] == "nli" and written["temperature"] == 1.25
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["judge.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["judge.json"]
 
 
 @pytest.mark.parametrize("known", ["there", "missing", "unknown"])
@@ -63,18 +58,16 @@ def test_out_of_the_hubs_reach_a_judge_is_not_taken_for_one_without_the_file(tmp
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     own, commit = tmp_path / "models--me--judge", "a" * 40
     snapshot = own / "snapshots" / commit
-    (own / "refs").mkdir(parents=True)
-    (own / "refs" / "main").write_text(commit)
-    for folder in (snapshot, own / ".no_exist" / commit):
+    for folder in (snapshot, own / ".no_exist" / commit, own / "refs"):
         folder.mkdir(parents=True)
+    (own / "refs" / "main").write_text(commit)
     if known == "there":
         JudgeFile("nli", temperature=2.0).write(snapshot)
     if known == "missing":
         (own / ".no_exist" / commit / "judge.json").touch()
     if known == "unknown":
-        with pytest.raises(
-            ConfigError, match=r"whether there is a judge\.json beside the model 'me/judge' is not known"
-        ):
+        said = r"whether there is a judge\.json beside the model 'me/judge' is not known"
+        with pytest.raises(ConfigError, match=said):
             distilled.settings("me/judge", "nli")
     else:
         found = distilled.settings("me/judge", "nli")
@@ -83,29 +76,23 @@ def test_out_of_the_hubs_reach_a_judge_is_not_taken_for_one_without_the_file(tmp
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[]",
-        '{"kind": "other"}',
-        '{"temperature": 2}',
-        '{"kind": "nli", "temperature": 0}',
-        '{"kind": "nli", "threshold": 2}',
-        '{"kind": "generator", "stride": 8}',
-    ],
+    "told",
+    ["", '"kind": "x"', '"temperature": 2', '"kind": "nli", "temperature": 0', '"kind": "generator", "stride": 8', "["],
 )
-def test_a_broken_file_is_named(tmp_path, text):
-    (tmp_path / "judge.json").write_text(text)
+def test_a_broken_file_is_named(tmp_path, told):
+    (tmp_path / "judge.json").write_text(f"{{{told}}}")
     with pytest.raises(ConfigError, match=r"cannot read judge\.json of the judge"):
         distilled.read(str(tmp_path))
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_what_is_no_temperature_is_refused(value):
-    with pytest.raises(ConfigError, match="temperature must be above 0"):
-        NLIJudge(bert(), bert_tokenizer(), temperature=value)
-    with pytest.raises(ConfigError, match="temperature must be above 0"):
-        GeneratorJudge(None, temperature=value)  # type: ignore[arg-type]
+    for made in (
+        lambda: NLIJudge(bert(), bert_tokenizer(), temperature=value),
+        lambda: GeneratorJudge(None, temperature=value),
+    ):
+        with pytest.raises(ConfigError, match="temperature must be above 0"):
+            made()
 
 
 @pytest.mark.parametrize(
@@ -116,20 +103,20 @@ def test_what_is_no_temperature_is_refused(value):
     ],
 )
 def test_a_judge_reads_its_file_and_knobs_win(tmp_path, given, other, model, tokenizer):
-    model().save_pretrained(tmp_path)
-    tokenizer().save_pretrained(tmp_path)
-    assert distilled.read(str(tmp_path)) is None and distilled.settings(str(tmp_path), given.kind) == {}
-    plain = load(given.kind, str(tmp_path)).judge_batch(PAIRS)
-    given.write(tmp_path)
-    judge = load(given.kind, str(tmp_path))
-    known = distilled.settings(str(tmp_path), given.kind)
+    folder = str(tmp_path)
+    model().save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    assert distilled.read(folder) is None and distilled.settings(folder, given.kind) == {}
+    plain = load(given.kind, folder).judge_batch(PAIRS)
+    given.write(folder)
+    judge, known = load(given.kind, folder), distilled.settings(folder, given.kind)
     assert {name: getattr(judge, name) for name in known} == known and known["window"] == given.window
     for before, after in zip(plain, judge.judge_batch(PAIRS), strict=True):
         assert logit(after.p) * given.temperature == pytest.approx(logit(before.p), abs=1e-5)
         assert after.label == (after.p >= given.threshold)
-    assert load(given.kind, str(tmp_path), temperature=1.0).judge_batch(PAIRS)[0].p == plain[0].p
+    assert load(given.kind, folder, temperature=1.0).judge_batch(PAIRS)[0].p == plain[0].p
     with pytest.raises(ConfigError, match=f"use --judge {given.kind}"):
-        load(other, str(tmp_path))
+        load(other, folder)
 
 
 @pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
@@ -137,8 +124,7 @@ def test_the_temperature_that_made_the_labels_is_found(true):
     rng = random.Random(1)
     logits = [rng.gauss(0, 3) for _ in range(20000)]
     labels = [rng.random() < 1 / (1 + math.exp(-z / true)) for z in logits]
-    found = fit_temperature([1 / (1 + math.exp(-z)) for z in logits], labels)
-    assert found == pytest.approx(true, rel=0.1)
+    assert fit_temperature([1 / (1 + math.exp(-z)) for z in logits], labels) == pytest.approx(true, rel=0.1)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=30))

@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import email.utils
-import os
 import pickle
 import signal
 import socket
@@ -13,9 +12,11 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
 
 import pytest
-from stub_server import _STATUS, StubServer
+from stub_judges import render
+from stub_server import _STATUS, StubServer, judge_at
 
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Judge, Pair, Request, Writer, load, prompting
@@ -29,16 +30,17 @@ PAIRS = [Pair(f"evidence {n}", f"claim {n} {'yes-please' if n % 3 == 0 else ''}"
 LABELS = [n % 3 == 0 for n in range(12)]
 
 
-def judge_at(server: StubServer | None, **knobs) -> EndpointJudge:
-    defaults = {"url": server and server.url, "cache": None, "timeout": 5.0, "backoff": 0.01}
-    return EndpointJudge("stub", **{**defaults, **knobs})
-
-
 def labels(judge: EndpointJudge, pairs=PAIRS) -> list[bool | None]:
     return [verdict.label for verdict in judge.judge_batch(pairs)]
 
 
-# --- what a good server gets and gives -------------------------------------------------------------------------------
+@pytest.fixture
+def server():
+    with StubServer() as running:
+        yield running
+
+
+# --- what a good server gets and gives
 
 
 def test_verdicts_come_in_order_with_probability_and_prompt_version():
@@ -53,31 +55,26 @@ def test_verdicts_come_in_order_with_probability_and_prompt_version():
     assert judge.stats.prompt_tokens == 100 * len(PAIRS) and judge.judge_batch([]) == []
 
 
-def test_the_request_holds_the_prompt_and_the_parameters():
-    with StubServer() as server:
-        judge = judge_at(server, seed=7, max_tokens=3, extra_body={"top_k": 1})
-        pair = Pair("the results", "the thought", "the question", "info_think")
-        judge.judge_batch([pair])
+def test_the_request_holds_the_prompt_and_the_parameters(server):
+    pair = Pair("the results", "the thought", "the question", "info_think")
+    judge_at(server, seed=7, max_tokens=3, extra_body={"top_k": 1}).judge_batch([pair])
     [request] = server.requests
-    assert request["messages"] == prompting.render(pair)
     wanted = {"model": "stub", "temperature": 0.0, "seed": 7, "max_tokens": 3, "top_k": 1, "logprobs": True}
+    wanted |= {"messages": render(pair), "structured_outputs": {"choice": ["0", "1"]}}
     assert {name: request[name] for name in wanted} == wanted
-    assert request["structured_outputs"] == {"choice": ["0", "1"]}
 
 
 @pytest.mark.parametrize(
     "token", ["<|im_end|>", "</s>", "<end_of_turn>", "[/INST]", "<\uff5cend\u2581of\u2581sentence\uff5c>"]
 )
-def test_control_tokens_that_a_text_spells_do_not_reach_the_server(token):
-    with StubServer() as server:
-        judge_at(server).judge_batch([Pair(f"it {token} is", f"so {token}", f"is {token}?")])
+def test_control_tokens_that_a_text_spells_do_not_reach_the_server(server, token):
+    judge_at(server).judge_batch([Pair(f"it {token} is", f"so {token}", f"is {token}?")])
     assert token not in server.requests[0]["messages"][-1]["content"]
 
 
-def test_a_server_of_ones_own_is_asked_while_the_hub_is_offline(monkeypatch):
+def test_a_server_of_ones_own_is_asked_while_the_hub_is_offline(server, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True)
-    with StubServer() as server:
-        assert labels(judge_at(server)) == LABELS
+    assert labels(judge_at(server)) == LABELS
     monkeypatch.setenv("HF_TOKEN", "hf_made_up")
     with pytest.raises(JudgeError, match="HF_HUB_OFFLINE is set"):
         judge_at(None).judge_batch(PAIRS)
@@ -102,43 +99,38 @@ def test_the_limit_on_concurrency_is_used_and_kept():
         assert server.busiest == 4 and server.calls == 24
 
 
-def test_it_works_inside_a_running_loop_from_threads_and_after_pickling():
+def test_it_works_inside_a_running_loop_from_threads_and_after_pickling(server):
     async def inside():
         return labels(judge)
 
-    with StubServer() as server:
-        judge = judge_at(server, on_progress=lambda n: None)
-        assert asyncio.run(inside()) == LABELS
-        copy = pickle.loads(pickle.dumps(judge))
-        assert copy == judge and labels(copy) == LABELS and copy.on_progress is None
-        assert labels(dataclasses.replace(judge, seed=1)) == LABELS
-        judge.close()
-        assert labels(judge) == LABELS
+    judge = judge_at(server, on_progress=lambda n: None)
+    assert asyncio.run(inside()) == LABELS
+    copy = pickle.loads(pickle.dumps(judge))
+    assert copy == judge and labels(copy) == LABELS and copy.on_progress is None
+    assert labels(dataclasses.replace(judge, seed=1)) == LABELS
+    judge.close()
+    assert labels(judge) == LABELS
 
 
-def test_costs_are_counted_and_nothing_is_asked_once_it_has_cost_enough():
-    with StubServer() as server:
-        judge = judge_at(server, prices=(2.0, 10.0))
-        judge.judge_batch(PAIRS)
-        assert judge.stats.cost == pytest.approx(12 * (100 * 2 + 1 * 10) / 1e6)
-    with StubServer() as server:
-        judge = judge_at(server, prices=(2.0, 10.0), max_cost=0.0006, concurrency=1)
-        verdicts = judge.judge_batch(PAIRS)
-        assert server.calls == 3  # 0.00021 each
-        assert [verdict.abstained for verdict in verdicts] == [False] * 3 + [True] * 9
-        assert verdicts[-1].why == "not asked: the answers have cost 0.0006 of at most 0.0006"
+def test_costs_are_counted_and_nothing_is_asked_once_it_has_cost_enough(server):
+    judge = judge_at(server, prices=(2.0, 10.0))
+    judge.judge_batch(PAIRS)
+    assert judge.stats.cost == pytest.approx(12 * (100 * 2 + 1 * 10) / 1e6) and server.calls == 12
+    verdicts = judge_at(server, prices=(2.0, 10.0), max_cost=0.0006, concurrency=1).judge_batch(PAIRS)
+    assert server.calls == 12 + 3  # 0.00021 each
+    assert [verdict.abstained for verdict in verdicts] == [False] * 3 + [True] * 9
+    assert verdicts[-1].why == "not asked: the answers have cost 0.0006 of at most 0.0006"
 
 
-def test_a_dry_judge_counts_what_would_be_asked_and_asks_nothing():
+def test_a_dry_judge_counts_what_would_be_asked_and_asks_nothing(server):
     same = [Pair("evidence", f"claim {n}", "question") for n in range(3)]
-    with StubServer() as server:
-        judge = judge_at(server, dry=True, prices=(2.0, 10.0))
-        assert judge.judge_batch([*PAIRS, *same])[0].label and judge.judge_batch(PAIRS)[0].label
-        assert (server.calls, judge.stats.calls, judge.stats.hits) == (0, 13, 12)  # the three in one request
-        letters = sum(len(message["content"]) for pair in PAIRS for message in prompting.render(pair))
-        assert judge.stats.prompt_tokens > letters / 4 and judge.stats.cost > 0
-        [written] = judge.write_batch([Request("claims", {"question": "Q", "answer": "One. Two."})])
-        assert written == "One.\nTwo." and server.calls == 0
+    judge = judge_at(server, dry=True, prices=(2.0, 10.0))
+    assert judge.judge_batch([*PAIRS, *same])[0].label and judge.judge_batch(PAIRS)[0].label
+    assert (judge.stats.calls, judge.stats.hits) == (13, 12)  # the three in one request
+    letters = sum(len(message["content"]) for pair in PAIRS for message in render(pair))
+    assert judge.stats.prompt_tokens > letters / 4 and judge.stats.cost > 0
+    assert judge.write_batch([Request("claims", {"question": "Q", "answer": "One. Two."})]) == ["One.\nTwo."]
+    assert server.calls == 0
 
 
 class Picky(StubServer):
@@ -167,50 +159,39 @@ def test_a_model_that_takes_other_parameters_is_asked_as_it_wants_and_one_that_a
     }
 
 
-VLLM_SAID = (
-    "'max_tokens' or 'max_completion_tokens' is too large: 16. This model's maximum context length is 4096 tokens"
+@pytest.mark.parametrize(
+    "said",
+    [
+        "'max_tokens' or 'max_completion_tokens' is too large: 16. This model's maximum context length is 4096 tokens",
+        "This model's maximum context length is 512 tokens; the prompt has 900",
+    ],
 )
-LLAMA_SAID = "This model's maximum context length is 512 tokens; the prompt has 900"
-
-
-@pytest.mark.parametrize("said", [VLLM_SAID, LLAMA_SAID])
 def test_a_question_that_is_too_long_changes_nothing_for_the_others(monkeypatch, said):
     monkeypatch.setitem(_STATUS, "context", (400, said))
     with StubServer("context", faults=1) as server:
         judge = judge_at(server)
-        verdicts = judge.judge_batch(PAIRS)
-    assert verdicts[0].abstained and "maximum context length is" in verdicts[0].why
-    assert [verdict.label for verdict in verdicts[1:]] == LABELS[1:]
+        first, *others = judge.judge_batch(PAIRS)
+    assert first.abstained and "maximum context length is" in first.why
+    assert [verdict.label for verdict in others] == LABELS[1:]
     assert server.calls == len(PAIRS) and not judge.stats.notes
     assert all({"logprobs", "max_tokens"} <= request.keys() for request in server.requests)
 
 
-# --- labels and constrained output -----------------------------------------------------------------------------------
+# --- labels and constrained output
 
 
 @pytest.mark.parametrize(
-    ("text", "label"),
+    ("label", "texts"),
     [
-        ("1", True),
-        (" 0\n", False),
-        ('"1".', True),
-        ("**0**", False),
-        ('{"label": 1}', True),
-        ('```json\n{"label": "0"}\n```', False),
-        ("<think>There are 0 doubts.</think>\n\n1", True),
-        ("10", None),
-        ("1 0", None),
-        ("1. The claim holds", None),
-        ("yes", None),
-        ("<think>so 1", None),
-        ('{"label": 2}', None),
-        ('{"verdict": 1}', None),
-        ("", None),
+        (True, ["1", '"1".', '{"label": 1}', "<think>There are 0 doubts.</think>\n\n1", "Is it 0?</think> 1"]),
+        (False, [" 0\n", "**0**", '```json\n{"label": "0"}\n```']),
+        (None, ["10", "1 0", "1. The claim holds", "Probably 1", "yes", "<think>so 1", ""]),
+        (None, ['{"label": 2}', '{"verdict": 1}']),
     ],
 )
-def test_a_reply_is_read_strictly(text, label):
-    found = label_of(Reply(text))
-    assert found == (None if label is None else (float(label), label))
+def test_a_reply_is_read_strictly(label, texts):
+    for text in texts:
+        assert label_of(Reply(text)) == (None if label is None else (float(label), label))
 
 
 def test_the_probability_is_read_at_the_label_and_over_its_spellings():
@@ -232,51 +213,28 @@ def test_a_server_without_log_probs_gives_certain_probabilities(mode, more):
 
 
 @pytest.mark.parametrize(
-    ("message", "wanted"),
+    ("said", "status", "form"),  # what a refusal leaves as the richest form; None: it is not about the form
     [
-        ("extra fields: structured_outputs", {"logprobs": True, "top_logprobs": 20}),
-        ("top_logprobs must be at most 5", {"top_logprobs": 5, "regex": "[01]"}),
-        ("Requested sample logprobs of 20, which is greater than max allowed: 5", {"top_logprobs": 5, "regex": "[01]"}),
-        ("logprobs are not available for this model", {"regex": "[01]"}),
-        ("something else", {}),
+        ("extra fields: structured_outputs", 400, Form(20)),
+        ("top_logprobs must be at most 5", 400, Form(5, True)),
+        ("Requested sample logprobs of 20, which is greater than max allowed: 5", 400, Form(5, True)),
+        ("logprobs are not available for this model", 400, Form(0, True)),
+        ("something else", 400, Form(5, True)),
+        ("logprobs need logits_all", 500, Form(0, True)),
+        ("the server is out of memory", 500, None),
+        ("maximum context length is 512 tokens", 400, None),
+        ("connection lost", None, None),
     ],
 )
-def test_the_next_form_is_the_richest_that_the_refusal_leaves(message, wanted):
-    ladder = Ladder("auto")
-    for _ in range(6):
-        form = ladder.current
-        if wanted and wanted.items() <= form.body.items() and form != Form(20, True):
-            break
-        if not ladder.step_down(form, Unanswered(message, 400)):
-            break
-    assert wanted.items() <= ladder.current.body.items() and (wanted or not ladder.current.body)
-
-
-def test_a_form_is_given_up_only_for_what_the_server_says_about_it():
-    ladder = Ladder("auto")
-    form = ladder.current
-    assert not ladder.step_down(form, Unanswered("the server is out of memory", 500))
-    assert not ladder.step_down(form, Unanswered("maximum context length is 512 tokens", 400))
-    assert not ladder.step_down(form, Unanswered("connection lost"))
-    assert ladder.step_down(form, Unanswered("logprobs need logits_all", 500))
-    assert "logprobs" not in ladder.current.body
-    ladder.settle(ladder.current)
+def test_the_next_form_is_the_richest_that_the_refusal_leaves(said, status, form):
+    ladder, fault = Ladder(), Unanswered(said, status)
+    assert ladder.step_down(ladder.current, fault) is (form is not None)
+    assert ladder.current == (form or Form(20, True))
+    ladder.settled = True
     assert not ladder.step_down(ladder.current, Unanswered("bad grammar", 400))
 
 
-def test_what_is_asked_for_is_a_knob():
-    with StubServer() as server:
-        judge_at(server, constrained="none").judge_batch(PAIRS[:1])
-        judge_at(server, constrained="choice").judge_batch(PAIRS[:1])
-        judge_at(server, constrained="logprobs").judge_batch(PAIRS[:1])
-    assert [("logprobs" in one, "grammar" in one) for one in server.requests] == [
-        (False, False),
-        (False, True),
-        (True, False),
-    ]
-
-
-# --- faults ----------------------------------------------------------------------------------------------------------
+# --- faults
 
 SAID = {
     "busy": "429: slow down",
@@ -326,8 +284,7 @@ def test_a_server_that_is_not_there():
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         judge = judge_at(None, url=url, retries=2, give_up_after=3, concurrency=2)
         verdicts = judge.judge_batch([Pair(f"e{n}", str(n)) for n in range(200)])
-    assert all(verdict.abstained for verdict in verdicts)
-    assert f"cannot talk to {url}" in verdicts[0].why
+    assert all(verdict.abstained for verdict in verdicts) and f"cannot talk to {url}" in verdicts[0].why
     assert verdicts[-1].why == "not asked: the endpoint left 3 questions in a row without an answer"
     assert judge.stats.calls <= 3 * 4
 
@@ -335,41 +292,32 @@ def test_a_server_that_is_not_there():
 def test_a_dead_server_is_asked_again_by_the_next_batch_but_not_patiently():
     with StubServer("error") as server:
         judge = judge_at(server, retries=3, give_up_after=2, concurrency=1)
-        assert labels(judge) == [None] * 12
-        assert server.calls == 2 * 4
-        assert labels(judge) == [None] * 12
-        assert server.calls == 2 * 4 + 2
+        for calls in (2 * 4, 2 * 4 + 2):
+            assert labels(judge) == [None] * 12 and server.calls == calls
         server.mode = "ok"
         assert labels(judge) == LABELS
 
 
 def test_one_bad_question_does_not_end_the_others():
-    def fail_on_five(messages):
-        return "hm" if "claim 5" in messages[-1]["content"] else "0"
-
-    with StubServer(label=fail_on_five) as server:
-        found = labels(judge_at(server, give_up_after=1))
-    assert found == [False] * 5 + [None] + [False] * 6
+    with StubServer(label=lambda messages: "hm" if "claim 5" in messages[-1]["content"] else "0") as server:
+        assert labels(judge_at(server, give_up_after=1)) == [False] * 5 + [None] + [False] * 6
 
 
-def test_retry_after_is_honoured_and_holds_for_the_other_questions_too():
-    with StubServer() as server:
-        judge = judge_at(server, concurrency=3, backoff=30)
-        judge.judge_batch(PAIRS[:1])
-        server.mode, server.faults, server.retry_after, server.latency = "busy", 2, "0.4", 0.05
-        judge.judge_batch(PAIRS[1:])
-        pause = max(late - early for early, late in zip(server.times[1:], server.times[2:], strict=False))
-        assert 0.3 <= pause < 3 and server.calls == len(PAIRS) + 1
+def test_retry_after_is_honoured_and_holds_for_the_other_questions_too(server):
+    judge = judge_at(server, concurrency=3, backoff=30)
+    judge.judge_batch(PAIRS[:1])
+    server.mode, server.faults, server.retry_after, server.latency = "busy", 2, "0.4", 0.05
+    judge.judge_batch(PAIRS[1:])
+    pause = max(late - early for early, late in zip(server.times[1:], server.times[2:], strict=False))
+    assert 0.3 <= pause < 3 and server.calls == len(PAIRS) + 1
 
 
 def test_a_server_that_asks_for_too_much_patience_is_not_waited_for():
     with StubServer("busy", retry_after="3600") as server:
         start = time.monotonic()
         verdicts = judge_at(server, patience=60).judge_batch(PAIRS)
-        assert time.monotonic() - start < 30
-        assert server.calls == 1
-    assert "asks to wait 3600 s" in verdicts[0].why
-    assert all(verdict.abstained for verdict in verdicts)
+        assert time.monotonic() - start < 30 and server.calls == 1
+    assert "asks to wait 3600 s" in verdicts[0].why and all(verdict.abstained for verdict in verdicts)
 
 
 def test_one_question_never_takes_longer_than_the_patience():
@@ -391,12 +339,14 @@ def test_what_makes_asking_pointless_is_raised_after_one_request(mode, said, ali
         assert server.calls == 1
 
 
-@pytest.mark.parametrize(("mode", "key", "said"), [("unauthorized", None, "401"), ("ok", "MY_KEY", "MY_KEY")])
-def test_what_is_cached_is_returned_though_the_key_was_revoked_or_is_missing(tmp_path, mode, key, said):
-    with StubServer() as server:
-        judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS[:4])
-        server.mode = mode
-        verdicts = judge_at(server, cache=tmp_path / "c.sqlite", key_env=key).judge_batch(PAIRS)
+@pytest.mark.parametrize(("mode", "key", "said"), [("unauthorized", "x", "401"), ("ok", "\u2019", "no header can")])
+def test_what_is_cached_is_returned_though_the_key_was_revoked_or_cannot_be_sent(
+    server, tmp_path, monkeypatch, mode, key, said
+):
+    judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS[:4])
+    server.mode = mode
+    monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", key)
+    verdicts = judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS)
     assert [verdict.label for verdict in verdicts] == LABELS[:4] + [None] * 8
     assert all(said in verdict.why for verdict in verdicts[4:])
 
@@ -419,12 +369,9 @@ def test_a_first_question_that_takes_long_does_not_hold_up_the_others():
 
 
 def test_a_reasoning_models_thought_is_no_part_of_what_it_writes():
-    said = iter(
-        ["<think>A claim?</think>\nOne claim.", "It asks for claims.</think>One claim.", "<think>Hm", "<think>Hm"]
-    )
+    said = iter(["<think>A claim?</think>\nOne claim.", "It asks.</think>One claim.", "<think>Hm", "<think>Hm"])
     with StubServer(label=lambda messages: next(said)) as server:
-        judge = judge_at(server, concurrency=1)
-        written = judge.write_batch([Request("claims", {"answer": answer}) for answer in "abc"])
+        written = judge_at(server, concurrency=1).write_batch([Request("claims", {"answer": a}) for a in "abc"])
     assert written == ["One claim.", "One claim.", None]
 
 
@@ -437,7 +384,7 @@ def test_writing_fails_like_judging():
             judge.write_batch([Request("lure", {"query": "q"})])
 
 
-# --- the cache -------------------------------------------------------------------------------------------------------
+# --- the cache
 
 
 def test_a_second_run_asks_nothing_and_says_the_same_but_other_parameters_are_another_question(tmp_path):
@@ -448,28 +395,21 @@ def test_a_second_run_asks_nothing_and_says_the_same_but_other_parameters_are_an
         again = judge_at(server, cache=cache, on_progress=steps.append)
         assert again.judge_batch(PAIRS) == first[:-1] and sum(steps) == 2 * len(PAIRS) + 1
         assert (server.calls, again.stats.calls, again.stats.hits) == (len(PAIRS), 0, len(PAIRS))
-        for knobs in ({"seed": 1}, {"temperature": 0.5}, {"max_tokens": 9}, {"extra_body": {"top_k": 3}}):
-            calls = server.calls
+        others = ({"seed": 1}, {"temperature": 0.5}, {"max_tokens": 9}, {"extra_body": {"top_k": 3}})
+        for asked, knobs in enumerate(others, start=1):
             judge_at(server, cache=cache, **knobs).judge_batch(PAIRS[:1])
-            assert server.calls == calls + 1
+            assert server.calls == len(PAIRS) + asked
 
 
-def test_an_edited_prompt_is_another_question(tmp_path, monkeypatch):
-    with StubServer() as server:
-        judge = judge_at(server, cache=tmp_path / "c.sqlite")
-        judge.judge_batch(PAIRS[:1])
-        prompt = prompting.load("support")
-        edited = prompting.read("support", _file("support").replace("task: support", "task: support\nnote: edited"))
-        assert edited.id == prompt.id
-        monkeypatch.setattr("faithful_search.judges.endpoint.load", lambda name: edited)
-        judge.judge_batch(PAIRS[:1])
-        assert server.calls == 2
-
-
-def _file(name: str) -> str:
-    from importlib.resources import files
-
-    return (files(prompting.__package__) / "prompts" / f"{name}.md").read_text(encoding="utf-8")
+def test_an_edited_prompt_is_another_question(server, tmp_path, monkeypatch):
+    judge, prompt = judge_at(server, cache=tmp_path / "c.sqlite"), prompting.load("support")
+    judge.judge_batch(PAIRS[:1])
+    text = (files(prompting.__package__) / "prompts" / "support.md").read_text(encoding="utf-8")
+    edited = prompting.read("support", text.replace("task: support", "task: support\nnote: edited"))
+    assert edited.id == prompt.id
+    monkeypatch.setattr("faithful_search.judges.endpoint.load", lambda name: edited)
+    judge.judge_batch(PAIRS[:1])
+    assert server.calls == 2
 
 
 def test_an_interruption_leaves_finished_verdicts_in_the_cache(tmp_path):
@@ -492,56 +432,52 @@ def test_an_interruption_leaves_finished_verdicts_in_the_cache(tmp_path):
         assert server.calls == 60  # those under way were waited for
 
 
-def test_a_cache_that_cannot_be_used_is_named(tmp_path):
+def test_a_cache_that_cannot_be_used_is_named(server, tmp_path):
     (tmp_path / "c.sqlite").write_text("not a database " * 100)
-    with StubServer() as server:
-        with pytest.raises(DataError, match=r"c\.sqlite"):
-            judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS)
-        assert server.calls == 0
+    with pytest.raises(DataError, match=r"c\.sqlite"):
+        judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS)
+    assert server.calls == 0
 
 
-def test_the_default_cache_lies_with_the_hubs_assets(tmp_path, monkeypatch):
+def test_the_default_cache_lies_with_the_hubs_assets(server, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path))
-    with StubServer() as server:
-        judge_at(server, cache="auto").judge_batch(PAIRS[:1])
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.sqlite")] == [
+    judge_at(server, cache="auto").judge_batch(PAIRS[:1])
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.sqlite")] == [
         "faithful_search/judges/default/judgements.sqlite"
     ]
 
 
-# --- keys ------------------------------------------------------------------------------------------------------------
+# --- keys
 
 
-def test_the_key_goes_to_the_server_and_nowhere_else(tmp_path, monkeypatch, caplog):
+def test_the_key_goes_to_the_server_and_nowhere_else(server, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", KEY)
     caplog.set_level("DEBUG")
-    with StubServer() as server:
-        judge = judge_at(server, cache=tmp_path / "c.sqlite")
-        judge.judge_batch(PAIRS)
-        assert server.headers[0]["authorization"] == f"Bearer {KEY}"
-        server.mode = "closed"
-        whys = [verdict.why for verdict in judge_at(server, retries=0).judge_batch(PAIRS[:1])]
+    judge = judge_at(server, cache=tmp_path / "c.sqlite")
+    judge.judge_batch(PAIRS)
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+    server.mode = "closed"
+    whys = [verdict.why for verdict in judge_at(server, retries=0).judge_batch(PAIRS[:1])]
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    shown = [repr(judge), repr(judge._asker.llm.endpoint), str(whys), caplog.text, str(dataclasses.asdict(judge))]
-    assert KEY.encode() not in kept + pickle.dumps(judge)
-    assert not any(KEY in text for text in shown)
+    shown = [repr(judge), repr(judge._llm.endpoint), str(whys), caplog.text, str(dataclasses.asdict(judge))]
+    assert KEY.encode() not in kept + pickle.dumps(judge) and not any(KEY in text for text in shown)
 
 
 def test_a_server_that_repeats_the_key_does_not_leak_it(monkeypatch):
-    monkeypatch.setenv("MY_KEY", KEY)
-    with StubServer("unauthorized") as server:
-        monkeypatch.setattr("stub_server._STATUS", {"unauthorized": (401, f"bad key {KEY}")})
-        with pytest.raises(JudgeError, match=r"bad key \[secret\]") as caught:
-            judge_at(server, key_env="MY_KEY").judge_batch(PAIRS)
+    monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", KEY)
+    monkeypatch.setitem(_STATUS, "unauthorized", (401, f"bad key {KEY}"))
+    with StubServer("unauthorized") as server, pytest.raises(JudgeError, match=r"bad key \[secret\]") as caught:
+        judge_at(server).judge_batch(PAIRS)
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("place", ["label", "text", "start"])
-def test_a_key_in_a_reply_reaches_neither_verdict_nor_text_nor_cache(tmp_path, monkeypatch, place):
-    monkeypatch.setenv("MY_KEY", KEY)
-    told = {"label": f"{'x' * 70}{KEY}", "text": f"Paris, says {KEY}.", "start": f"{KEY} 1"}[place]
+@pytest.mark.parametrize(
+    "told", [f"{'x' * 70}{KEY}", f"Paris, says {KEY}.", f"{KEY} 1"], ids=["label", "text", "start"]
+)
+def test_a_key_in_a_reply_reaches_neither_verdict_nor_text_nor_cache(tmp_path, monkeypatch, told):
+    monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", KEY)
     with StubServer(label=lambda _: told) as server:
-        judge = judge_at(server, key_env="MY_KEY", cache=tmp_path / "c.sqlite")
+        judge = judge_at(server, cache=tmp_path / "c.sqlite")
         found = judge.write_batch([Request("claims", {"answer": "Paris"})])
         shown = repr(found) + repr(judge.judge_batch(PAIRS))
         judge.close()
@@ -550,39 +486,35 @@ def test_a_key_in_a_reply_reaches_neither_verdict_nor_text_nor_cache(tmp_path, m
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
-def test_a_judge_on_this_machine_is_asked_without_a_proxy(monkeypatch, name):
+def test_a_judge_on_this_machine_is_asked_without_a_proxy(server, monkeypatch, name):
     for other in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(other, raising=False)
-    with StubServer() as proxy, StubServer() as server:
+    with StubServer() as proxy:
         monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
         assert labels(judge_at(server)) == LABELS
         assert proxy.calls == 0 and server.calls
 
 
 @pytest.mark.parametrize("broken", [f"{KEY}\x00tail", f"{KEY}\nX-Other: 1", f"{KEY}\u2019"])
-def test_a_key_that_no_header_can_carry_is_not_quoted(monkeypatch, broken):
-    monkeypatch.setattr("os.environ", {**os.environ, "MY_KEY": broken})
-    with StubServer() as server:
-        with pytest.raises(JudgeError, match="no header can carry") as caught:
-            judge_at(server, key_env="MY_KEY", retries=0).judge_batch(PAIRS[:1])
-        assert server.calls == 0
-    assert KEY not in str(caught.value)
+def test_a_key_that_no_header_can_carry_is_not_quoted(server, monkeypatch, broken):
+    monkeypatch.setattr("os.environ", {"FAITHFUL_SEARCH_API_KEY": broken})
+    with pytest.raises(JudgeError, match="no header can carry") as caught:
+        judge_at(server, retries=0).judge_batch(PAIRS[:1])
+    assert server.calls == 0 and KEY not in str(caught.value)
 
 
 @pytest.mark.parametrize(("key", "sent"), [(f" {KEY}\n", KEY), ("1", "1")])
-def test_blanks_around_a_key_are_left_out_and_a_short_one_is_no_secret(monkeypatch, key, sent):
-    monkeypatch.setenv("MY_KEY", key)
-    with StubServer() as server:
-        assert labels(judge_at(server, key_env="MY_KEY")) == LABELS  # the label 1 is not hidden
+def test_blanks_around_a_key_are_left_out_and_a_short_one_is_no_secret(server, monkeypatch, key, sent):
+    monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", key)
+    assert labels(judge_at(server)) == LABELS  # the label 1 is not hidden
     assert server.headers[0]["authorization"] == f"Bearer {sent}"
 
 
-def test_the_hubs_token_is_not_sent_to_other_servers(monkeypatch):
+def test_the_hubs_token_is_not_sent_to_other_servers(server, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    with StubServer() as server:
-        judge_at(server).judge_batch(PAIRS[:1])
-        monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        judge_at(server).judge_batch(PAIRS[:1])
+    judge_at(server).judge_batch(PAIRS[:1])
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    judge_at(server).judge_batch(PAIRS[:1])
     assert "authorization" not in server.headers[0]
     assert server.headers[1]["authorization"] == f"Bearer {KEY}"
 
@@ -594,8 +526,6 @@ def test_a_key_that_is_needed_and_missing_is_an_error(monkeypatch):
     monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", KEY)  # of some other server
     with pytest.raises(JudgeError, match="need a Hub token"):
         judge_at(None).judge_batch(PAIRS)
-    with StubServer() as server, pytest.raises(JudgeError, match=r"MY_KEY.*is not set"):
-        judge_at(server, key_env="MY_KEY").judge_batch(PAIRS)
 
 
 @pytest.mark.parametrize(
@@ -603,7 +533,6 @@ def test_a_key_that_is_needed_and_missing_is_an_error(monkeypatch):
     [
         ({"concurrency": 0}, "must be positive"),
         ({"retries": -1}, "must be positive, retries"),
-        ({"constrained": "json"}, "there are: auto, logprobs, choice, none"),
         ({"url": "127.0.0.1:8000"}, "must begin with http"),
         ({"prices": (float("nan"), 1.0), "max_cost": 1.0}, "prices must be numbers of at least 0"),
         ({"prices": (1.0, -1.0)}, "prices must be numbers of at least 0"),

@@ -86,18 +86,13 @@ def test_log_probs_are_used_where_the_server_has_them(server):
     url, logprobs = server
     judge = load("endpoint", "small", url=url, cache=None, concurrency=1)
     verdicts = judge.judge_batch(PAIRS)
-    body = judge._asker.ladder.current.body
+    body = judge._ladder.current.body
     assert body.get("top_logprobs") == logprobs and "structured_outputs" in body
     if logprobs is None:
         assert all(verdict.p == float(verdict.label) for verdict in verdicts)
     elif COMMAND is VLLM:  # of the other one, a label may be missing among the 20
         assert all(0 < verdict.p < 1 for verdict in verdicts)
     assert judge.stats.retries == judge.stats.failures == 0
-
-
-def test_a_choice_is_kept_to_and_p_is_no_more_than_the_label(server):
-    judge = load("endpoint", "small", url=server[0], cache=None, constrained="choice")
-    assert all(verdict.p == float(verdict.label) for verdict in judge.judge_batch(PAIRS))
 
 
 def test_texts_are_written(server):

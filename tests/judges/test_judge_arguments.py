@@ -19,11 +19,8 @@ def endpoint(**flags) -> EndpointJudge:
     return judge
 
 
-def test_the_default_leaves_each_reward_its_own_comparison_of_words():
-    assert JudgeArguments().load_judge() is None
-
-
 def test_the_flags_reach_the_judge():
+    assert JudgeArguments().load_judge() is None  # each reward has its own comparison of words
     limits = {"judge_concurrency": 3, "judge_timeout": 7.0}
     judge = endpoint(judge_cache="judge.sqlite", judge_max_tokens=900, judge_prices="0.15, 0.6", **limits)
     assert (judge.model, judge.url, judge.cache, judge.prices) == ("served", URL, "judge.sqlite", (0.15, 0.6))

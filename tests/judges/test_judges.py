@@ -16,10 +16,6 @@ from faithful_search.measure.agreement import labelled
 LABELS = SHARED / "data/faithfulness/attributionbench_dev.jsonl.gz"
 
 
-def label(premise: str, hypothesis: str, how: str = "squad") -> bool:
-    return LexicalJudge(how).judge_batch([Pair(premise, hypothesis)])[0].label
-
-
 @pytest.mark.parametrize(
     ("premise", "hypothesis", "supported"),
     [
@@ -38,21 +34,9 @@ def label(premise: str, hypothesis: str, how: str = "squad") -> bool:
     ],
 )
 def test_containment_on_word_boundaries(premise, hypothesis, supported):
-    assert label(premise, hypothesis) is supported
-
-
-def test_the_normaliser_is_a_knob():
-    assert label("an act of the U S A", "U.S.A.", "pokee")
-    assert not label("an act of the U S A", "U.S.A.", "squad")
-    with pytest.raises(ConfigError):
-        label("a", "b", "other")
-
-
-def test_verdicts_come_in_order_with_p_and_name():
-    verdicts = LexicalJudge().judge_batch([Pair("x y", "y"), Pair("x", "y")])
-    assert [(v.p, v.label, v.judge) for v in verdicts] == [(1.0, True, "lexical"), (0.0, False, "lexical")]
-    assert isinstance(LexicalJudge(), Judge)
-    assert LexicalJudge().judge_batch([]) == []
+    [verdict, no] = LexicalJudge().judge_batch([Pair(premise, hypothesis), Pair("x", "y")])
+    assert (verdict.p, verdict.label, verdict.judge) == (float(supported), supported, "lexical")
+    assert no.label is False and isinstance(LexicalJudge(), Judge) and is_lexical(LexicalJudge())
 
 
 # ---- grounding: how many of the words stand in the premise
@@ -135,7 +119,7 @@ def word_by_word(text: str) -> dict[str, tuple[str, bool]]:
     found: dict[str, tuple[str, bool]] = {}
     for match in grounding._ANY.word.finditer(folded):
         first = SENTENCE_START.search(folded, max(0, match.start() - 12), match.start())
-        for written in grounding._pairs(match[0]):
+        for written in grounding._words(match[0], grounding._ANY):
             key = grounding._keys([written])[0]
             marked = written[0].isdigit() or (written[0].isupper() and not first)
             if key and (key not in found or (marked and not found[key][1])):
@@ -166,26 +150,22 @@ def test_millions_of_characters_are_read_in_linear_time():
 
 
 def test_judges_are_loaded_by_kind():
-    assert load("lexical", threshold=0.4) == GroundingJudge(0.4)
-    assert is_lexical(GroundingJudge()) and is_lexical(LexicalJudge())
+    assert load("lexical", threshold=0.4) == GroundingJudge(0.4) and is_lexical(GroundingJudge())
 
 
 @pytest.mark.skipif(not LABELS.exists(), reason="the labelled data is not here")
 def test_on_human_labels_the_share_of_words_says_something():
     rows = labelled.load(LABELS, "train")
     verdicts = GroundingJudge().judge_batch([Pair(row.premise, row.hypothesis, row.question) for row in rows])
-    right = [
-        [v.label is row.label for v, row in zip(verdicts, rows, strict=True) if row.label is side]
-        for side in (False, True)
-    ]
+    judged = [(verdict.label is row.label, row.label) for verdict, row in zip(verdicts, rows, strict=True)]
+    right = [[own for own, label in judged if label is side] for side in (False, True)]
     assert sum(sum(side) / len(side) for side in right) / 2 > 0.63  # chance is 0.5
 
 
 @pytest.mark.parametrize("kind", ["nli", "generator", "embedding"])
 def test_a_judge_that_runs_a_model_says_what_it_needs(kind, monkeypatch):
-    for name in [
-        name for name in sys.modules if name.startswith(("faithful_search.judges.", "faithful_search.inference"))
-    ]:
+    ours = ("faithful_search.judges.", "faithful_search.inference")
+    for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ConfigError, match=rf"the judge '{kind}' runs a model here and needs torch: pip install"):

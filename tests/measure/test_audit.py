@@ -302,7 +302,7 @@ def test_a_misbehaving_server_costs_only_the_rows_it_failed_on(tmp_path, mode):
     path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(12)]), tmp_path / "out"
     metrics = ["info_think_faithfulness", "think_search_faithfulness", "protocol_format"]
     with StubServer(mode=mode, faults=5, retry_after="60") as server:
-        knobs = {"retries": 0, "timeout": 0.5, "patience": 5.0, "concurrency": 2, "constrained": "none", "cache": None}
+        knobs = {"retries": 0, "timeout": 0.5, "patience": 5.0, "concurrency": 2, "cache": None}
         judge = EndpointJudge("stub", url=server.url, **knobs)
         first = audit(path, out, judge=judge, metrics=metrics)
         assert 0 < first.abstained <= 5 and first.n == 12 and not first.complete
@@ -320,7 +320,7 @@ def test_a_misbehaving_server_costs_only_the_rows_it_failed_on(tmp_path, mode):
 def test_a_server_that_refuses_stops_the_audit(tmp_path, mode):
     path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(100)]), tmp_path / "out"
     with StubServer(mode=mode) as server:
-        judge = EndpointJudge("stub", url=server.url, retries=0, constrained="none", cache=None, concurrency=2)
+        judge = EndpointJudge("stub", url=server.url, retries=0, cache=None, concurrency=2)
         with pytest.raises(JudgeError, match="the judge cannot be asked"):
             audit(path, out, judge=judge, metrics=["info_think_faithfulness"])
         assert server.calls < 20

@@ -1,21 +1,28 @@
-import json
+"""Several rewards as one: the sum, the gate, alpha, the ablations, and what counts on right answers only."""
+
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 import pytest
 
-import faithful_search.rewards as rewards
+from faithful_search import rewards
 from faithful_search.errors import ConfigError
-from faithful_search.rewards.adaptive import Adaptive, MixState, sigmoid
-from faithful_search.rewards.answer_support import AnswerSupport
-from faithful_search.rewards.base import Reward, Score
-from faithful_search.rewards.citation import Citation
-from faithful_search.rewards.correctness import Correctness
-from faithful_search.rewards.evidence_sensitivity import EvidenceSensitivity
-from faithful_search.rewards.format import Format
-from faithful_search.rewards.mix import Mix
-from faithful_search.rewards.warmup import Warmup
+from faithful_search.judges import LexicalJudge
+from faithful_search.rewards import (
+    Adaptive,
+    AnswerSupport,
+    Citation,
+    Correctness,
+    EvidenceSensitivity,
+    Format,
+    Mix,
+    MixState,
+    Reward,
+    Score,
+    Warmup,
+)
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 
@@ -47,25 +54,28 @@ def row(cite=0.0, pt=0.0, ans=0.0, anc=0.0, gate=1.0) -> Trajectory:
     return Trajectory(meta={"cite": cite, "pt": pt, "ans": ans, "anc": anc, "gate": gate})
 
 
-def paper(**adaptive) -> Mix:
+def paper(only_right=(), **adaptive) -> Mix:
     answer = Adaptive(process=Process("ans"), outcome=Outcome("anc"), **adaptive)
-    return Mix(parts={"citation": Meta("cite"), "pt": Meta("pt"), "answer": answer}, gate=Gate("gate"))
+    parts = {"citation": Meta("cite"), "pt": Meta("pt"), "answer": answer}
+    return Mix(parts=parts, gate=Gate("gate"), only_right=only_right)
+
+
+SEARCH = Step(think="p", call=ToolCall("s", {"query": "q"}), evidence=(Evidence("Paris, France", "T", "E1"),))
+ANSWERED = Trajectory((Step(think="", answer="x"),), answer="x", answers=("x",))
 
 
 def test_the_papers_sum_by_hand():
     mix = paper(tau=0.5, kappa=10.0)
-    state = MixState(ema=0.5)  # alpha = sigmoid(0) = 1/2
     rows = [row(cite=1.0, pt=0.4, ans=1.0, anc=0.0)]
-    (score,) = mix.combine(mix.components(rows), state)
+    (score,) = mix.combine(mix.components(rows), MixState(ema=0.5))  # alpha = sigmoid(0) = 1/2
     assert mix.score_batch(rows) == mix.combine(mix.components(rows), mix.state0)
     assert score.value == pytest.approx((1.0 + 0.4 + 0.5) / 3)
     assert score.parts == {"gate": 1.0, "citation": 1.0, "pt": 0.4, "process": 1.0, "outcome": 0.0, "alpha": 0.5}
 
 
 def test_an_invalid_format_is_minus_one_whatever_the_parts_are():
-    scores = paper().score_batch([row(cite=1.0, pt=1.0, ans=1.0, anc=1.0, gate=0.0), row(anc="down", gate=0.0)])
+    scores = paper().score_batch([row(cite=1.0, pt=1.0, ans=1.0, anc=1.0, gate=0.5), row(anc="down", gate=0.0)])
     assert [score.value for score in scores] == [-1.0, -1.0]
-    assert Mix(parts={"a": Meta("cite")}, gate=Gate("gate"), invalid=0.0).score(row(gate=0.5)).value == 0.0
     assert Mix(parts={"a": Meta("cite")}, gate=None).score(row(cite=0.3, gate=0.0)).value == pytest.approx(0.3)
 
 
@@ -75,11 +85,7 @@ def test_an_invalid_format_is_minus_one_whatever_the_parts_are():
         (0.4, [1.0, 0.0, 1.0], 0.9 * 0.4 + 0.1 * 2 / 3),
         (0.0, [1.0, 0.0], 0.1 * 0.5),
         (0.4, [], 0.4),
-        (
-            None,
-            [1.0, 0.0, 0.0, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0],
-            7 / 9,
-        ),  # of the first batch; one of ten is open
+        (None, [1.0, 0.0, 0.0, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0], 7 / 9),  # the first batch's; one of ten is open
         (None, [0.0], 0.0),
         (None, [], None),
         (None, [None], None),
@@ -98,7 +104,8 @@ def test_alpha_falls_as_correctness_rises_and_counts_the_batch_itself():
     alphas = [paper().alpha(MixState(ema)) for ema in (None, 0.0, 0.25, 0.5, 0.75, 1.0)]
     assert alphas == sorted(alphas, reverse=True) and alphas[0] == alphas[1] == pytest.approx(0.9933, abs=1e-4)
     assert paper(fixed=0.5).alpha(MixState(0.9)) == 0.5
-    assert paper(kappa=1e9).alpha(MixState(1.0)) == 0.0 and sigmoid(1e6) == 1.0  # without overflow
+    steep = paper(kappa=1e9)  # without overflow
+    assert (steep.alpha(MixState(0.0)), steep.alpha(MixState(1.0))) == (1.0, 0.0)
     mix = paper(tau=0.5, kappa=10.0)
     components = mix.components([row(anc=1.0), row(anc=0.0), row(anc="down")])
     assert mix.outcomes(components) == [1.0, 0.0, None]
@@ -116,7 +123,7 @@ def test_a_part_that_abstained_empties_its_row_and_no_other(part):
 
 
 def test_a_part_that_does_not_apply_empties_the_row_without_being_an_abstention():
-    score = rewards.answer_only_mix().score(Trajectory((Step(think="", answer="a"),), answer="a"))
+    score = rewards.answer_only_mix().score(msgspec.structs.replace(ANSWERED, answers=()))
     assert score.value is None and "correctness: no gold" in score.why and "abstained" not in score.parts
 
 
@@ -125,10 +132,9 @@ def test_the_ablations_are_configurations():
     assert list(rewards.pou_mix(sensitivity=False).parts) == ["citation", "answer"]
     assert rewards.pou_mix(alpha=0.5).alpha(MixState(0.9)) == 0.5
     without_support = rewards.pou_mix(alpha=0.0, sensitivity=False)
-    made = Trajectory((Step(think="", answer="x"),), answer="x", answers=("x",))
-    assert "answer_support" not in without_support.components([made])[0]
-    assert without_support.score(made).value == pytest.approx(0.5)
-    assert rewards.answer_only_mix().score(made).value == 1.0
+    assert "answer_support" not in without_support.components([ANSWERED])[0]
+    assert without_support.score(ANSWERED).value == pytest.approx(0.5)
+    assert rewards.answer_only_mix().score(ANSWERED).value == 1.0
     kept = Mix(parts={"a": Meta("cite"), "b": Meta("pt")}, weights={"a": 1 / 3, "b": 1 / 3}, gate=None)
     assert kept.score(row(cite=1.0, pt=1.0)).value == pytest.approx(2 / 3)
 
@@ -162,65 +168,50 @@ def test_each_component_is_scored_once_for_a_batch():
     assert calls == [2]
 
 
-def test_bind_reaches_every_level():
-    class Policy:
-        tokenizer = None
-
-    policy = Policy()
-    bound = rewards.pou_mix().bind(policy=policy)
-    assert bound.parts["evidence_sensitivity"].policy is policy
-    nested = Mix(parts={"answer": Adaptive(process=EvidenceSensitivity())}).bind(policy=policy)
-    assert nested.parts["answer"].process.policy is policy
-    assert (
-        Mix(parts={"inner": rewards.pou_mix()}).bind(policy=policy).parts["inner"].parts["evidence_sensitivity"].policy
-    )
+WRAPS = [rewards.Shuffled, lambda one: Mix({"one": one}), lambda one: Mix({"one": Adaptive(one)})]
 
 
-@pytest.mark.parametrize(
-    "wrap", [rewards.Shuffled, lambda one: Mix({"one": one}), lambda one: Mix({"one": Adaptive(one)})]
-)
-def test_what_a_reward_needs_is_known_through_whatever_holds_it(wrap):
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_what_a_reward_needs_is_known_through_whatever_holds_it_and_what_is_bound_reaches_it(wrap):
+    policy = object()
     for held in (wrap, lambda one: Mix({"inner": wrap(one)})):
-        asked, quiet = held(rewards.SelfRubric()), held(Citation())
+        asked, quiet, probed = held(rewards.SelfRubric()), held(Citation()), held(EvidenceSensitivity())
         assert asked.needs_policy and asked.samples_policy and asked.covers("search_r1")
         assert not quiet.needs_policy and not quiet.samples_policy and not quiet.covers("search_r1")
-        probed = held(EvidenceSensitivity())
         assert probed.needs_policy and not probed.samples_policy
-        assert sum(isinstance(one, EvidenceSensitivity) for one in probed.within()) == 1
+        (found,) = [one for one in probed.bind(policy=policy).within() if isinstance(one, EvidenceSensitivity)]
+        assert found.policy is policy
     assert rewards.pou_mix().needs_policy and not rewards.answer_only_mix().needs_policy
 
 
 def test_state_survives_json_and_the_mix_prints_as_its_configuration():
-    state = MixState(0.1 + 0.2, 41)
-    assert MixState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
-    assert MixState.from_dict(json.loads(json.dumps(MixState().to_dict()))) == MixState()
-    assert MixState.from_dict({"ema": 0.0, "step": 0}) == MixState(ema=0.0)  # as checkpoints had it before any batch
+    for state in (MixState(0.1 + 0.2, 41), MixState(), MixState(0.0)):
+        assert msgspec.json.decode(msgspec.json.encode(state), type=MixState) == state
     mix = rewards.pou_mix(budget=2)
-    names = {"Mix": Mix, "Citation": Citation, "EvidenceSensitivity": EvidenceSensitivity, "Adaptive": Adaptive}
-    names |= {"AnswerSupport": AnswerSupport, "Correctness": Correctness, "Format": Format, "MixState": MixState}
-    from faithful_search.judges import LexicalJudge
-
-    assert eval(repr(mix), names | {"LexicalJudge": LexicalJudge}) == mix
+    kinds = (Mix, Citation, EvidenceSensitivity, Adaptive, AnswerSupport, Correctness, Format, MixState, LexicalJudge)
+    assert eval(repr(mix), {kind.__name__: kind for kind in kinds}) == mix
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "said"),
     [
-        lambda: Mix(parts={}),
-        lambda: Mix(parts={"a": Adaptive(), "b": Adaptive()}),
-        lambda: Mix(parts={"format": Citation()}),
-        lambda: Mix(parts={"correctness": Correctness(), "answer": Adaptive()}),
-        lambda: Mix(parts={"a": Citation()}, weights={"b": 1.0}),
-        lambda: Mix(parts={"a": Citation()}, warmup=Warmup(("b",), 0, 1)),
-        lambda: Adaptive(beta=1.0),
-        lambda: Mix(parts={"a": Citation(), "answer": Adaptive()}, only_right=("b",)),
-        lambda: Mix(parts={"a": Citation(), "b": Format()}, gate=None, only_right=("a",)),
-        lambda: Mix(parts={"correctness": Correctness()}, only_right=("correctness",)),
-        lambda: Adaptive(fixed=1.5),
+        (lambda: Mix(parts={}), "at least one part"),
+        (lambda: Mix(parts={"a": Adaptive(), "b": Adaptive()}), "at most one part may be Adaptive"),
+        (lambda: Mix(parts={"format": Citation()}), "two components share a name"),
+        (lambda: Mix(parts={"correctness": Correctness(), "answer": Adaptive()}), "two components share a name"),
+        (lambda: Mix(parts={"a": Citation()}, weights={"b": 1.0}), "weights name b; the parts are a"),
+        (lambda: Mix(parts={"a": Citation()}, warmup=Warmup(("b",), 0, 1)), "warmup name b"),
+        (lambda: Mix(parts={"a": Citation()}, absent={"b": 0.0}), "absent name b"),
+        (lambda: Mix(absent={"answer": 0.0}), "absent cannot name an Adaptive part"),
+        (lambda: Mix(parts={"a": Citation(), "answer": Adaptive()}, only_right=("b",)), "only_right name b"),
+        (lambda: Mix(parts={"a": Citation(), "b": Format()}, gate=None, only_right=("a",)), "only_right needs a part"),
+        (lambda: Mix(parts={"correctness": Correctness()}, only_right=("correctness",)), "only_right needs a part"),
+        (lambda: Adaptive(beta=1.0), "beta must be in"),
+        (lambda: Adaptive(fixed=1.5), "fixed must be in"),
     ],
 )
-def test_contradicting_settings_are_refused(wrong):
-    with pytest.raises(ConfigError):
+def test_contradicting_settings_are_refused(wrong, said):
+    with pytest.raises(ConfigError, match=said):
         wrong()
 
 
@@ -235,11 +226,6 @@ def test_rewards_are_found_by_file_name_and_a_right_answer_by_its_part():
 
 
 # Process rewards on right answers only
-
-
-def on_right(*names, **more) -> Mix:
-    parts = {"citation": Meta("cite"), "pt": Meta("pt"), "answer": Adaptive(Process("ans"), Outcome("anc"))}
-    return Mix(parts=parts, gate=Gate("gate"), only_right=names, **more)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +247,7 @@ def on_right(*names, **more) -> Mix:
     ],
 )
 def test_parts_that_count_on_right_answers_only_by_hand(names, made, value):
-    mix = on_right(*names)
+    mix = paper(only_right=names)
     (score,) = mix.combine(mix.components([made]), MixState(ema=0.5))  # alpha is 1/2
     assert score.value == (None if value is None else pytest.approx(value))
     assert score.parts["citation"] == (None if made.meta["cite"] == "down" else made.meta["cite"])  # as it was measured
@@ -271,34 +257,22 @@ def test_the_outcome_may_be_a_part_of_its_own_and_count_as_absent():
     mix = Mix({"em": Correctness(), "cite": Meta("cite")}, gate=None, only_right=("cite",), absent={"em": 0.0})
     rows = [Trajectory(answer=said, answers=gold, meta={"cite": 1.0}) for said, gold in (("a", ("a",)), ("a", ("b",)))]
     assert [score.value for score in mix.score_batch([*rows, Trajectory(meta={"cite": 1.0})])] == [1.0, 0.0, 0.0]
-    late = Mix(
-        mix.parts, gate=None, only_right=("cite",), weights={"em": 1.0, "cite": 1.0}, warmup=Warmup(("em",), 9, 9)
-    )
-    nobody_knows = late.score(Trajectory(answer="a", meta={"cite": 1.0}))  # the outcome's own weight is still 0
+    late = Warmup(("em",), 9, 9)
+    mix = Mix(mix.parts, {"em": 1.0, "cite": 1.0}, gate=None, only_right=("cite",), warmup=late)
+    nobody_knows = mix.score(Trajectory(answer="a", meta={"cite": 1.0}))  # the outcome's own weight is still 0
     assert nobody_knows.value is None and "em: no gold" in nobody_knows.why
 
 
-def test_from_which_outcome_an_answer_is_right_is_a_knob():
-    mix = on_right("citation", right_from=0.5)
-    scores = mix.combine(mix.components([row(cite=1.0, anc=x) for x in (0.4, 0.5)]), MixState(ema=0.5))
-    assert [score.value for score in scores] == pytest.approx([0.2 / 3, (1.0 + 0.25) / 3])
-
-
 def test_proof_of_use_with_its_process_on_right_answers_only():
-    mix = rewards.pou_mix(sensitivity=False, alpha=0.5, process_on_right=True)
-    search = Step(think="p", call=ToolCall("s", {"query": "q"}), evidence=(Evidence("Paris, France", "T", "E1"),))
     last = Step(think="so", helpful=True, refs=("E1",), answer="Paris")
-    right, wrong = (Trajectory((search, last), answer="Paris", answers=(gold,)) for gold in ("Paris", "Lyon"))
+    right, wrong = (Trajectory((SEARCH, last), answer="Paris", answers=(gold,)) for gold in ("Paris", "Lyon"))
+    mix = rewards.pou_mix(sensitivity=False, alpha=0.5, process_on_right=True)
     assert [score.value for score in mix.score_batch([right, wrong])] == [1.0, 0.0]
     assert rewards.pou_mix(sensitivity=False, alpha=0.5).score(wrong).value == pytest.approx((1.0 + 0.5) / 2)
 
 
-# Dialects without verdicts
-
-
 def test_a_mix_covers_the_dialects_that_all_its_parts_cover():
     assert rewards.pou_mix().covers("pou") and not rewards.pou_mix().covers("search_r1")
-    assert rewards.answer_only_mix().covers("search_r1")
     wider = Mix(parts={"citation": Citation(dialects=("pou", "mine")), "answer": Adaptive()})
     assert wider.covers("mine") and not wider.covers("search_r1")
     assert not Mix(parts={"outcome": Outcome()}, gate=Citation()).covers("search_r1")

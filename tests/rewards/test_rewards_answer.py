@@ -5,21 +5,20 @@ from stub_judges import Down, Recorder
 
 from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.judges import Pair, Request
-from faithful_search.rewards.answer_support import AnswerSupport
-from faithful_search.rewards.correctness import Correctness
+from faithful_search.rewards import AnswerSupport, Correctness
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
-EVIDENCE = (
-    Evidence("Paris is the capital of France.", "France", "E1"),
-    Evidence("Rome is in Italy.", "Italy", "E2"),
-)
+FRANCE = Evidence("Paris is the capital of France.", "France", "E1")
+ITALY = Evidence("Rome is in Italy.", "Italy", "E2")
 
 
 def trajectory(answer, helpful=True, refs=("E1",), **more) -> Trajectory:
     last = Step(think="", helpful=helpful, refs=refs, answer=answer)
-    return Trajectory(
-        (Step(think="", call=ToolCall("s"), evidence=EVIDENCE), last), question="q", answer=answer, **more
-    )
+    search = Step(think="", call=ToolCall("s"), evidence=(FRANCE, ITALY))
+    return Trajectory((search, last), question="q", answer=answer, **more)
+
+
+UNCITED = trajectory("good", refs=("E9",))
 
 
 @pytest.mark.parametrize(
@@ -39,24 +38,74 @@ def trajectory(answer, helpful=True, refs=("E1",), **more) -> Trajectory:
 )
 def test_support_by_hand(made, value, applies):
     score = AnswerSupport().score(made)
-    assert (score.value, score.parts["applies"]) == (value, applies)
-    assert bool(score.why) == (value < 1)
+    assert (score.value, score.parts["applies"], bool(score.why)) == (value, applies, value < 1)
 
 
 def test_the_share_of_claims_and_one_question_to_the_judge_for_a_batch():
     judge = Recorder()
-    rows = [trajectory("This is good. That is bad. Also good."), trajectory("x", refs=("E9",)), trajectory("bad")]
-    scores = AnswerSupport(judge).score_batch(rows)
+    scores = AnswerSupport(judge).score_batch(
+        [trajectory("This is good. That is bad. Also good."), UNCITED, trajectory("bad")]
+    )
     assert [score.value for score in scores] == [pytest.approx(2 / 3), 0.0, 0.0]
     assert scores[0].parts["claims"] == 3 and "That is bad." in scores[0].why
     assert len(judge.asked) == 1 and len(judge.asked[0]) == 4
     assert judge.asked[0][0] == Pair("France\nParis is the capital of France.", "This is good.", "q")
 
 
-def test_a_judge_that_is_down_makes_only_the_rows_that_need_it_abstain():
-    asked, not_asked = AnswerSupport(Down()).score_batch([trajectory("Paris"), trajectory("Paris", refs=("E9",))])
-    assert asked.value is None and asked.parts["abstained"] and "no route" in asked.why
-    assert not_asked.value == 0.0
+class Splitter(Recorder):
+    """A judge that also writes: gives the texts it was made with, or cannot be asked where there are none."""
+
+    def __init__(self, *texts):
+        super().__init__()
+        self.texts, self.requests = texts, []
+
+    def write_batch(self, requests):
+        self.requests.extend(requests)
+        if not self.texts:
+            raise JudgeError("no route to the writer")
+        return list(self.texts)
+
+
+@pytest.mark.parametrize(("judge", "said"), [(Down(), "no route to the judge"), (Splitter(), "no route to the writer")])
+def test_a_judge_that_is_down_makes_only_the_rows_that_need_it_abstain(judge, said):
+    asked, not_asked = AnswerSupport(judge).score_batch([trajectory("good"), UNCITED])
+    assert asked.value is None and asked.parts["abstained"] and said in asked.why
+    assert not_asked.value == 0.0 and "abstained" not in not_asked.parts
+
+
+LONG = "It is good. And it is bad."
+
+
+def test_a_judge_that_can_write_makes_claims_of_question_and_answer():
+    judge = Splitter("- The tower is good.\n2. The tower is bad.\n\nThe town is good.", "The best town is good.")
+    long, short, uncited = AnswerSupport(judge).score_batch([trajectory(LONG), trajectory("x"), UNCITED])
+    assert judge.requests == [Request("claims", {"question": "q", "answer": answer}) for answer in (LONG, "x")]
+    assert long.parts["texts"] == ["The tower is good.", "The tower is bad.", "The town is good."]
+    assert (long.value, long.parts["supported"]) == (pytest.approx(2 / 3), 2) and "tower is bad" in long.why
+    assert short.parts["texts"] == ["The best town is good."] and short.value == 1.0  # "x" would not have been
+    assert uncited.parts["applies"] is False and len(judge.asked) == 1 and long.parts["judge"] == "recorder"
+
+
+def test_an_answer_that_claims_nothing_does_not_apply_and_one_that_was_not_split_abstains():
+    none, lost, blank = AnswerSupport(Splitter("NONE.", None, " \n")).score_batch([trajectory(LONG)] * 3)
+    assert (none.value, none.parts["applies"]) == (0.0, False) and "no claim" in none.why
+    assert lost.value is None and lost.parts["abstained"] and blank.parts["abstained"]
+    assert AnswerSupport().measure(none) is None
+
+
+def test_where_nothing_is_cited_what_was_retrieved_is_the_evidence():
+    rome = trajectory("Rome")  # retrieved, not cited
+    assert [AnswerSupport(evidence=kind).score(rome).value for kind in ("auto", "cited", "retrieved")] == [0, 0, 1]
+    other = trajectory("Rome", helpful=None, refs=(), dialect="search_r1")
+    found = AnswerSupport().score(other)
+    assert (found.value, found.parts["evidence"]) == (1.0, "retrieved")
+    assert AnswerSupport().score(rome).parts["evidence"] == "cited"
+    assert AnswerSupport(evidence="cited").score(other).parts["applies"] is False
+    bare = Trajectory((Step(answer="Rome"),), answer="Rome", dialect="search_r1")
+    assert AnswerSupport().score(bare).parts == {"applies": False, "evidence": "retrieved"}
+
+
+# ---- correctness
 
 
 @pytest.mark.parametrize(
@@ -80,8 +129,7 @@ def test_correctness_by_hand(reward, answer, value):
 
 
 def test_the_correctness_judge_is_asked_once_and_only_about_answers():
-    judge = Recorder()
-    gold = {"answers": ("a", "b"), "question": "q"}
+    judge, gold = Recorder(), {"answers": ("a", "b"), "question": "q"}
     given = [{"answer": "good", **gold}, gold, {"answer": "x"}, {"answer": "y", **gold}, {"answer": "B.", **gold}]
     rows = [Trajectory(**row) for row in given]
     scores = Correctness("judge", judge=judge).score_batch(rows)
@@ -95,63 +143,15 @@ def test_the_correctness_judge_is_asked_once_and_only_about_answers():
     assert [score.parts.get("abstained", False) for score in down] == [True, False, False, True, False]
 
 
-@pytest.mark.parametrize("bad", [{"metric": "bleu"}, {"metric": "judge"}, {"judge": Down()}])
-def test_contradicting_settings_are_refused(bad):
+@pytest.mark.parametrize(
+    ("kind", "bad"),
+    [
+        (Correctness, {"metric": "bleu"}),
+        (Correctness, {"metric": "judge"}),
+        (Correctness, {"judge": Down()}),
+        (AnswerSupport, {"evidence": "all"}),
+    ],
+)
+def test_contradicting_settings_are_refused(kind, bad):
     with pytest.raises(ConfigError):
-        Correctness(**bad)
-
-
-# ---- claims of answers, and what they are checked against
-
-
-class Splitter(Recorder):
-    """A judge that also writes: gives the texts it was made with, or cannot be asked where there are none."""
-
-    def __init__(self, *texts):
-        super().__init__()
-        self.texts, self.requests = texts, []
-
-    def write_batch(self, requests):
-        self.requests.extend(requests)
-        if not self.texts:
-            raise JudgeError("no route to the writer")
-        return list(self.texts)
-
-
-LONG = "It is good. And it is bad."
-
-
-def test_a_judge_that_can_write_makes_claims_of_question_and_answer():
-    judge = Splitter("- The tower is good.\n2. The tower is bad.\n\nThe town is good.", "The best town is good.")
-    rows = [trajectory(LONG), trajectory("x"), trajectory("x " * 9, refs=("E9",))]
-    long, short, uncited = AnswerSupport(judge).score_batch(rows)
-    assert judge.requests == [Request("claims", {"question": "q", "answer": answer}) for answer in (LONG, "x")]
-    assert long.parts["texts"] == ["The tower is good.", "The tower is bad.", "The town is good."]
-    assert (long.value, long.parts["supported"]) == (pytest.approx(2 / 3), 2) and "tower is bad" in long.why
-    assert short.parts["texts"] == ["The best town is good."] and short.value == 1.0  # "x" would not have been
-    assert uncited.parts["applies"] is False
-    assert len(judge.asked) == 1 and long.parts["judge"] == "recorder"
-
-
-def test_an_answer_that_claims_nothing_does_not_apply_and_one_that_was_not_split_abstains():
-    none, lost, blank = AnswerSupport(Splitter("NONE.", None, " \n")).score_batch([trajectory(LONG)] * 3)
-    assert (none.value, none.parts["applies"]) == (0.0, False) and "no claim" in none.why
-    assert lost.value is None and lost.parts["abstained"] and blank.parts["abstained"]
-    assert AnswerSupport().measure(none) is None
-    short, uncited = AnswerSupport(Splitter()).score_batch([trajectory("good"), trajectory("good", refs=("E9",))])
-    assert short.parts["abstained"] and "no route to the writer" in short.why
-    assert uncited.value == 0.0 and "abstained" not in uncited.parts
-
-
-def test_where_nothing_is_cited_what_was_retrieved_is_the_evidence():
-    rome = trajectory("Rome")  # retrieved, not cited
-    assert [AnswerSupport(evidence=kind).score(rome).value for kind in ("auto", "cited", "retrieved")] == [0, 0, 1]
-    other = trajectory("Rome", helpful=None, refs=(), dialect="search_r1")
-    found = AnswerSupport().score(other)
-    assert (found.value, found.parts["evidence"]) == (1.0, "retrieved")
-    assert AnswerSupport().score(rome).parts["evidence"] == "cited"
-    assert AnswerSupport(evidence="cited").score(other).parts["applies"] is False
-    bare = Trajectory((Step(answer="Rome"),), answer="Rome", dialect="search_r1")
-    assert AnswerSupport().score(bare).parts == {"applies": False, "evidence": "retrieved"}
-    with pytest.raises(ConfigError):
-        AnswerSupport(evidence="all")
+        kind(**bad)

@@ -19,6 +19,10 @@ from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 TOKENIZER = lab.tokenizer()
 BREAD = ("Bread", "Dough rests overnight.")
+LIMA = Evidence("The capital of Peru is Lima.", "Peru", "E1")
+COD = Evidence("Cod is a fish.", "Cod", "E2")
+FULL = pytest.approx(math.tanh(1.0))
+"""The value where the evidence that the policy knows the answer from is taken away."""
 
 
 class Policy:
@@ -35,17 +39,9 @@ class Policy:
     generate = choice_probs
 
     def choice_logprobs(self, prompts, choices):
-        self.calls.append(
-            [(self.tokenizer.decode(prompt), own[0]) for prompt, own in zip(prompts, choices, strict=True)]
-        )
-        return [
-            [len(own[0]) * (-1.0 if "is Lima" in self.tokenizer.decode(p) else -3.0)]
-            for p, own in zip(prompts, choices, strict=True)
-        ]
-
-
-LIMA = Evidence("The capital of Peru is Lima.", "Peru", "E1")
-COD = Evidence("Cod is a fish.", "Cod", "E2")
+        asked = [(self.tokenizer.decode(prompt), own[0]) for prompt, own in zip(prompts, choices, strict=True)]
+        self.calls.append(asked)
+        return [[len(answer) * (-1.0 if "is Lima" in prompt else -3.0)] for prompt, answer in asked]
 
 
 def episode(
@@ -57,19 +53,19 @@ def episode(
     return Trajectory((search, last), answer=answer, **{**given, **more})
 
 
-def gap(**knobs) -> tuple[AnswerLikelihoodGap, Policy]:
+def scored(*rows: Trajectory, **knobs):
+    """The scores of some rows, and what the policy was asked: contexts real and without the evidence in turn."""
     policy = Policy()
-    return AnswerLikelihoodGap(**{"snippets": (BREAD,), **knobs}, policy=policy), policy
+    scores = AnswerLikelihoodGap(**{"snippets": (BREAD,), **knobs}, policy=policy).score_batch(rows)
+    return scores, policy.calls[0]
 
 
 def test_the_formula_by_hand():
-    reward, policy = gap()
-    score = reward.score(episode())
+    (score,), ((real, answer), (without, same)) = scored(episode())
     p, q = math.exp(-1), math.exp(-3)
-    assert score.value == pytest.approx(math.tanh(1.0)) == pytest.approx((p - q) / (p + q))
+    assert score.value == FULL == pytest.approx((p - q) / (p + q))
     found = {"gap": 2.0, "logprob": -1.0, "logprob_without": -3.0, "tokens": len(TOKENIZER.encode("Lima")), "step": 2}
     assert score.parts == {"applies": True, **found}
-    ((real, answer), (without, same)) = policy.calls[0]
     assert TOKENIZER.decode(answer) == TOKENIZER.decode(same) == "Lima"
     assert "Peru [E1]: The capital of Peru is Lima." in real and real.endswith("It is so.</think><answer>")
     assert without == real.replace("Peru [E1]: The capital of Peru is Lima.", "Bread [E1]: Dough rests overnight.")
@@ -80,107 +76,79 @@ def test_an_answer_that_is_impossible_either_way_has_no_gap():
     assert _score(_Question(2, [], [], [0]), -5.0, -math.inf).value == 1.0
 
 
-def test_what_is_asked_about_is_the_agents_first_mention():
-    reward, policy = gap()
-    reward.score(episode(said="The capital is Lima. So: Lima."))
-    assert policy.calls[0][0][0].endswith("<ref>E1</ref>The capital is ")
-    last, policy = gap(where="answer")
-    last.score(episode(said="The capital is Lima. So: Lima."))
-    assert policy.calls[0][0][0].endswith("So: Lima.</think><answer>")
+@pytest.mark.parametrize(
+    ("made", "end"),
+    [
+        (episode(said="The capital is Lima. So: Lima."), "<ref>E1</ref>The capital is "),
+        (episode("yes"), "It is so.</think><answer>"),  # where it is the answer: verdicts are the same words
+        (episode("answer"), "It is so.</think><answer>"),  # names of tags are no words
+        (episode("Lim", said="Lima, so Lim."), "</ref>Lima, so "),
+    ],
+)
+def test_what_is_asked_about_is_the_agents_first_mention(made, end):
+    _, ((real, _), _) = scored(made)
+    assert real.endswith(end)
 
 
 def test_an_answer_that_was_written_before_the_evidence_came_has_none():
-    reward, policy = gap()
-    score = reward.score(episode(plan="I know it: Lima."))
+    (score,), asked = scored(episode(plan="I know it: Lima."))
     assert (score.value, score.parts["applies"], score.parts["step"]) == (0.0, True, 1)
-    assert "before the evidence" in score.why and policy.calls == [[]]  # asked for nothing, but asked
-    assert gap(where="answer")[0].score(episode(plan="I know it: Lima.")).value == pytest.approx(math.tanh(1.0))
+    assert "before the evidence" in score.why and asked == []  # asked for nothing, but asked
 
 
 @pytest.mark.parametrize(
-    ("made", "value", "applies"),
+    ("made", "applies"),
     [
-        (episode(answer=None), 0.0, False),
-        (episode(answer="  "), 0.0, False),
-        (episode(refs=()), 0.0, False),
-        (episode(refs=("E9",)), 0.0, False),
-        (Trajectory((Step(answer="Lima"),), answer="Lima", dialect="pou"), 0.0, False),
-        (Trajectory(), 0.0, False),
-        (episode(refs=("E2",)), 0.0, True),  # what it read stays: it cited something else
+        (episode(answer=None), False),
+        (episode(answer="  "), False),
+        (episode(refs=()), False),
+        (episode(refs=("E9",)), False),
+        (Trajectory((Step(answer="Lima"),), answer="Lima", dialect="pou"), False),
+        (Trajectory(), False),
+        (episode(refs=("E2",)), True),  # what it read stays: it cited something else
     ],
 )
-def test_where_nothing_is_gained(made, value, applies):
-    reward, _ = gap()
-    score = reward.score(made)
-    assert (score.value, score.parts["applies"]) == (value, applies) and score.why
-    assert (reward.measure(score) is None) is not applies
+def test_where_nothing_is_gained(made, applies):
+    (score,), _ = scored(made)
+    assert (score.value, score.parts["applies"]) == (0.0, applies) and score.why
+    assert (AnswerLikelihoodGap().measure(score) is None) is not applies
 
 
 def test_a_cited_passage_is_exchanged_wherever_it_is_shown():
-    search = Step(think="Again.", call=ToolCall("search", {"query": "Lima"}), helpful=False, evidence=(LIMA,))
-    again = msgspec.structs.replace(LIMA, id="E3")
-    steps = (
-        search,
-        msgspec.structs.replace(search, evidence=(COD, again)),
-        Step(think="", helpful=True, refs=("E3",), answer="Lima"),
-    )
-    made = Trajectory(steps, question="q", answer="Lima", dialect="pou")
-    reward, policy = gap(where="answer")
-    assert reward.score(made).value > 0
-    ((real, _), (without, _)) = policy.calls[0]
+    search = Step(think="Again.", call=ToolCall("search", {"query": "it"}), helpful=False, evidence=(LIMA,))
+    twice = msgspec.structs.replace(search, evidence=(COD, msgspec.structs.replace(LIMA, id="E3")))
+    steps = (search, twice, Step(think="", helpful=True, refs=("E3",), answer="Lima"))
+    (score,), ((real, _), (without, _)) = scored(Trajectory(steps, question="q", answer="Lima", dialect="pou"))
+    assert score.value > 0
     assert real.count("is Lima.") == 2 and "is Lima." not in without and "Cod is a fish." in without
 
 
-def test_a_yes_is_taken_where_it_is_the_answer_and_names_of_tags_are_no_words():
-    reward, policy = gap()
-    reward.score_batch([episode("yes"), episode("answer"), episode("Lim", said="Lima, so Lim.")])
-    yes, answer, lim = (prompt for prompt, _ in policy.calls[0][::2])
-    assert yes.endswith("It is so.</think><answer>") and answer.endswith("It is so.</think><answer>")
-    assert lim.endswith("</ref>Lima, so ")
-
-
 def test_replacements_never_hold_the_answer():
-    reward, policy = gap(snippets=(("Song", "A ballad of lima beans."),))
-    reward.score(episode())
-    without = policy.calls[0][1][0]
+    _, (_, (without, _)) = scored(episode(), snippets=(("Song", "A ballad of lima beans."),))
     assert "beans" not in without and any(text in without for _, text in NEUTRAL)
 
 
 def test_without_snippets_replacements_come_from_the_batchs_other_questions_of_all_processes():
-    other = episode("x", evidence=(Evidence("Owls hunt at night.", "Owl", "E1"),), question="Which bird?", id="u")
-    reward, policy = gap(snippets=())
-    reward.score_batch([episode(), other])
-    assert "Owls hunt at night." in policy.calls[0][1][0]
-    elsewhere = AnswerLikelihoodGap(
-        policy=policy, gather=lambda own: [*own, ("Which tree?", "Oak", "Oaks grow slowly.")]
-    )
-    elsewhere.score(episode())
-    assert "Oaks grow slowly." in policy.calls[1][1][0]
+    owl = episode("x", evidence=(Evidence("Owls hunt at night.", "Owl", "E1"),), question="Which bird?", id="u")
+    _, (_, (without, _), *_) = scored(episode(), owl, snippets=())
+    assert "Owls hunt at night." in without
+    oak = ("Which tree?", "Oak", "Oaks grow slowly.")
+    _, (_, (without, _)) = scored(episode(), snippets=(), gather=lambda own: [*own, oak])
+    assert "Oaks grow slowly." in without
 
 
 def test_in_dialects_without_citations_all_that_was_retrieved_is_the_evidence():
-    reward, policy = gap()
-    score = reward.score(episode(dialect="search_r1", refs=()))
-    assert score.value == pytest.approx(math.tanh(1.0))
-    assert "Cod is a fish." in policy.calls[0][0][0] and "Cod is a fish." not in policy.calls[0][1][0]
+    (score,), ((real, _), (without, _)) = scored(episode(dialect="search_r1", refs=()))
+    assert score.value == FULL and "Cod is a fish." in real and "Cod is a fish." not in without
 
 
 def test_rows_that_cannot_be_asked_about_have_no_value():
     parallel = episode(dialect="search_r1")
     steps = (parallel.steps[0], msgspec.structs.replace(parallel.steps[0], same_turn=True), parallel.steps[1])
-    reward, _ = gap()
-    shared, unwritten = reward.score_batch(
-        [msgspec.structs.replace(parallel, steps=steps), msgspec.structs.replace(episode(), answer="Cuzco")]
-    )
+    rows = msgspec.structs.replace(parallel, steps=steps), msgspec.structs.replace(episode(), answer="Cuzco")
+    (shared, unwritten), _ = scored(*rows)
     assert shared.value is None and "share a response" in shared.why
     assert unwritten.value is None and "'Cuzco'" in unwritten.why
-
-
-def test_tokens_of_another_rollout_are_refused():
-    chat = ChatFormat.of(TOKENIZER, load("pou"))
-    tokens = chat.transcript(Trajectory((Step(think="", answer="Lima"),)))
-    with pytest.raises(DataError, match="1 turns in its tokens, but 2 steps"):
-        gap()[0].score(episode(tokens=tokens))
 
 
 class OnlyProbs:
@@ -191,23 +159,22 @@ class OnlyProbs:
     def choice_probs(self, prompts, choices): ...
 
 
-def test_a_policy_that_cannot_be_asked_is_refused():
+def test_tokens_of_another_rollout_and_a_policy_that_cannot_be_asked_are_refused():
+    other = ChatFormat.of(TOKENIZER, load("pou")).transcript(Trajectory((Step(think="", answer="Lima"),)))
+    with pytest.raises(DataError, match="1 turns in its tokens, but 2 steps"):
+        scored(episode(tokens=other))
     with pytest.raises(ConfigError, match="bind"):
         AnswerLikelihoodGap().score(episode())
     with pytest.raises(ConfigError, match="OnlyProbs does not give"):
         AnswerLikelihoodGap().bind(policy=OnlyProbs()).score(episode())
-    with pytest.raises(ConfigError, match="there are: first, answer"):
-        AnswerLikelihoodGap(where="last")
 
 
 def test_it_counts_on_right_answers_only_where_a_mix_says_so():
-    mix = Mix(
-        {"correctness": Correctness(), "gap": AnswerLikelihoodGap(snippets=(BREAD,))}, gate=None, only_right=("gap",)
-    )
-    bound = mix.bind(policy=Policy())
-    right, wrong = bound.score_batch([episode(), episode(answers=("Quito",))])
+    parts = {"correctness": Correctness(), "gap": AnswerLikelihoodGap(snippets=(BREAD,))}
+    mix = Mix(parts, gate=None, only_right=("gap",))
+    right, wrong = mix.bind(policy=Policy()).score_batch([episode(), episode(answers=("Quito",))])
     assert right.value == pytest.approx((1 + math.tanh(1.0)) / 2) and wrong.value == 0.0
-    assert wrong.parts["gap"] == pytest.approx(math.tanh(1.0)) and mix.needs_policy
+    assert wrong.parts["gap"] == FULL and mix.needs_policy
 
 
 # Against a slow computation with a real model
@@ -224,8 +191,7 @@ def slow(model, context: list[int], answer: list[int]) -> float:
 def test_it_is_what_a_tiny_model_says_of_two_transcripts(dialect):
     model = lab.sharp(lab.sharp(lab.model()))
     refs = ("E1",) if dialect == "pou" else ()
-    answers = ["Lima", "☃"]
-    rows = [episode(answer, dialect=dialect, refs=refs, id=answer, evidence=(LIMA,)) for answer in answers]
+    rows = [episode(said, dialect=dialect, refs=refs, id=said, evidence=(LIMA,)) for said in ("Lima", "☃")]
     reward = AnswerLikelihoodGap(snippets=(BREAD,), policy=TransformersGenerator(model, TOKENIZER, batch_size=4))
     chat = ChatFormat.of(TOKENIZER, load(dialect))
     for row, score in zip(rows, reward.score_batch(rows), strict=True):
@@ -247,18 +213,15 @@ def test_it_is_what_a_tiny_model_says_of_two_transcripts(dialect):
 def test_the_tokens_that_were_sampled_are_asked_about_however_they_were_cut():
     chat = ChatFormat.of(TOKENIZER, load("pou"))
     whole = chat.transcript(episode())
-    turn = turn_ids(whole, 1)
-    place = find_mention(TOKENIZER, whole, "Lima", last=False)
-    assert TOKENIZER.decode(turn[place.start : place.end]) == "Lima"
-    reward, policy = gap()
+    step, begin, end = find_mention(TOKENIZER, whole, "Lima")
+    assert TOKENIZER.decode(turn_ids(whole, step)[begin:end]) == "Lima" and step == 1
     start = whole.turns[1][0]
     rest = chat.encode("<think><helpful>yes</helpful><ref>E1</ref>x</think><answer>L") + chat.encode("ima</answer>")
     ids = whole.completion_ids[:start] + rest
-    sampled = msgspec.structs.replace(
-        whole, completion_ids=ids, mask=[1] * len(ids), turns=(whole.turns[0], (start, len(ids), len(ids)))
-    )
-    reward.score(episode(tokens=sampled))
-    assert policy.calls[0][0][1] == chat.encode("L") + chat.encode("ima")
+    turns = (whole.turns[0], (start, len(ids), len(ids)))
+    sampled = msgspec.structs.replace(whole, completion_ids=ids, mask=[1] * len(ids), turns=turns)
+    _, ((_, answer), _) = scored(episode(tokens=sampled))
+    assert answer == chat.encode("L") + chat.encode("ima")
 
 
 def test_log_probabilities_do_not_run_out_where_probabilities_do():

@@ -10,7 +10,8 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import evaluate
@@ -54,9 +55,8 @@ def episode(think: str | None = FOUND, answer: str | None = "Teska", searched: b
 class Moody:
     """Compares words, as long as `answers` says so of the number of times it was asked."""
 
-    answers: object = field(default=lambda asked: True)
+    answers: Callable[[int], bool] = lambda asked: True
     asked: int = 0
-
     name = "moody"
 
     def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
@@ -66,18 +66,17 @@ class Moody:
         return GroundingJudge().judge_batch(pairs)
 
 
+@dataclass
 class Silent:
-    """Has no verdict on thoughts with a word in them."""
+    """Has no verdict on thoughts with a word in them; says yes to others."""
 
+    word: str
+    p: float = 1.0
     name = "silent"
 
-    def __init__(self, word: str) -> None:
-        self.word = word
-
     def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
-        return [
-            Verdict(None, None, "time out") if self.word in pair.hypothesis else Verdict(1.0, True) for pair in pairs
-        ]
+        no, yes = Verdict(None, None, "time out"), Verdict(self.p, True)
+        return [no if self.word in pair.hypothesis else yes for pair in pairs]
 
 
 # the sum
@@ -118,13 +117,8 @@ def test_the_judges_go_where_they_belong():
 
 @pytest.mark.parametrize(("soft", "value"), [(True, 1.07), (False, 1.12)])
 def test_soft_averages_p(soft, value):
-    class Half:
-        name = "half"
-
-        def judge_batch(self, pairs):
-            return [Verdict(0.5, True)] * len(pairs)
-
-    assert veritas_mix(Half(), info_think=0.1, soft=soft).score(episode()).value == pytest.approx(value)
+    mix = veritas_mix(Silent("nothing", p=0.5), info_think=0.1, soft=soft)
+    assert mix.score(episode()).value == pytest.approx(value)
 
 
 def test_what_does_not_apply_counts_zero_and_what_was_not_judged_empties_the_row():
@@ -133,17 +127,9 @@ def test_what_does_not_apply_counts_zero_and_what_was_not_judged_empties_the_row
     lost = mix.score(episode())
     assert lost.value is None and lost.parts["abstained"] is True and "info_think" in lost.why
     assert mix.score(episode(answers=())).value is None  # no gold answers: there is no exact match to count as 0
-
-
-def test_absent_counts_what_it_is_given():
-    parts, row = veritas_mix().parts, episode(searched=False)
     for counted, expected in (({}, None), ({"info_think": 0.0}, 1.0), ({"info_think": 0.5}, 1.5)):
-        mix = Mix(parts=parts, weights={"exact_match": 1.0, "info_think": 1.0}, gate=None, absent=counted)
-        assert mix.score(row).value == expected
-    with pytest.raises(ConfigError, match=r"absent name citation; the parts are"):
-        Mix(parts=parts, absent={"citation": 0.0})
-    with pytest.raises(ConfigError, match="Adaptive"):
-        Mix(absent={"answer": 0.0})
+        own = Mix(mix.parts, {"exact_match": 1.0, "info_think": 1.0}, gate=None, absent=counted)
+        assert own.score(episode(searched=False)).value == expected
 
 
 # the curriculum
@@ -158,19 +144,11 @@ def test_the_curriculum_by_hand():
     assert Warmup(("a",), 4, 8).ramp("b", 1) == 1
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "bounds"),
-    [
-        ("1.0ep", "1.5ep", (13, 20)),
-        (20, "30", (20, 30)),
-        ("0", "0", (0, 0)),
-        ("1 epoch", "2epochs", (13, 26)),
-        (0, ".5ep", (0, 7)),
-    ],
-)
-def test_steps_and_epochs(start, end, bounds):
-    found = Warmup.parse(FAITHFULNESS, start, end, steps_per_epoch=13)
-    assert (found.start, found.end, found.parts) == (*bounds, FAITHFULNESS)
+def test_steps_and_epochs():
+    written = [("1.0ep", "1.5ep"), (20, "30"), ("0", "0"), ("1 epoch", "2epochs"), (0, ".5ep")]
+    found = [Warmup.parse(FAITHFULNESS, start, end, steps_per_epoch=13) for start, end in written]
+    bounds = [(13, 20), (20, 30), (0, 0), (13, 26), (0, 7)]
+    assert found == [Warmup(FAITHFULNESS, start, end) for start, end in bounds]
 
 
 @pytest.mark.parametrize("written", ["1.5", "ep", "soon", "-3", "", "1e3ep", "nan", "٣ep0"])
@@ -205,8 +183,6 @@ TURNS = [
     f"<think>{FOUND}</think><answer>Teska</answer>",
     "<think>Paris is famous for its museums.</think><answer>Paris</answer>",
 ]
-
-
 FORCED = ["Teska</answer>", " the Orlen </answer>", "Rome", "<think>so</think><answer>Teska</answer>"]
 FOUND_ONLY = ["<think>I need Orlen.</think><search>Orlen</search>", f"<think>{FOUND}</think><search>Orlen</search>"]
 
@@ -257,23 +233,11 @@ LIMITS = Limits(turns=3, turn_tokens=200, total_tokens=700)
 
 def trainer(path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,), **settings) -> SearchGRPOTrainer:
     names = ("max_abstained", "trajectory_file", "train_dataset", "limits")
-    own = {key: settings.pop(key) for key in names if key in settings}
-    defaults = {
-        "per_device_train_batch_size": 4,
-        "max_steps": 2,
-        "max_completion_length": 700,
-        "learning_rate": 1e-3,
-        "save_strategy": "no",
-    }
-    made = SearchGRPOTrainer(
-        model=lab.model(hidden=16),
-        processing_class=lab.tokenizer(),
-        args=GRPOConfig(str(path), **SETTINGS | defaults | settings),
-        toolbox=Toolbox([Search(*evidence)]),
-        reward=mix,
-        dialect=Brief(),
-        **{"train_dataset": TASKS, "limits": LIMITS, **own},
-    )
+    own = {"train_dataset": TASKS, "limits": LIMITS} | {key: settings.pop(key) for key in names if key in settings}
+    defaults = {"per_device_train_batch_size": 4, "max_steps": 2, "max_completion_length": 700, "learning_rate": 1e-3}
+    args = GRPOConfig(str(path), **SETTINGS | defaults | {"save_strategy": "no"} | settings)
+    own |= {"toolbox": Toolbox([Search(*evidence)]), "reward": mix, "dialect": Brief()}
+    made = SearchGRPOTrainer(model=lab.model(hidden=16), processing_class=lab.tokenizer(), args=args, **own)
     made.engine.generator = writer or Writer()
     return made
 
@@ -385,14 +349,9 @@ def test_the_run_stops_between_two_batches(tmp_path):
 
 
 def test_an_outage_below_the_limit_or_without_weight_does_not_stop_the_run(tmp_path, caplog):
-    turns = [
-        "<think>I need Orlen.</think><search>Orlen</search>",
-        "<answer>Teska</answer>",
-        f"<think>{FOUND}</think><answer>Teska</answer>",
-    ]
-    made = trainer(
-        tmp_path / "few", veritas_mix(Silent("Teska")), Writer(turns), max_abstained=1.0, per_device_train_batch_size=16
-    )
+    turns = [FOUND_ONLY[0], "<answer>Teska</answer>", TURNS[1]]
+    settings = {"max_abstained": 1.0, "per_device_train_batch_size": 16}
+    made = trainer(tmp_path / "few", veritas_mix(Silent("Teska")), Writer(turns), **settings)
     made.train()
     assert 0 < max(history(made, "judge/abstained")) < 1
     caplog.clear()
@@ -400,13 +359,10 @@ def test_an_outage_below_the_limit_or_without_weight_does_not_stop_the_run(tmp_p
     early = trainer(tmp_path / "early", mix, Writer(FOUND_ONLY), max_abstained=0.0)
     with caplog.at_level(logging.WARNING):
         early.train()
-    assert history(early, "judge/abstained") == [0.0, 0.0] and history(early, "parts/info_think/abstained") == [
-        1.0,
-        1.0,
-    ]
-    assert [record.message.partition(" rollouts")[0] for record in caplog.records if "outage" in record.name] == [
-        f"step {step}: no verdict on info_think of 4 of 4" for step in (1, 2)
-    ]
+    assert history(early, "judge/abstained") == [0.0, 0.0]
+    assert history(early, "parts/info_think/abstained") == [1.0, 1.0]
+    told = [record.message.partition(" rollouts")[0] for record in caplog.records if "outage" in record.name]
+    assert told == [f"step {step}: no verdict on info_think of 4 of 4" for step in (1, 2)]
     with pytest.raises(ConfigError, match=r"max_abstained must be in \[0, 1\], not 50"):
         trainer(tmp_path, mix, max_abstained=50)
 
@@ -524,10 +480,8 @@ def by_audit(rows: list[Trajectory], predictions: list, folder: Path) -> dict[st
 
 def sums(mix: Mix, columns: dict[str, list[float | None]], rows: list[Trajectory]) -> list[float]:
     weights = [mix.weights_at(row.meta["step"] + 1) for row in rows]
-    values = [{name: columns[name][i] or 0.0 for name in columns} for i in range(len(rows))]
     return [
-        sum(weight[name] * value[name] for name in weight if weight[name])
-        for weight, value in zip(weights, values, strict=True)
+        sum(own * (columns[name][i] or 0.0) for name, own in weight.items() if own) for i, weight in enumerate(weights)
     ]
 
 

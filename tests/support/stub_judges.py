@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 
 from faithful_search.errors import JudgeError
-from faithful_search.judges import Pair, Verdict
+from faithful_search.judges import Pair, Verdict, prompting
+
+
+def render(pair: Pair) -> prompting.Messages:
+    """The messages by which a judge that is prompted is asked about a pair."""
+    return prompting.load(pair.task).fill(prompting.fields_of(pair))
 
 
 class Recorder:

@@ -27,8 +27,16 @@ from typing import Any
 
 from faulty_server import FaultyServer, Request
 
+from faithful_search.judges.endpoint import EndpointJudge
+
 Messages = list[dict[str, str]]
 _CONSTRAINTS = ("structured_outputs", "guided_choice", "grammar", "regex", "response_format")
+
+
+def judge_at(server: StubServer | None, **knobs: Any) -> EndpointJudge:
+    """A judge without a cache that asks this server, and is soon out of patience."""
+    defaults = {"url": server and server.url, "cache": None, "timeout": 5.0, "backoff": 0.01}
+    return EndpointJudge("stub", **{**defaults, **knobs})
 
 
 def label_by_word(messages: Messages) -> str:

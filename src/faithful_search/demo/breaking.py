@@ -13,7 +13,7 @@ from ..errors import DataError
 from ..inference.base import Scorer
 from ..measure.origins import declines, holds
 from ..rewards.answer_likelihood_gap import find_mention
-from ..rewards.contexts import choice_ids, context_with, locate_verdict, turn_ids
+from ..rewards.contexts import choice_ids, context_of, locate_verdict, turn_ids
 from ..rewards.perturbation import LURES, NEUTRAL
 from ..text import normalize
 from ..tools.base import NO_RESULTS
@@ -118,7 +118,7 @@ def _probed(own: Agent, before: Trajectory, edits: Mapping[str, str | None]) -> 
             responses[index] = chat.observation_ids(said, chat.ended(turn_ids(tokens, index)))
 
     def both(step: int, place: int) -> list[list[int]]:
-        return [context_with(tokens, step, place, known) for known in ({}, responses)]
+        return [context_of(tokens, step, place, known) for known in ({}, responses)]
 
     p_yes = p_answer = None
     judged = [at + 1 for at in responses if at + 1 < len(before.steps) and before.steps[at + 1].helpful is not None]
@@ -128,9 +128,10 @@ def _probed(own: Agent, before: Trajectory, edits: Mapping[str, str | None]) -> 
         yes = choice_ids(chat, place.lead, "yes")
         [[was], [now]] = generator.choice_probs(both(judged[0], place.index), [[yes]] * 2)
         p_yes = was, now
-    first = find_mention(chat.tokenizer, tokens, before.answer, last=False) if before.answer else None
+    first = find_mention(chat.tokenizer, tokens, before.answer) if before.answer else None
     if first is not None:
-        answer = turn_ids(tokens, first.step)[first.start : first.end]
-        [[was], [now]] = generator.choice_logprobs(both(first.step, first.start), [[answer]] * 2)
+        turn, start, end = first
+        answer = turn_ids(tokens, turn)[start:end]
+        [[was], [now]] = generator.choice_logprobs(both(turn, start), [[answer]] * 2)
         p_answer = math.exp(was / len(answer)), math.exp(now / len(answer))
     return p_yes, p_answer

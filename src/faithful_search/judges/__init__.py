@@ -6,26 +6,25 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import ConfigError
-from .base import Judge, Pair, Request, Verdict, Writer
-from .grounding import GroundingJudge
-from .lexical import LexicalJudge
+from .base import Judge as Judge
+from .base import Pair as Pair
+from .base import Request as Request
+from .base import Verdict as Verdict
+from .base import Writer as Writer
+from .grounding import GroundingJudge as GroundingJudge
+from .lexical import LexicalJudge as LexicalJudge
 
-KINDS = ("lexical", "embedding", "nli", "generator", "endpoint", "remote")
-_CLASSES = {"embedding": "EmbeddingJudge", "nli": "NLIJudge", "generator": "GeneratorJudge"}
-
-__all__ = [
-    "KINDS",
-    "GroundingJudge",
-    "Judge",
-    "LexicalJudge",
-    "Pair",
-    "Request",
-    "Verdict",
-    "Writer",
-    "is_lexical",
-    "load",
-    "reads_queries",
-]
+_CLASSES = {
+    "lexical": ("grounding", "GroundingJudge"),
+    "embedding": ("embedding", "EmbeddingJudge"),
+    "nli": ("nli", "NLIJudge"),
+    "generator": ("generator", "GeneratorJudge"),
+    "endpoint": ("endpoint", "EndpointJudge"),
+    "remote": ("remote", "RemoteJudge"),
+}
+KINDS = tuple(_CLASSES)
+LOCAL = ("embedding", "nli", "generator")
+"""Those that run a model here."""
 
 
 def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
@@ -41,7 +40,8 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
     | remote | none: the server has it | `url` of `faithful-search serve-judge`, and those of `RemoteJudge` |
 
     Raises:
-        ConfigError: for an unknown kind, or without the model or the packages that the kind needs.
+        ConfigError: for an unknown kind, without the model or the packages that the kind needs, or with a model that
+            it cannot have.
 
     Example:
         >>> load("lexical").judge_batch([Pair("The tower is in Paris.", "It is in Paris.")])[0].label
@@ -49,25 +49,19 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
     """
     if kind not in KINDS:
         raise ConfigError(f"unknown judge {kind!r}; there are: {', '.join(KINDS)}")
-    if kind == "lexical":
-        return GroundingJudge(**knobs)
-    if kind == "remote":
+    if kind in ("lexical", "remote"):
         if model:
-            raise ConfigError(f"the judge 'remote' has no model: its server was started with one; got {model!r}")
-        if not knobs.get("url"):
-            raise ConfigError("the judge 'remote' needs the URL of `faithful-search serve-judge`")
-        from .remote import RemoteJudge
-
-        return RemoteJudge(**knobs)
-    if not model:
+            raise ConfigError(f"the judge {kind!r} has no model; say which judge {model!r} belongs to")
+    elif not model:
         raise ConfigError(f"the judge {kind!r} needs a model")
-    if kind == "endpoint":
-        from .endpoint import EndpointJudge
-
-        return EndpointJudge(model=model, **knobs)
+    if kind == "remote" and not knobs.get("url"):
+        raise ConfigError("the judge 'remote' needs the URL of `faithful-search serve-judge`")
+    module, name = _CLASSES[kind]
     try:
-        module = import_module(f".{kind}", __name__)  # these bring torch
-        return getattr(module, _CLASSES[kind]).from_pretrained(model, **knobs)
+        judge = getattr(import_module(f".{module}", __name__), name)
+        if kind in LOCAL:
+            return judge.from_pretrained(model, **knobs)
+        return judge(model=model, **knobs) if model else judge(**knobs)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the judge {kind!r} runs a model here and needs {error.name}: pip install 'faithful-search[train]'"
@@ -80,7 +74,7 @@ def is_lexical(judge: Judge) -> bool:
     Raises:
         JudgeError: when it does not, because its server is down.
     """
-    return isinstance(judge, (GroundingJudge, LexicalJudge)) or bool(getattr(judge, "lexical", False))
+    return bool(getattr(judge, "lexical", False))
 
 
 def reads_queries(judge: Judge) -> bool:

@@ -4,57 +4,112 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..errors import DataError, JudgeError
+from ..errors import ConfigError, DataError, JudgeError
 from ..wire.background import Background, map_concurrently
 from ..wire.cache import Cache
-from ..wire.endpoint import Endpoint
+from ..wire.endpoint import Endpoint, with_key
 from ..wire.llm import LLM, Reply, Stats, Unanswered, Unreadable
-from .labels import Answer, Constrained, Form, Ladder, Question, read
+from .labels import Answer, Form, Ladder, Question, read
 
 _log = logging.getLogger(__name__)
 
 
-class Asker:
-    """The connection, the open cache, the counters, and what the server is known to accept.
+@dataclass(frozen=True)
+class EndpointClient:
+    """Asks an endpoint questions. The settings are those of `EndpointJudge`; threads may share one."""
 
-    Several threads may ask at once; they share the connection and its limit.
-    """
+    model: str
+    url: str | None = None
+    concurrency: int = 16
+    timeout: float = 60.0
+    patience: float = 180.0
+    retries: int = 4
+    backoff: float = 0.5
+    give_up_after: int = 8
+    cache: str | os.PathLike[str] | None = "auto"
+    together: bool = True
+    temperature: float | None = 0.0
+    seed: int | None = 0
+    max_tokens: int | None = 16
+    write_tokens: int | None = 512
+    extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    prices: tuple[float, float] | None = None
+    max_cost: float | None = None
+    dry: bool = False
+    on_progress: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
+    # what is open, or known of the server, is no setting: it is neither shown, compared, copied nor pickled
+    _endpoint: Endpoint = field(init=False, repr=False, compare=False)
+    _counts: Stats = field(default_factory=Stats, init=False, repr=False, compare=False)
+    _ladder: Ladder = field(default_factory=Ladder, init=False, repr=False, compare=False)
+    _made_up: dict[str, Answer] = field(default_factory=dict, init=False, repr=False, compare=False)
+    # few threads: the only blocking calls on its loop read and write the cache, which one at a time may do anyway
+    _background: Background = field(default_factory=lambda: Background(4), init=False, repr=False, compare=False)
 
-    def __init__(
-        self,
-        endpoint: Callable[[], Endpoint],
-        cache: Callable[[], Cache | None],
-        constrained: Constrained,
-        prices: tuple[float, float] | None,
-        max_cost: float | None,
-        dry: bool,
-        on_progress: Callable[[int], object] | None,
-    ) -> None:
-        self._endpoint, self._open_cache, self.on_progress = endpoint, cache, on_progress
-        self._prices, self._max_cost = prices or (0.0, 0.0), max_cost
-        self._counted: set[str] | None = set() if dry else None
-        # few threads: the only blocking calls on this loop read and write the cache, which one at a time may do anyway
-        self._background = Background(threads=4)
-        self.counts = Stats()
-        self.ladder = Ladder(constrained)
+    def __post_init__(self) -> None:
+        if self.max_cost is not None and self.prices is None:
+            raise ConfigError("max_cost needs prices: without them it is not known what the answers cost")
+        if not all(0 <= price < math.inf for price in self.prices or ()):  # else no cost would ever reach the most
+            raise ConfigError(f"prices must be numbers of at least 0, got {self.prices}")
+        shared = ("url", "model", "timeout", "patience", "retries", "backoff", "concurrency", "give_up_after")
+        object.__setattr__(self, "_endpoint", Endpoint(**{name: getattr(self, name) for name in shared}))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = {own.name: getattr(self, own.name) for own in fields(self) if own.init}
+        return partial(type(self), **settings | {"on_progress": None}), ()
+
+    @property
+    def stats(self) -> Stats:
+        """What this judge has asked so far; a copy."""
+        return replace(self._counts, notes=dict(self._counts.notes))
 
     @cached_property
-    def cache(self) -> Cache | None:
-        return self._open_cache()
+    def _cache(self) -> Cache | None:
+        if self.cache != "auto":
+            return None if self.cache is None else Cache(self.cache)
+        from huggingface_hub import cached_assets_path
+
+        return Cache(cached_assets_path("faithful_search", namespace="judges") / "judgements.sqlite")
 
     @cached_property
-    def llm(self) -> LLM:
+    def _llm(self) -> LLM:
         """Made for the first question that is not cached: only then is a key needed."""
-        return LLM(self._endpoint(), self.counts)
+        return LLM(with_key(self._endpoint), self._counts)
+
+    @contextmanager
+    def keeping(self, path: Path) -> Iterator[None]:
+        """Keep answers in this file where there is no cache; it is removed when all questions were answered."""
+        if self._cache is not None or self.dry:
+            yield
+            return
+        kept, failures = Cache(path), self._counts.failures
+        self.__dict__["_cache"] = kept
+        try:
+            yield
+        finally:
+            self.__dict__["_cache"] = None
+            kept.close()
+        if self._counts.failures == failures:
+            for ending in ("", "-wal", "-shm"):
+                path.with_name(f"{path.name}{ending}").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the connections, the background thread and the cache's file; the next batch opens them again."""
+        self._background.stop()
+        self.__dict__.pop("_llm", None)
+        if self._cache is not None:
+            self._cache.close()
 
     def answers(self, questions: Sequence[Question], groups: Sequence[Question] = ()) -> list[Answer]:
         """The answers in order.
@@ -66,204 +121,168 @@ class Asker:
             JudgeError: when there is no answer at all because asking is pointless.
             DataError: when the cache's file cannot be used.
         """
-        if not questions:
-            return []
         batch = _Batch(self, questions, groups)
-        if self._counted is not None:
-            for question in batch.open:
-                batch.settle(question, self._count(question, self._counted))
-        elif batch.open:
-            try:
+        try:
+            if batch.open:
                 self._background.run(batch.ask())
-            except KeyboardInterrupt:
-                self._background.run(batch.finish())
-                raise
-            except TimeoutError as error:
-                raise JudgeError(f"the judge's background thread hangs: {error}") from error
+        except KeyboardInterrupt:
+            self._background.run(batch.finish())
+            raise
+        except TimeoutError as error:
+            raise JudgeError(f"the judge's background thread hangs: {error}") from error
         if batch.pointless and all(answer.missing for answer in batch.found.values()):
             raise batch.pointless
         return [batch.found[question.key] for question in questions]
 
-    @contextmanager
-    def keeping(self, path: Path) -> Iterator[None]:
-        """Keep answers in this file where there is no cache; it is removed when all questions were answered."""
-        if self.cache is not None or self._counted is not None:
-            yield
-            return
-        kept, failures = Cache(path), self.counts.failures
-        self.cache = kept
-        try:
-            yield
-        finally:
-            self.cache = None
-            kept.close()
-        if self.counts.failures == failures:
-            for ending in ("", "-wal", "-shm"):
-                path.with_name(f"{path.name}{ending}").unlink(missing_ok=True)
+    def known(self, keys: Iterable[str]) -> dict[str, Answer]:
+        """The answers that there are already, by key."""
+        kept = self._cache.get_many(keys) if self._cache else {}
+        return self._made_up | {key: self._decode(value) for key, value in kept.items()}
 
-    def close(self) -> None:
-        """Close connections, thread and file; the next batch opens them again."""
-        self._background.stop()
-        self.__dict__.pop("llm", None)
-        if self.cache is not None:
-            self.cache.close()
+    async def answer(self, question: Question, on_retry: Callable[[], object]) -> Answer:
+        """The answer, which the cache keeps. Raises `Unanswered` without one, `JudgeError` when asking is pointless."""
+        ask = partial(self._ask, question, on_retry)
+        if self._cache is None:
+            return await ask()
+        answer, was_there = await self._cache.get_or_compute(question.key, ask, self._decode)
+        self._counts.hits += was_there
+        return answer
 
-    async def ask(self, question: Question, on_retry: Callable[[], object]) -> Answer:
-        """Ask, and a second time with another seed where the reply is not what was asked for."""
-        if self._max_cost is not None and self.counts.cost >= self._max_cost:
-            raise JudgeError(f"not asked: the answers have cost {self.counts.cost:.4f} of at most {self._max_cost:g}")
+    def make_up(self, question: Question) -> Answer:
+        """An answer without asking, with what a real one would take added to the counters."""
+        prompt, completion = question.tokens
+        self._counts.calls += 1
+        self._counts.prompt_tokens += prompt
+        self._counts.completion_tokens += completion
+        self._bill(prompt, completion)
+        return self._made_up.setdefault(question.key, Answer(1.0, True, "", (True,) * len(question.members)))
+
+    async def _ask(self, question: Question, on_retry: Callable[[], object]) -> Answer:
+        if self.max_cost is not None and self._counts.cost >= self.max_cost:
+            raise JudgeError(f"not asked: the answers have cost {self._counts.cost:.4f} of at most {self.max_cost:g}")
         try:
             return read(question, await self._reply(question, question.body, on_retry))
         except Unreadable:
             if question.members:
                 raise
-        # with temperature 0, the same seed would give the same unreadable reply
+        # a second time with another seed: with temperature 0, the same one would give the same unreadable reply
         seed = question.body.get("seed")
         again = question.body if seed is None else {**question.body, "seed": seed + 1}
         return read(question, await self._reply(question, again, on_retry))
 
     async def _reply(self, question: Question, body: dict[str, Any], on_retry: Callable[[], object]) -> Reply:
+        """The reply in the strictest form that the server takes."""
         while True:
-            form = self.ladder.current if question.one_label else Form()
+            form = self._ladder.current if question.one_label else Form()
             asked = {**body, **form.body}
             try:
-                reply = await self.llm.chat(question.messages, asked, final=form.refused, on_retry=on_retry)
+                reply = await self._llm.chat(question.messages, asked, final=form.refused, on_retry=on_retry)
             except Unanswered as fault:
-                if not (question.one_label and self.ladder.step_down(form, fault)):
+                if not (question.one_label and self._ladder.step_down(form, fault)):
                     raise
             else:
-                if question.one_label:
-                    self.ladder.settle(form)
+                self._ladder.settled |= question.one_label and form == self._ladder.current
                 self._bill(reply.prompt_tokens, reply.completion_tokens)
                 return reply
 
-    def _count(self, question: Question, counted: set[str]) -> Answer:
-        """A made-up answer, with what a real one would take added to the counters."""
-        if question.key in counted:
-            self.counts.hits += 1
-        else:
-            counted.add(question.key)
-            self.counts.calls += 1
-            prompt, completion = question.tokens
-            self.counts.prompt_tokens += prompt
-            self.counts.completion_tokens += completion
-            self._bill(prompt, completion)
-        return Answer(1.0, True, "", (True,) * len(question.members))
-
     def _bill(self, prompt: int, completion: int) -> None:
-        self.counts.cost += (prompt * self._prices[0] + completion * self._prices[1]) / 1e6
-
-
-class _Batch:
-    """One call's questions and the answers found so far, by key.
-
-    `open` are to be asked, those for one label first; `apart` are members of groups without a readable reply;
-    `pointless` is why the remaining ones are not asked.
-    """
-
-    def __init__(self, asker: Asker, questions: Sequence[Question], groups: Sequence[Question]) -> None:
-        self._asker, self._counts = asker, asker.counts
-        self._pairs = Counter(question.key for question in questions)
-        self._under_way: set[asyncio.Task[Answer]] = set()
-        self.found: dict[str, Answer] = {}
-        self.open: list[Question] = []
-        self.apart: list[Question] = []
-        self.pointless: JudgeError | None = None
-        alone = {question.key: question for question in questions}
-        kept = asker.cache.get_many([*alone, *(group.key for group in groups)]) if asker.cache else {}
-        for group in groups:
-            # a group whose members were all answered one by one, by an earlier run, is not asked again
-            members = [member.key for member in group.members]
-            if group.key in kept or not kept.keys() >= set(members):
-                alone[group.key] = group
-                for key in members:
-                    alone.pop(key, None)
-        for question in alone.values():
-            if question.key in kept:
-                self.settle(question, self._decode(kept[question.key]))
-                self._counts.hits += 1
-            else:
-                self.open.append(question)
-
-    async def ask(self) -> None:
-        try:
-            self._asker.llm.new_batch()
-        except JudgeError as error:
-            self.pointless = error
-            for question in self.open:
-                self._fail(question, error)
-            return
-        await self._ask_all(self.open)
-        await self._ask_all(self.apart)
-
-    async def finish(self) -> None:
-        """After an interruption: wait for the answers that are under way, each of which is kept as it comes."""
-        if self._under_way:
-            _log.warning("waiting for %d answers that are under way; Ctrl-C again leaves them", len(self._under_way))
-            await asyncio.wait(self._under_way, timeout=self._asker.llm.endpoint.timeout)
-
-    async def _ask_all(self, questions: list[Question]) -> None:
-        """The first question finds out what the server accepts; the others wait for it unless it has to be retried."""
-        llm, rest, ahead = self._asker.llm, list(questions), []
-        try:
-            if rest and not (self._asker.ladder.settled if rest[0].one_label else llm.has_answered):
-                known = asyncio.Event()
-                first = asyncio.ensure_future(self._work(rest.pop(0), known.set))
-                first.add_done_callback(lambda _: known.set())
-                ahead.append(first)
-                await known.wait()
-            await map_concurrently(self._work, rest, llm.endpoint.concurrency)
-            await asyncio.gather(*ahead)
-        finally:
-            for task in ahead:
-                task.cancel()
-
-    async def _work(self, question: Question, on_retry: Callable[[], object] = lambda: None) -> None:
-        if self.pointless:
-            return self._fail(question, self.pointless)
-        try:
-            task = asyncio.ensure_future(self._answer(question, on_retry))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
-            # what is paid for is kept: an interruption ends the waiting, not the request
-            self.settle(question, await asyncio.shield(task))
-        except Unanswered as fault:
-            # several claims at once may be too long, or too much for a small model to keep apart
-            if question.members and not fault.passing:
-                self.apart.extend(question.members)
-            else:
-                self._fail(question, fault)
-        except JudgeError as error:
-            self.pointless = error
-            self._fail(question, error)
-
-    async def _answer(self, question: Question, on_retry: Callable[[], object]) -> Answer:
-        ask = partial(self._asker.ask, question, on_retry)
-        if self._asker.cache is None:
-            return await ask()
-        answer, was_there = await self._asker.cache.get_or_compute(question.key, ask, self._decode)
-        self._counts.hits += was_there
-        return answer
+        prices = self.prices or (0.0, 0.0)
+        self._counts.cost += (prompt * prices[0] + completion * prices[1]) / 1e6
 
     def _decode(self, value: bytes) -> Answer:
         try:
             return msgspec.json.decode(value, type=Answer)
         except msgspec.MsgspecError as error:
-            raise DataError(
-                f"{self._asker.cache} holds an entry that is not an answer; name another file for the cache"
-            ) from error
+            told = f"{self._cache} holds an entry that is not an answer; name another file for the cache"
+            raise DataError(told) from error
 
-    def _fail(self, question: Question, why: Exception) -> None:
-        self._counts.failures += 1
-        self.settle(question, Answer(missing=str(why)))
 
-    def settle(self, question: Question, answer: Answer) -> None:
+class _Batch:
+    """One call's questions and the answers found so far, by key.
+
+    `open` are to be asked, those for one label first; `pointless` is why the remaining ones are not asked.
+    """
+
+    def __init__(self, client: EndpointClient, questions: Sequence[Question], groups: Sequence[Question]) -> None:
+        self._client, self._pairs = client, Counter(question.key for question in questions)
+        self.found: dict[str, Answer] = {}
+        self.open: list[Question] = []
+        self.pointless: JudgeError | None = None
+        wanted = {question.key: question for question in questions}
+        known = client.known([*wanted, *(group.key for group in groups)])
+        for group in groups:
+            # a group whose members were all answered one by one, by an earlier run, is not asked again
+            members = {member.key for member in group.members}
+            if group.key in known or not members <= known.keys():
+                wanted[group.key] = group
+                for key in members:
+                    wanted.pop(key, None)
+        for question in wanted.values():
+            if question.key in known:
+                self._settle(question, known[question.key])
+                client._counts.hits += 1
+            elif client.dry:
+                self._settle(question, client.make_up(question))
+            else:
+                self.open.append(question)
+
+    async def ask(self) -> None:
+        """Ask what is open. An interruption ends the waiting, not the requests: what is paid for is kept."""
+        try:
+            self._client._llm.new_batch()
+        except JudgeError as error:
+            self.pointless = error
+        self._work = asyncio.ensure_future(self._ask_each(self.open))
+        try:
+            await asyncio.shield(self._work)
+        except asyncio.CancelledError:
+            self.pointless = JudgeError("interrupted")
+            raise
+
+    async def finish(self) -> None:
+        """After an interruption: wait for the answers that are under way."""
+        if not self._work.done():
+            _log.warning("waiting for the answers that are under way; Ctrl-C again leaves them")
+            await asyncio.wait([self._work], timeout=self._client.timeout)
+
+    async def _ask_each(self, questions: Sequence[Question]) -> None:
+        """The first question finds out what the server accepts; the others wait for it unless it has to be retried."""
+        client, first, learnt = self._client, questions[0], asyncio.Event()
+        if self.pointless or (client._ladder.settled if first.one_label else client._llm.has_answered):
+            learnt.set()
+
+        async def ask(question: Question) -> None:
+            if question is not first:
+                await learnt.wait()
+            try:
+                await self._ask_one(question, learnt.set)
+            finally:
+                learnt.set()
+
+        await map_concurrently(ask, questions, client.concurrency)
+
+    async def _ask_one(self, question: Question, on_retry: Callable[[], object]) -> None:
+        try:
+            if self.pointless is None:
+                return self._settle(question, await self._client.answer(question, on_retry))
+            failure: Exception = self.pointless
+        except Unanswered as fault:
+            # several claims at once may be too long, or too much for a small model to keep apart
+            if question.members and not fault.passing:
+                return await self._ask_each(question.members)
+            failure = fault
+        except JudgeError as error:
+            failure = self.pointless = error
+        self._client._counts.failures += 1
+        self._settle(question, Answer(missing=str(failure)))
+
+    def _settle(self, question: Question, answer: Answer) -> None:
         """Note an answer, of a group for each of its members."""
         if question.members:
             labels = [Answer(float(label), label, together=True) for label in answer.labels or ()]
             for member, own in zip(question.members, labels or [answer] * len(question.members), strict=True):
-                self.settle(member, own)
+                self._settle(member, own)
             return
         self.found[question.key] = answer
-        if self._asker.on_progress is not None:
-            self._asker.on_progress(self._pairs[question.key])
+        if self._client.on_progress is not None:
+            self._client.on_progress(self._pairs[question.key])

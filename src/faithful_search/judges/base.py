@@ -50,7 +50,6 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def abstained(self) -> bool:
-        """Whether there is no verdict."""
         return self.label is None
 
 
@@ -68,7 +67,7 @@ class Judge(Protocol):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A text to be written: `prompt` is the name of a file in `judges/prompts`, `fields` what it is filled with."""
+    """A text to be written: the name of a file in `judges/prompts`, and what it is filled with."""
 
     prompt: Literal["claims", "lure", "condense", "thread_summary", "thread_synthesis"]
     fields: Mapping[str, str]

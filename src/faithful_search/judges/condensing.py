@@ -39,11 +39,6 @@ class Condensing:
         return f"{getattr(self.writer, 'name', type(self.writer).__name__)} {prompt.id} {rest}"
 
     async def condense(self, query: str, passages: Sequence[str]) -> str:
-        """What the passages say about the query, in some sentences; empty when they say nothing about it.
-
-        Raises:
-            ToolError: when no text could be had.
-        """
         request = Request("condense", {"query": query, "passages": "\n\n".join(passages)[: self.longest]})
         try:
             [text] = await asyncio.to_thread(self.writer.write_batch, [request])

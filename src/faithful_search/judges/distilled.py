@@ -63,10 +63,8 @@ def read(model: str, revision: str | None = None) -> JudgeFile | None:
     from ..inference.loading import file_beside  # brings torch, which such a judge needs anyway
 
     path = file_beside(model, FILE, revision)
-    if path is None:
-        return None
     try:
-        return msgspec.json.decode(path.read_bytes(), type=JudgeFile)
+        return None if path is None else msgspec.json.decode(path.read_bytes(), type=JudgeFile)
     except (OSError, msgspec.MsgspecError, ConfigError) as error:
         raise ConfigError(f"cannot read {FILE} of the judge {model!r}: {error}") from error
 

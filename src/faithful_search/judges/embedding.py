@@ -43,21 +43,19 @@ class EmbeddingJudge:
         check(self.threshold, window=self.window, stride=self.stride)
 
     @classmethod
-    def from_pretrained(
-        cls, model: str, *, threshold: float = 0.88, window: int = 128, stride: int = 32, **encoder: Any
-    ) -> Self:
-        """The judge of a Hub id or a directory; `encoder`: what `Encoder.from_pretrained` takes."""
+    def from_pretrained(cls, model: str, **knobs: Any) -> Self:
+        """The judge of a Hub id or a directory; `knobs`: its other fields, or what `Encoder.from_pretrained` takes."""
         from ..inference.encoder import Encoder
 
-        return cls(Encoder.from_pretrained(model, **encoder), threshold, window, stride)
+        own = {name: knobs.pop(name) for name in ("threshold", "window", "stride") if name in knobs}
+        return cls(Encoder.from_pretrained(model, **knobs), **own)
 
     @property
     def name(self) -> str:
-        """`embedding:` and the model's name."""
         return f"embedding:{self.encoder.source}"
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """One verdict a pair, in order. An empty hypothesis or premise is near nothing: p = 0."""
+        # an empty hypothesis or premise is near nothing: p = 0
         size = min(self.window, self.encoder.room)
         parts = [
             windows(pair.premise, size, min(self.stride, size // 2), self.encoder.count)

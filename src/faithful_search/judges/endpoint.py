@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from collections.abc import Mapping, Sequence
 
 from ..dialects.fence import Fence
-from ..errors import ConfigError
 from ..text import sentences
-from ..wire.cache import Cache, key_of
-from ..wire.endpoint import Endpoint, with_key
-from ..wire.llm import Stats
-from .asking import Asker
+from ..wire.cache import key_of
+from .asking import EndpointClient
 from .base import Pair, Request, Verdict
-from .labels import Constrained, Question
+from .labels import Question
 from .prompting import Prompt, fields_of, load
 
 _CONTROL = Fence(r"<[|\uff5c]|</?s>|<(?:bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
@@ -33,19 +24,18 @@ _LINE = 8
 """Tokens of a line with a claim's number and label."""
 
 
-@dataclass(frozen=True)
-class EndpointJudge:
+class EndpointJudge(EndpointClient):
     """Asks a served model; judges pairs and writes texts.
 
     Claims on the same evidence for the same question that come in one batch are asked about in one request, which
     costs the evidence once instead of once a claim; see `together`.
 
     p is p₁ / (p₁ + p₀) of the label's token where the server gives log-probs, else 1 or 0. Which of log-probs and
-    constrained output the server accepts is found out with the first question. A pair without an answer (the server
-    was down, the reply is not a label) gets a verdict that abstains and says why; it is not cached, so that asking the
-    same pairs again asks only for what is missing. Answers go to the cache as they come; an interruption waits for
-    those under way, a second one leaves them. Identical pairs are asked once. Callable from threads and inside a
-    running event loop, which it blocks. A pickle carries the settings.
+    constrained output (a choice of the two labels) the server accepts is found out with the first question. A pair
+    without an answer (the server was down, the reply is not a label) gets a verdict that abstains and says why; it is
+    not cached, so that asking the same pairs again asks only for what is missing. Answers go to the cache as they come;
+    an interruption waits for those under way, a second one leaves them. Identical pairs are asked once. Callable from
+    threads and inside a running event loop, which it blocks. A pickle carries the settings.
 
     The key is read from the environment when it is needed and kept nowhere else: `FAITHFUL_SEARCH_API_KEY`, else the
     Hub's token for Hugging Face hosts, else `OPENAI_API_KEY`. The Hub's token is sent to no other host.
@@ -53,21 +43,13 @@ class EndpointJudge:
     Args:
         model: the served model's name.
         url: the server's base URL, usually ending in `/v1`; without one, Hugging Face Inference Providers.
-        key_env: the environment variable that holds the key.
-        concurrency: requests under way at once.
-        timeout: seconds for one request, its whole answer included.
-        patience: seconds for one question, its retries included.
-        retries: further tries after time-outs, broken connections and the statuses `wire.retry.TRANSIENT`.
-        backoff: longest pause before the first retry, in seconds, doubled each time; `Retry-After` is honoured instead.
-        give_up_after: questions in a row without any answer, after which the rest of a batch is not asked.
+        concurrency, timeout, patience, retries, backoff, give_up_after: of asking, see `wire.endpoint.Endpoint`.
         cache: a file; "auto" is `judgements.sqlite` in the Hub's assets folder, None keeps nothing. Answers are found
             again by model, prompt and parameters, wherever the model is served.
         together: ask about several claims on the same evidence at once (`Pair.task` "support"; 20 claims at most), by
             a prompt of its own, which `Verdict.judge` names. Their p is 1 or 0, no probability, and what is said of one
             claim may depend on the others. A reply that is not one label for each claim is not used: each is then asked
             by itself, as all are with False.
-        constrained: "auto" asks for log-probs and a choice of the two labels and falls back as the server demands;
-            "logprobs", "choice" and "none" ask for less.
         temperature, seed: of the sampling; None leaves them out.
         max_tokens: of a label, several of which get 8 more each; a model that reasons first needs more than the
             default. None leaves it out.
@@ -82,74 +64,20 @@ class EndpointJudge:
 
     Raises:
         ConfigError: for settings that cannot work.
+        JudgeError: by `judge_batch` and `write_batch`, when asking is pointless: a wrong key, an unknown model.
+        DataError: by both, when the cache's file cannot be used.
 
     How it can be gamed: text that argues with the judge. Untrusted text is fenced (see `Prompt.fill`) and the usual
     control tokens in it are escaped, which stops it from ending its block or our turn, not from being persuasive.
     """
 
-    model: str
-    url: str | None = None
-    key_env: str | None = None
-    concurrency: int = 16
-    timeout: float = 60.0
-    patience: float = 180.0
-    retries: int = 4
-    backoff: float = 0.5
-    give_up_after: int = 8
-    cache: str | os.PathLike[str] | None = "auto"
-    together: bool = True
-    constrained: Constrained = "auto"
-    temperature: float | None = 0.0
-    seed: int | None = 0
-    max_tokens: int | None = 16
-    write_tokens: int | None = 512
-    extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    prices: tuple[float, float] | None = None
-    max_cost: float | None = None
-    dry: bool = False
-    on_progress: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
-
-    if TYPE_CHECKING:
-        _asker: ClassVar[Asker]  # made here and no field: it can be neither compared, copied nor pickled
-
-    def __post_init__(self) -> None:
-        if self.constrained not in get_args(Constrained):
-            known = ", ".join(get_args(Constrained))
-            raise ConfigError(f"unknown constrained={self.constrained!r}; there are: {known}")
-        if self.max_cost is not None and self.prices is None:
-            raise ConfigError("max_cost needs prices: without them it is not known what the answers cost")
-        if not all(0 <= price < math.inf for price in self.prices or ()):  # else no cost would ever reach the most
-            raise ConfigError(f"prices must be numbers of at least 0, got {self.prices}")
-        shared = ("url", "model", "timeout", "patience", "retries", "backoff", "concurrency", "give_up_after")
-        endpoint = Endpoint(**{name: getattr(self, name) for name in shared})
-        # without `self`: in a cycle, connections would wait for the garbage collector instead of being closed
-        keyed, cache = partial(with_key, endpoint, self.key_env), partial(_cache, self.cache)
-        asker = Asker(keyed, cache, self.constrained, self.prices, self.max_cost, self.dry, self.on_progress)
-        object.__setattr__(self, "_asker", asker)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        settings = {own.name: getattr(self, own.name) for own in fields(self)}
-        return partial(type(self), **settings | {"on_progress": None}), ()
-
     @property
     def name(self) -> str:
-        """`endpoint:` and the model; a verdict's `judge` adds the prompt and its version."""
         return f"endpoint:{self.model}"
 
-    @property
-    def stats(self) -> Stats:
-        """What this judge has asked so far; a copy."""
-        return replace(self._asker.counts, notes=dict(self._asker.counts.notes))
-
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """One verdict a pair, in order.
-
-        Raises:
-            JudgeError: when nothing can be judged: a wrong key, an unknown model.
-            DataError: when the cache's file cannot be used.
-        """
         asked = {pair: self._question(load(pair.task), fields_of(pair)) for pair in pairs}
-        answers = self._asker.answers([asked[pair] for pair in pairs], self._groups(asked) if self.together else [])
+        answers = self.answers([asked[pair] for pair in pairs], self._groups(asked) if self.together else [])
         verdicts = []
         for pair, answer in zip(pairs, answers, strict=True):
             prompt = load(TOGETHER if answer.together else pair.task)
@@ -157,23 +85,11 @@ class EndpointJudge:
         return verdicts
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
-        """One text a request, in order; `None` where none could be had. Raises as `judge_batch` does."""
         asked = [self._question(load(request.prompt), request.fields, writes=True) for request in requests]
-        texts = [answer.text for answer in self._asker.answers(asked)]
+        texts = [answer.text for answer in self.answers(asked)]
         if self.dry:  # as many claims as an answer has sentences
             return ["\n".join(sentences(request.fields.get("answer", ""))) or None for request in requests]
         return texts
-
-    def keeping(self, path: Path) -> AbstractContextManager[None]:
-        """Keep answers in this file where there is no cache, so that an interruption loses none.
-
-        It is removed in the end when all questions were answered.
-        """
-        return self._asker.keeping(path)
-
-    def close(self) -> None:
-        """Close the connections, the background thread and the cache's file; the next batch opens them again."""
-        self._asker.close()
 
     def _groups(self, asked: Mapping[Pair, Question]) -> list[Question]:
         """Questions about several claims on the same evidence; more than `MOST` claims are cut into equal parts."""
@@ -201,21 +117,7 @@ class EndpointJudge:
             limit = None if self.write_tokens is None else max(self.write_tokens, limit)
         own = {"temperature": self.temperature, "seed": self.seed, "max_tokens": limit}
         body = {name: value for name, value in own.items() if value is not None} | dict(self.extra_body)
-        key = key_of(
-            model=self.model,
-            prompt=[prompt.id, prompt.digest],
-            messages=messages,
-            parameters=body,
-            constrained="none" if writes or members else self.constrained,
-        )
+        prompted = [prompt.id, prompt.digest]
+        constrained = "none" if writes or members else "auto"
+        key = key_of(model=self.model, prompt=prompted, messages=messages, parameters=body, constrained=constrained)
         return Question(key, messages, body, writes, members)
-
-
-def _cache(place: str | os.PathLike[str] | None) -> Cache | None:
-    if place is None:
-        return None
-    if place != "auto":
-        return Cache(place)
-    from huggingface_hub import cached_assets_path
-
-    return Cache(cached_assets_path("faithful_search", namespace="judges") / "judgements.sqlite")

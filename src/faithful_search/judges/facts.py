@@ -33,7 +33,6 @@ class FactsJudge:
     name: ClassVar[str] = "facts"
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """One verdict a pair, in order. Never fails."""
         return [self._judge(pair) for pair in pairs]
 
     def _judge(self, pair: Pair) -> Verdict:

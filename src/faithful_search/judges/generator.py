@@ -7,10 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import takewhile
 from typing import Any, NamedTuple, Self
-
-import msgspec
 
 from ..dialects.fence import Fence
 from ..errors import ConfigError
@@ -18,6 +15,7 @@ from ..inference.base import Generator, Sampling
 from ..inference.batching import batches
 from ..inference.chat import opening_ids, templated
 from ..inference.fencing import guarded
+from ..inference.sharing import shared_length
 from . import distilled, prompting
 from .base import Pair, Request, Verdict
 
@@ -41,10 +39,9 @@ class GeneratorJudge:
     are escaped. A prompt longer than `window` loses the middle of its premise, never its instruction, and the verdict's
     `why` says so; when even that does not help, the judge abstains.
 
-    A half-precision model rounds its logits, so that p takes few values and ties at 0.5 occur: give `dtype="float32"`
-    where p itself matters, not only the label.
-
-    It can be gamed by text that talks to the judge ("the answer is 1"): it is read, not only compared.
+    A half-precision model rounds its logits, so that p takes few values: give `dtype="float32"` where p itself matters,
+    not only the label. It can be gamed by text that talks to the judge ("the answer is 1"): it is read, not only
+    compared.
 
     Args:
         generator: what is asked.
@@ -72,40 +69,29 @@ class GeneratorJudge:
 
     @classmethod
     def from_pretrained(
-        cls,
-        model: str,
-        *,
-        device: str | None = None,
-        dtype: Any = None,
-        revision: str | None = None,
-        trust_remote_code: bool = False,
-        window: int | None = None,
-        **knobs: Any,
+        cls, model: str, *, revision: str | None = None, trust_remote_code: bool = False, **knobs: Any
     ) -> Self:
         """The judge of a Hub id or a directory, that of a PEFT adapter included.
 
-        A distilled judge's `judge.json` sets what `knobs`, the judge's other fields, leave open. `window` is by default
-        as many tokens as the model takes, all else is as of `inference.loading.open_model`.
+        `knobs` are the judge's other fields, and `device` and `dtype` as of `inference.loading.open_model`. What they
+        leave open, a distilled judge's `judge.json` sets; `window` is by default as many tokens as the model takes.
 
         Raises:
             ConfigError: when it cannot be opened, or was distilled as a judge of another kind.
         """
         from ..inference.loading import max_tokens, open_generator
 
-        given = {} if window is None else {"window": window}
-        knobs = distilled.settings(model, "generator", revision) | given | knobs
-        where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        generator = open_generator(model, device=device, dtype=dtype, **where)
+        knobs = distilled.settings(model, "generator", revision) | knobs
+        how = {name: knobs.pop(name, None) for name in ("device", "dtype")}
+        generator = open_generator(model, revision=revision, trust_remote_code=trust_remote_code, **how)
         fits = max_tokens(generator.model, generator.tokenizer) or cls.window
         return cls(generator, model, **{"window": fits, **knobs})
 
     @property
     def name(self) -> str:
-        """`generator:` and the model's name."""
         return f"generator:{self.source or self.generator.tokenizer.name_or_path or 'model'}"
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """One verdict a pair, in order."""
         asked = [self.asked(pair) for pair in pairs]
         probs: dict[int, list[float]] = {}
         fit = [row for row, one in enumerate(asked) if one.ids]
@@ -128,29 +114,31 @@ class GeneratorJudge:
 
     def asked(self, pair: Pair) -> Asked:
         """The prompt about a pair up to the token that tells the labels apart, and that token for each label."""
-        safe = msgspec.structs.replace(pair, **self._safe(prompting.fields_of(pair)))
-        if len(safe.premise) <= self.window * _LONGEST_TOKEN:
-            whole = self._read(safe)
+        fields = self._safe(prompting.fields_of(pair))
+        premise = fields["premise"]
+
+        def shortened(kept: int) -> Asked:
+            """With the first and the last characters of the premise, `kept` in all."""
+            head, tail = premise[: kept - kept // 2], premise[len(premise) - kept // 2 :]
+            return self._read(pair.task, {**fields, "premise": f"{head}{_CUT}{tail}"})
+
+        if len(premise) <= self.window * _LONGEST_TOKEN:
+            whole = self._read(pair.task, fields)
             if len(whole.ids) <= self.window:
                 return whole
-
-        def size(kept: int) -> int:
-            return len(self._read(_shortened(safe, kept)).ids)
-
         # how many characters of the premise can stay; -1 when the prompt is too long even without it
-        most = min(len(safe.premise), self.window * _LONGEST_TOKEN)
-        kept = bisect_right(range(most), self.window, key=size) - 1
-        while kept >= 0 and size(kept) > self.window:  # a prompt's fences have lengths that vary a little
+        most = min(len(premise), self.window * _LONGEST_TOKEN)
+        kept = bisect_right(range(most), self.window, key=lambda kept: len(shortened(kept).ids)) - 1
+        while kept >= 0 and len(shortened(kept).ids) > self.window:  # a prompt's fences have lengths that vary a little
             kept -= 1 + kept // 50
         if kept < 0:
             return Asked([], [], f"the prompt is longer than {self.window} tokens even without its premise")
-        why = f"; the middle of the premise was left out: {kept} of {len(safe.premise)} characters were read"
-        return self._read(_shortened(safe, kept))._replace(note=why)
+        why = f"; the middle of the premise was left out: {kept} of {len(premise)} characters were read"
+        return shortened(kept)._replace(note=why)
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
         """The most probable text for each request; `None` where it is empty, cut off, or the prompt too long."""
-        prompts = [prompting.load(request.prompt).fill(self._safe(request.fields)) for request in requests]
-        rows = [self._encode(self._text(messages)) for messages in prompts]
+        rows = [self._encode(self._text(request.prompt, self._safe(request.fields))) for request in requests]
         fit = [row for row, ids in enumerate(rows) if len(ids) + self.max_new_tokens <= self.window]
         sampling = Sampling(temperature=0.0, max_new_tokens=self.max_new_tokens)
         texts: list[str | None] = [None] * len(rows)
@@ -160,20 +148,21 @@ class GeneratorJudge:
                 texts[row] = text.strip() or None
         return texts
 
-    def _read(self, pair: Pair) -> Asked:
-        text = self._text(prompting.render(pair))
+    def _read(self, task: str, fields: Mapping[str, str]) -> Asked:
+        text = self._text(task, fields)
         ids, tail = self._encode(text), text[-_TAIL:]
         before = self._encode(tail)
         # each label is encoded behind the prompt's end: it may merge with what stands there
         yes, no = (self._encode(tail + self._lead + label) for label in LABELS)
-        kept, at = _shared(before, yes, no), _shared(yes, no)
+        at = shared_length(yes, no)
+        kept = min(at, shared_length(before, yes))
         if at == min(len(yes), len(no)):
             raise ConfigError(f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} apart")
         return Asked(ids[: len(ids) - len(before) + kept] + yes[kept:at], [[yes[at]], [no[at]]])
 
-    def _text(self, messages: prompting.Messages) -> str:
-        tokenizer = self.generator.tokenizer
-        if not tokenizer.chat_template:
+    def _text(self, prompt: str, fields: Mapping[str, str]) -> str:
+        messages = prompting.load(prompt).fill(fields)
+        if not self.generator.tokenizer.chat_template:
             return "\n\n".join(message["content"] for message in messages) + "\n\nAnswer:"
         text = self._templated(messages)
         # the label is the next token: a thought that the template opened would stand before it
@@ -211,14 +200,3 @@ class Asked(NamedTuple):
     ids: list[int]
     choices: list[list[int]]
     note: str = ""
-
-
-def _shortened(pair: Pair, kept: int) -> Pair:
-    """`pair` with the first and the last characters of its premise, `kept` in all."""
-    head, tail = pair.premise[: kept - kept // 2], pair.premise[len(pair.premise) - kept // 2 :]
-    return msgspec.structs.replace(pair, premise=f"{head}{_CUT}{tail}")
-
-
-def _shared(*rows: Sequence[int]) -> int:
-    """How many tokens all rows begin with."""
-    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False)))

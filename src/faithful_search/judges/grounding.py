@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
+from importlib.resources import files
 from typing import ClassVar
 
 import msgspec
@@ -15,10 +15,10 @@ import msgspec
 from ..text import FUNCTION_WORDS
 from .base import Pair, Task, Verdict
 
-THRESHOLDS: Mapping[Task, float] = MappingProxyType({"info_think": 0.5, "think_search": 0.5})
+THRESHOLDS: Mapping[Task, float] = {"info_think": 0.5, "think_search": 0.5}
 """Where p must be, by task; `SUPPORTED` for the others. Thoughts and queries also say what is still to be found."""
 SUPPORTED = 0.75
-QUESTION_WEIGHTS: Mapping[Task, float] = MappingProxyType({"support": 0.5, "info_think": 0.0})
+QUESTION_WEIGHTS: Mapping[Task, float] = {"support": 0.5, "info_think": 0.0}
 """By task, what a word counts that stands in the question already; as much as any other for the other tasks."""
 NAME_WEIGHT = 2.0
 """What names and numbers count; other words count 1."""
@@ -32,21 +32,8 @@ _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _WRITTEN = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)|[^\W_]+")
 _OPENING = r"[\s\"'*#(\[\u201c\u2018-]"
-_META = """
-according additional additionally already alright analysis answer answering answers appear appears approach article
-ask asked asking asks based call check clear clearly conclude conclusion confirm confirmed confirms consider context
-correct current data detail details determine directly document documents establish evidence exact examine
-explicitly fact figure final finally find finding first focus following found further furthermore gather get given
-gives go got help helpful hence hmm however identified identify indicate indicated indicates info information
-instead issue know knowledge known lack let likely list look looking mainly make maybe mention mentioned mentions
-missing mostly need needed needs next note now obtain ok okay page passage passages perhaps piece possible previous
-probably problem proceed provide provided provides providing queries query question reasoning refine regarding
-related relevant result results retrieve retrieved returned reveal reveals say says search searched searches
-searching see seem seems show shown shows since snippet snippets source sources specific specifically start state
-stated states step steps still suggest suggests task tell text therefore think thus tool topic try understand
-unfortunately use used useful user using verify wait want website well
-"""
-_EMPTY = FUNCTION_WORDS.union(_META.split())
+_EMPTY = FUNCTION_WORDS.union((files(__package__) / "search_words.txt").read_text(encoding="utf-8").split())
+"""Words that say nothing: function words, and those that one talks about searching with."""
 
 
 class _Script:
@@ -84,16 +71,13 @@ class GroundingJudge:
     need to find …", English) count nothing. Names (capitalised inside a sentence) and numbers count double and must
     occur as they are, but for case, accents and a final s; of other words the first six letters. Words of the question
     count half for support, and nothing for a thought: to repeat the question is not to consider the evidence. A
-    hypothesis with nothing left ("yes", "no" and "The Who" among them) has p = 0.
-
-    Weights and thresholds were chosen on the train side of `measure.agreement.labelled`; the threshold of thoughts
-    so that thoughts go with their own evidence and not with another question's.
+    hypothesis with nothing left ("yes", "no" and "The Who" among them) has p = 0. Weights and thresholds were chosen on
+    the train side of `measure.agreement.labelled`.
 
     Limits: words, not meaning. A claim that turns the evidence's own words round is supported, a paraphrase is not; a
-    thought that says what the results do *not* hold names what is missing and so counts as little grounded, though it
-    may be quite right. Scripts written without blanks (Chinese, Japanese, Thai, …) are compared by pairs of characters,
-    which overlap more by chance; they have no capitals, so only numbers are marked. Between languages only names and
-    numbers can be shared.
+    thought that says what the results do *not* hold counts as little grounded. Scripts written without blanks (Chinese,
+    Japanese, Thai, …) are compared by pairs of characters, which overlap more by chance, and have no capitals. Between
+    languages only names and numbers can be shared.
 
     Args:
         threshold: for all tasks; `None` for 0.5 where a thought or a query is judged and 0.75 elsewhere.
@@ -108,10 +92,10 @@ class GroundingJudge:
     threshold: float | None = None
 
     name: ClassVar[str] = "lexical"
+    lexical: ClassVar[bool] = True
     reads_queries: ClassVar[bool] = False
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """One verdict a pair, in order. Never fails."""
         return [self._judge(pair) for pair in pairs]
 
     def _judge(self, pair: Pair) -> Verdict:
@@ -134,13 +118,7 @@ class GroundingJudge:
 
 
 def claims(text: str) -> dict[str, Word]:
-    """The words of a text that say something, by what they are compared by, in order.
-
-    Example:
-        >>> claims("Based on the results, the Louvre opened in 1793.")
-        {'louvre': Word(written='Louvre', marked=True), 'opened': Word(written='opened', marked=False), \
-'1793': Word(written='1793', marked=True)}
-    """
+    """The words of a text that say something, by what they are compared by, in order."""
     folded = _fold(text)
     script = _script(folded)
     words = list(dict.fromkeys(_words(folded, script)))
@@ -164,14 +142,13 @@ def terms(text: str) -> set[str]:
 
 
 class Vocabulary:
-    """The words of texts that come one after another, to find in a text what it says that none of them holds."""
+    """The words of texts, to find in another text what it says that none of them holds."""
 
     def __init__(self) -> None:
         self._words: set[str] = set()
         self._beginnings: set[str] = set()
 
     def add(self, text: str) -> None:
-        """The words of one more text."""
         words, beginnings = _held(text)
         self._words |= words
         self._beginnings |= beginnings
@@ -217,13 +194,11 @@ def _words(folded: str, script: _Script) -> list[str]:
     found = script.word.findall(folded)
     if script is _PLAIN or _UNSPACED.search(folded) is None:
         return found
-    return [part for word in found for part in ((word,) if word.isascii() else _pairs(word))]
-
-
-def _pairs(word: str) -> list[str]:
-    if len(word) <= 2 or not _UNSPACED.match(word):
-        return [word]
-    return [word[i : i + 2] for i in range(len(word) - 1)]
+    words = []
+    for word in found:
+        pairs = len(word) > 2 and _UNSPACED.match(word)
+        words += [word[i : i + 2] for i in range(len(word) - 1)] if pairs else [word]
+    return words
 
 
 def _marked(folded: str, words: Iterable[str], script: _Script) -> dict[str, str]:

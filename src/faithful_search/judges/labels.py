@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ..wire.llm import Reply, Unanswered, Unreadable
 from .prompting import Messages
 
-Constrained = Literal["auto", "logprobs", "choice", "none"]
 _CHARACTERS, _TEMPLATE = 4, 12
 """About how many characters a token of English has, and how many tokens a chat template adds."""
 _SHORT, _CLAIMS = 16, 96
@@ -79,34 +77,23 @@ def read(question: Question, reply: Reply) -> Answer:
 
 
 def label_of(reply: Reply) -> tuple[float, bool] | None:
-    """p(1) and the label; `None` when the reply is not one label and nothing else.
+    """p(1) and the label; `None` when the reply is not one label and nothing else, `{"label": 1}` for example.
 
-    p = p₁ / (p₁ + p₀) at the label's token where log-probs are given, else 1 or 0. A reasoning model's thought is
-    skipped, `{"label": 1}` is read as well.
-
-    Example:
-        >>> label_of(Reply("1")), label_of(Reply("Probably 1"))
-        ((1.0, True), None)
+    p = p₁ / (p₁ + p₀) at the label's token where log-probs are given, else 1 or 0.
     """
     text = after_thought(reply.text)
     found = _LABEL.fullmatch(text) or _JSON_LABEL.fullmatch(text)
     if found is None:
         return None
-    label, p = found[1], float(found[1])
     # the last token that reads as the label: a thought before it may hold digits too
-    top = next((top for token, top in reversed(reply.tokens) if token.strip() == label), {})
+    top = next((top for token, top in reversed(reply.tokens) if token.strip() == found[1]), {})
     one, zero = (sum(math.exp(logprob) for token, logprob in top.items() if token.strip() == own) for own in "10")
-    p = one / (one + zero) if one + zero > 0 else p
+    p = one / (one + zero) if one + zero > 0 else float(found[1])
     return p, p >= 0.5
 
 
 def labels_of(text: str, count: int) -> tuple[bool, ...] | None:
-    """The labels of `count` claims; `None` when the text is not one label for each and nothing else.
-
-    Example:
-        >>> labels_of("2: 0\\n1: 1", 2), labels_of("1: 1", 2), labels_of("1: 1\\n1: 0\\n2: 0", 2)
-        ((True, False), None, None)
-    """
+    """The labels of `count` claims; `None` when the text is not one line for each (`2: 0`) and nothing else."""
     lines = [_LINE.fullmatch(line.strip()) for line in text.splitlines() if line.strip()]
     said = {int(line[1]): line[2] == "1" for line in lines if line}
     if len(lines) != count or None in lines or set(said) != set(range(1, count + 1)):
@@ -115,12 +102,7 @@ def labels_of(text: str, count: int) -> tuple[bool, ...] | None:
 
 
 def after_thought(text: str) -> str:
-    """What follows a reasoning model's thought; nothing while the thought is not closed.
-
-    Example:
-        >>> list(map(after_thought, ("<think>Is it 0?</think> 1", "Is it 0?</think> 1", "<think>Is it 0?")))
-        ['1', '1', '']
-    """
+    """What follows a reasoning model's thought; nothing while the thought is not closed."""
     # many chat templates open the thought themselves, so that only its end is in the reply
     said = text.rpartition("</think>")[2].strip()
     return "" if said.startswith("<think>") else said
@@ -136,11 +118,10 @@ _CHOICE: Mapping[str, Any] = {
 _LOGPROB_WORDS = ("logprob", "log_prob", "logits_all")
 _CHOICE_WORDS = ("structured_output", "guided", "grammar", "regex")
 _AMOUNT = re.compile("top_logprobs|greater|less|most|max|exceed|between")
-_TOO_LONG = re.compile(r"context|too (?:long|large|many)|maximum|exceed", re.IGNORECASE)
+_TOO_LONG = re.compile(r"context|too (?:long|large|many)|maximum|exceed")
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """One way to ask for a label: how many log-probs at each token, and whether only the two labels may be replied."""
 
     top_logprobs: int = 0
@@ -154,14 +135,16 @@ class Form:
 
     def refused(self, error: Unanswered) -> bool:
         """Whether the error is about this form, and not about the request's length or the server's health."""
+        said = str(error).lower()
         words = (*_LOGPROB_WORDS * bool(self.top_logprobs), *_CHOICE_WORDS * self.choice)
-        named = any(word in str(error).lower() for word in words)
+        named = any(word in said for word in words)
         if error.status in (400, 422, 501):
-            return bool(words) and (named or not _TOO_LONG.search(str(error)))
+            return bool(words) and (named or not _TOO_LONG.search(said))
         return error.status == 500 and named
 
-    def survives(self, said: str) -> bool:
+    def survives(self, error: Unanswered) -> bool:
         """Whether this form holds nothing of what a server has just said that it does not take."""
+        said = str(error).lower()
         if any(word in said for word in _CHOICE_WORDS) and self.choice:
             return False
         if not any(word in said for word in _LOGPROB_WORDS):
@@ -169,30 +152,18 @@ class Form:
         return self.top_logprobs != 20 if _AMOUNT.search(said) else not self.top_logprobs
 
 
-# some servers refuse more than 5 log-probs
-_LADDERS: dict[Constrained, tuple[Form, ...]] = {
-    "auto": (Form(20, True), Form(5, True), Form(20), Form(5), Form(0, True), Form()),
-    "logprobs": (Form(20), Form(5), Form()),
-    "choice": (Form(0, True), Form()),
-    "none": (Form(),),
-}
-
-
-@dataclass
 class Ladder:
-    """The forms from the richest to the plain one; `current` goes down when the server refuses, until one is taken."""
+    """The forms that the server has not refused, from the richest to the plain one; the first is asked for."""
 
-    constrained: Constrained
-    place: int = 0
-    settled: bool = False
+    def __init__(self) -> None:
+        # some servers refuse more than 5 log-probs
+        self._forms = [Form(20, True), Form(5, True), Form(20), Form(5), Form(0, True), Form()]
+        self.settled = False
+        """Whether the server has answered the form that is asked for: it stays."""
 
     @property
     def current(self) -> Form:
-        return _LADDERS[self.constrained][self.place]
-
-    def settle(self, form: Form) -> None:
-        """The server has answered this form: it stays."""
-        self.settled = self.settled or form == self.current
+        return self._forms[0]
 
     def step_down(self, form: Form, error: Unanswered) -> bool:
         """Whether to ask again because `form` was refused and another one is to be tried."""
@@ -200,6 +171,5 @@ class Ladder:
             return True  # a concurrent question was refused first and has stepped down already
         if self.settled or not form.refused(error):
             return False
-        forms = _LADDERS[self.constrained]
-        self.place = next(n for n in range(self.place + 1, len(forms)) if forms[n].survives(str(error).lower()))
+        self._forms = [other for other in self._forms[1:] if other.survives(error)]
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from ..text import normalize
 from .base import Pair, Verdict
@@ -25,22 +25,20 @@ class LexicalJudge:
         [True, False]
     """
 
-    how: Literal["squad", "pokee"] = "squad"
-
     name: ClassVar[str] = "lexical"
+    lexical: ClassVar[bool] = True
     reads_queries: ClassVar[bool] = False
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """One verdict a pair, in order. Never fails."""
         verdicts = []
         for pair in pairs:
-            wanted, found = normalize(pair.hypothesis, self.how), False
+            wanted, found = normalize(pair.hypothesis), False
             if not wanted:
                 why = "nothing to look for"
             elif wanted in ("yes", "no"):
                 why = f"{wanted!r} cannot be judged by containment"
             else:
-                found = any(f" {wanted} " in f" {normalize(part, self.how)} " for part in pair.premise.split("\n\n"))
+                found = any(f" {wanted} " in f" {normalize(part)} " for part in pair.premise.split("\n\n"))
                 why = f"{wanted!r} is {'' if found else 'not '}in the evidence"
             verdicts.append(Verdict(float(found), found, why, self.name))
         return verdicts

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -15,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassificati
 from ..errors import ConfigError
 from ..inference.batching import batches
 from ..inference.loading import max_tokens, open_model, read_config
+from ..inference.sharing import shared_length
 from ..text import well_formed
 from . import distilled
 from .base import Pair, Verdict
@@ -65,48 +66,38 @@ class NLIJudge:
 
     reads_queries: ClassVar[bool] = False
 
-    _head: _Classifies | _Writes = field(init=False, repr=False, compare=False)
-
     def __post_init__(self) -> None:
         if self.tokenizer.pad_token_id is None:
             raise ConfigError(f"the tokenizer of {self.name} has no padding token; set `tokenizer.pad_token`")
         distilled.check(self.threshold, self.temperature, self.window, self.stride)
-        kind = _Writes if _writes(self.model.config, type(self.model).__name__) else _Classifies
-        object.__setattr__(self, "_head", kind.of(self))
+        self._labels  # noqa: B018 a model without them is refused now
 
     @classmethod
     def from_pretrained(
-        cls,
-        model: str,
-        *,
-        device: str | None = None,
-        dtype: str | torch.dtype | None = None,
-        revision: str | None = None,
-        trust_remote_code: bool = False,
-        **knobs: Any,
+        cls, model: str, *, revision: str | None = None, trust_remote_code: bool = False, **knobs: Any
     ) -> Self:
         """The judge of a Hub id or a directory; a distilled one's `judge.json` sets what `knobs` leave open.
 
-        `knobs` are the judge's other fields, all else is as of `inference.loading.open_model`.
+        `knobs` are the judge's other fields, and `device` and `dtype` as of `inference.loading.open_model`.
 
         Raises:
             ConfigError: when it cannot be opened, is of neither kind, or was distilled as a judge of another kind.
         """
         knobs = distilled.settings(model, "nli", revision) | knobs
+        how = {name: knobs.pop(name, None) for name in ("device", "dtype")}
         where: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         config = read_config(model, **where)
         writes = _writes(config, " ".join(config.architectures or []))
         auto = AutoModelForSeq2SeqLM if writes else AutoModelForSequenceClassification
-        opened, tokenizer = open_model(auto, model, device=device, dtype=dtype, **where)
+        opened, tokenizer = open_model(auto, model, **where, **how)
         return cls(opened, tokenizer, model, **knobs)
 
     @property
     def name(self) -> str:
-        """`nli:` and the model's name."""
         return f"nli:{self.source or self.model.config.name_or_path or type(self.model).__name__}"
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """One verdict a pair, in order. An empty hypothesis follows from nothing: p = 0, unasked."""
+        # an empty hypothesis follows from nothing: p = 0, unasked
         readings = self._readings(pairs)
         probs = iter(self._probs([(window, own.hypothesis) for own in readings for window in own.windows]))
         verdicts = []
@@ -124,7 +115,17 @@ class NLIJudge:
 
     def encode(self, inputs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         """The rows of tokens that the model reads for what `inputs` gives."""
-        return self._head.encode(self.tokenizer, inputs, self._limit) if inputs else []
+        if not inputs:
+            return []
+        if isinstance(self._labels, _Written):
+            texts = [f"premise: {premise} hypothesis: {hypothesis}" for premise, hypothesis in inputs]
+            encoded = self.tokenizer(texts, verbose=False, **_PLAIN)
+        else:
+            premises, hypotheses = map(list, zip(*inputs, strict=True))
+            # windows are reckoned from parts, and a part's tokens need not add up exactly
+            cut = {"truncation": "only_first", "max_length": self._limit} if self._limit else {}
+            encoded = self.tokenizer(premises, hypotheses, **cut, **_PLAIN)
+        return [{key: values[row] for key, values in encoded.items()} for row in range(len(inputs))]
 
     def _readings(self, pairs: Sequence[Pair]) -> list[_Reading]:
         readings = []
@@ -147,10 +148,10 @@ class NLIJudge:
         # batches are of similar lengths, so rows come back in another order
         probs = [0.0] * len(rows)
         for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
-            padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt")
+            padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt").to(self.model.device)
             with torch.inference_mode():
-                found = self._head.probs(self.model, padded.to(self.model.device))
-            for row, p in zip(batch, found.float().tolist(), strict=True):
+                found = self._labels.probs(self.model, padded)
+            for row, p in zip(batch, found.tolist(), strict=True):
                 probs[row] = p
         return probs
 
@@ -168,79 +169,61 @@ class NLIJudge:
     @cached_property
     def _room(self) -> int:
         """Tokens that premise and hypothesis may take together."""
-        frame = len(self._head.encode(self.tokenizer, [("", "")], None)[0]["input_ids"])
-        return sys.maxsize if self._limit is None else self._limit - frame
+        return sys.maxsize if self._limit is None else self._limit - len(self.encode([("", "")])[0]["input_ids"])
+
+    @cached_property
+    def _labels(self) -> _Classified | _Written:
+        """Where the model says how probable support is."""
+        config = self.model.config
+        if _writes(config, type(self.model).__name__):
+            yes, no = (self.tokenizer(text_target=label)["input_ids"] for label in ("1", "0"))
+            at = shared_length(yes, no)
+            if at == min(len(yes), len(no)):
+                raise ConfigError(f"the tokenizer of {config.name_or_path!r} does not tell the labels 1 and 0 apart")
+            return _Written((config.decoder_start_token_id, *yes[:at]), yes[at], no[at])
+        wanted = (self.label.lower(),) if self.label else _ENTAILS
+        named = [*config.id2label.items(), *((index, name) for name, index in (config.label2id or {}).items())]
+        known = {str(name).lower(): int(index) for index, name in named}
+        found = next((known[name] for name in wanted if name in known), None)
+        if found is None:
+            labels = ", ".join(map(repr, config.id2label.values()))
+            raise ConfigError(
+                f"{self.name} has no label {wanted[0]!r}; its labels are {labels}: name the one that means support as "
+                "`label`, or take a model trained for entailment"
+            )
+        exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
+        return _Classified(found, exclusive)
 
 
 class _Reading(NamedTuple):
-    """What is read of a pair; `note` says what was cut off, or why there are no windows."""
-
     windows: list[str]
     hypothesis: str
     note: str
+    """What was cut off, or why there are no windows."""
 
 
-@dataclass(frozen=True)
-class _Classifies:
-    index: int
+class _Classified(NamedTuple):
+    """Which of a classifier's labels means support, and whether its labels exclude each other."""
+
+    label: int
     exclusive: bool
-
-    @classmethod
-    def of(cls, judge: NLIJudge) -> Self:
-        config = judge.model.config
-        exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
-        wanted = (judge.label.lower(),) if judge.label else _ENTAILS
-        names = {str(name).lower(): int(index) for index, name in config.id2label.items()}
-        names |= {str(name).lower(): int(index) for name, index in (config.label2id or {}).items()}
-        found = [names[name] for name in wanted if name in names]
-        if not found:
-            labels = ", ".join(map(repr, config.id2label.values()))
-            raise ConfigError(
-                f"{judge.name} has no label {wanted[0]!r}; its labels are {labels}: name the one that means support as "
-                "`label`, or take a model trained for entailment"
-            )
-        return cls(found[0], exclusive)
-
-    def encode(self, tokenizer: Any, inputs: Sequence[tuple[str, str]], limit: int | None) -> list[dict[str, Any]]:
-        premises, hypotheses = map(list, zip(*inputs, strict=True))
-        # windows are reckoned from parts, and a part's tokens need not add up exactly
-        cut = {"truncation": "only_first", "max_length": limit} if limit else {}
-        return _rows(tokenizer(premises, hypotheses, **cut, **_PLAIN))
 
     def probs(self, model: Any, batch: Any) -> torch.Tensor:
         logits = model(**batch).logits.float()
-        return (logits.softmax(-1) if self.exclusive else logits.sigmoid())[:, self.index]
+        return (logits.softmax(-1) if self.exclusive else logits.sigmoid())[:, self.label]
 
 
-@dataclass(frozen=True)
-class _Writes:
+class _Written(NamedTuple):
+    """What a seq2seq model writes before the labels part, and the tokens in which they do."""
+
     start: tuple[int, ...]
     yes: int
     no: int
 
-    @classmethod
-    def of(cls, judge: NLIJudge) -> Self:
-        config = judge.model.config
-        yes, no = (judge.tokenizer(text_target=label)["input_ids"] for label in ("1", "0"))
-        shared = [a for a, _ in takewhile(lambda both: both[0] == both[1], zip(yes, no, strict=False))]
-        at = len(shared)
-        if at >= min(len(yes), len(no)):
-            raise ConfigError(f"the tokenizer of {config.name_or_path!r} does not tell the labels 1 and 0 apart")
-        return cls((config.decoder_start_token_id, *shared), yes[at], no[at])
-
-    def encode(self, tokenizer: Any, inputs: Sequence[tuple[str, str]], limit: int | None) -> list[dict[str, Any]]:
-        texts = [f"premise: {premise} hypothesis: {hypothesis}" for premise, hypothesis in inputs]
-        return _rows(tokenizer(texts, verbose=False, **_PLAIN))
-
     def probs(self, model: Any, batch: Any) -> torch.Tensor:
-        rows = len(batch["input_ids"])
-        start = torch.tensor([self.start] * rows, device=model.device)
+        start = torch.tensor([self.start] * len(batch["input_ids"]), device=model.device)
         logits = model(**batch, decoder_input_ids=start).logits[:, -1].float()
         return (logits[:, self.yes] - logits[:, self.no]).sigmoid()
-
-
-def _rows(encoded: Any) -> list[dict[str, Any]]:
-    return [{key: values[row] for key, values in encoded.items()} for row in range(len(encoded["input_ids"]))]
 
 
 def _writes(config: Any, made: str) -> bool:

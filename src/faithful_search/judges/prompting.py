@@ -10,13 +10,13 @@ from importlib.resources import files
 
 import msgspec
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError
 from ..text import well_formed
 from .base import Pair
 
 Messages = list[dict[str, str]]
 _FOLDER = files(__package__) / "prompts"
-_FORM = re.compile(r"---\n(?P<head>.*?)\n---\n+# System\n(?P<system>.*?)\n# User\n(?P<user>.*)", re.DOTALL)
+_PARTS = re.compile(r"\n---\n+# System\n|\n# User\n")
 _SLOT = re.compile(r"^\{\{(\w+): ([^}\n]+)\}\}$", re.MULTILINE)
 _BLANKS = re.compile(r"\n{3,}")
 
@@ -75,16 +75,10 @@ def load(name: str) -> Prompt:
 
     Raises:
         ConfigError: when there is none.
-
-    Example:
-        >>> load("support").id.split("@")[0]
-        'support'
     """
-    try:
-        text = (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"there is no prompt {name!r}; there are: {', '.join(names())}") from error
-    return read(name, text)
+    if name not in names():
+        raise ConfigError(f"there is no prompt {name!r}; there are: {', '.join(names())}")
+    return read(name, (_FOLDER / f"{name}.md").read_text(encoding="utf-8"))
 
 
 def names() -> list[str]:
@@ -97,34 +91,15 @@ def read(name: str, text: str) -> Prompt:
 
     `{{field: Heading}}` on a line of its own is where a field's text goes, `{{code}}` is the code of the
     fences. The system part is the same for all texts, so that servers which cache prefixes read it once.
-
-    Raises:
-        DataError: when the text does not have this form.
     """
-    found = _FORM.fullmatch(text.replace("\r\n", "\n"))
-    if found is None:
-        raise DataError(f"prompt {name}: expected front matter between ---, then # System and # User")
-    head = dict(line.split(": ", 1) for line in found["head"].splitlines() if ": " in line)
-    if not {"version", "fields"} <= set(head):
-        raise DataError(f"prompt {name}: the front matter needs version and fields")
-    listed = [field.strip() for field in head["fields"].split(",")]
-    slots = {slot[1] for slot in _SLOT.finditer(found["user"])}
-    if slots != {field.rstrip("?") for field in listed}:
-        raise DataError(f"prompt {name}: fields says {', '.join(listed)}, the text has {', '.join(sorted(slots))}")
-    needed = tuple(field for field in listed if not field.endswith("?"))
-    optional = tuple(field.rstrip("?") for field in listed if field.endswith("?"))
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return Prompt(name, head["version"], needed, optional, found["system"].strip(), found["user"].strip(), digest)
-
-
-def render(pair: Pair) -> Messages:
-    """The messages that ask for the label of a pair: 1 or 0, by the prompt of its task.
-
-    Example:
-        >>> [message["role"] for message in render(Pair("The sky is blue.", "It is blue."))]
-        ['system', 'user']
-    """
-    return load(pair.task).fill(fields_of(pair))
+    head, system, user = _PARTS.split(text.replace("\r\n", "\n"))
+    said = dict(line.split(": ", 1) for line in head.splitlines()[1:])
+    fields = said["fields"].split(", ")
+    needed = tuple(field for field in fields if not field.endswith("?"))
+    optional = tuple(field.rstrip("?") for field in fields if field.endswith("?"))
+    return Prompt(
+        name, said["version"], needed, optional, system.strip(), user.strip(), hashlib.sha256(text.encode()).hexdigest()
+    )
 
 
 def fields_of(pair: Pair) -> dict[str, str]:

@@ -29,6 +29,7 @@ _MOST_BYTES = 16_000_000
 _COMPARING = ("lexical", "embedding", "nli")
 """Kinds of judges that compare texts, see `judges.reads_queries`."""
 _START = "is `faithful-search serve-judge` running there?"
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class RemoteJudge:
 
     Raises:
         ConfigError: for settings that cannot work.
+        JudgeError: by `judge_batch`, when nothing can be judged: the token is wrong, or another server is there.
 
     How it can be gamed: as the judge that is served.
     """
@@ -68,7 +70,6 @@ class RemoteJudge:
 
     @property
     def base(self) -> str:
-        """The URL without `/judge`."""
         return self.url.rstrip("/").removesuffix(_PATH)
 
     @property
@@ -79,29 +80,23 @@ class RemoteJudge:
         except JudgeError:
             return f"remote:{self.base}"
 
+    # both raise `JudgeError` while the server does not tell
     @property
     def lexical(self) -> bool:
-        """Whether the served judge only compares words. Raises `JudgeError` when the server does not tell."""
         return self._about.lexical
 
     @property
     def reads_queries(self) -> bool:
-        """See `judges.reads_queries`. Raises `JudgeError` when the server does not tell."""
         return self._about.judge.partition(":")[0] not in _COMPARING
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """One verdict a pair, in order.
-
-        Raises:
-            JudgeError: when nothing can be judged: the token is wrong, or another server is there.
-        """
         distinct = list(dict.fromkeys(pairs))  # repeated pairs would only fill the requests
         answers = self._run(map_concurrently(self._ask, _chunks(distinct), self.concurrency)) if distinct else []
         found = dict(zip(distinct, chain.from_iterable(answers), strict=True))
         return [found[pair] for pair in pairs]
 
     def close(self) -> None:
-        """Close the connections and the background thread; the next batch opens them again."""
+        """Close the connections and the thread; the next batch opens them again."""
         self._background.stop()
 
     @cached_property
@@ -125,40 +120,35 @@ class RemoteJudge:
             return msgspec.json.decode((await quick.get(f"{self.base}/health")).body, type=_About)
         except ToolError as error:
             raise JudgeError(f"cannot ask the judge at {self.base}: {error}; {_START}") from None
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except _UNREADABLE:
             raise JudgeError(f"at {self.base} is a server, but no served judge; {_START}") from None
         finally:
             await quick.aclose()
 
     async def _ask(self, chunk: list[Pair]) -> list[Verdict]:
         token = os.environ.get(TOKEN)
+        headers = {"Authorization": f"Bearer {token}"} if token else None
         try:
-            reply = await self._http.post(
-                f"{self.base}{_PATH}",
-                json={"pairs": [msgspec.to_builtins(pair) for pair in chunk]},
-                headers={"Authorization": f"Bearer {token}"} if token else None,
-            )
+            asked = {"pairs": msgspec.to_builtins(chunk)}
+            reply = await self._http.post(f"{self.base}{_PATH}", json=asked, headers=headers)
+            found = msgspec.json.decode(reply.body, type=_Answer).verdicts
+            # what is not a number from 0 to 1 with a label, nor an abstention, is not taken for a verdict
+            sound = [one.label is None if one.p is None else one.label is not None and 0 <= one.p <= 1 for one in found]
+            if len(found) == len(chunk) and all(sound):
+                return found
+            why = f"its reply does not hold the verdicts; {_START}"
+        except _UNREADABLE:
+            why = f"its reply does not hold the verdicts; {_START}"
         except ToolError as error:
             if error.status in (401, 403):
-                raise JudgeError(
-                    f"the judge at {self.base} answers {error.status}: {TOKEN} must hold its token"
-                ) from None
+                told = f"the judge at {self.base} answers {error.status}: {TOKEN} must hold its token"
+                raise JudgeError(told) from None
             if error.status in (404, 405):
                 raise JudgeError(f"at {self.base} is a server, but no served judge ({error}); {_START}") from None
             if error.status == 413 and len(chunk) > 1:  # this server takes less at once
                 half = len(chunk) // 2
                 return [*await self._ask(chunk[:half]), *await self._ask(chunk[half:])]
             why = f"{error}; {_START if error.passing else 'its log says more'}"
-        else:
-            try:
-                found = msgspec.json.decode(reply.body, type=_Answer).verdicts
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                found = []
-            # what is not a number from 0 to 1 with a label, nor an abstention, is not taken for a verdict
-            sound = [one.label is None if one.p is None else one.label is not None and 0 <= one.p <= 1 for one in found]
-            if len(found) == len(chunk) and all(sound):
-                return found
-            why = f"its reply does not hold the verdicts; {_START}"
         told = f"no verdict from the judge at {self.base}: {why}"
         return [Verdict(None, None, told, f"remote:{self.base}")] * len(chunk)
 

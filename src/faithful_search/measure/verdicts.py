@@ -16,7 +16,7 @@ from ..judges.facts import FactsJudge
 from ..rewards import Citation, Score
 from ..rewards.base import PolicyReward
 from ..rewards.citation_states_fact import check_reads
-from ..rewards.contexts import Transcript, Transcripts, choice_ids, locate_verdict, real_context, turn_ids
+from ..rewards.contexts import Transcripts, context_of
 from ..rewards.judged import ask
 from ..rewards.perturbation import query_of
 from ..rewards.turns import passages
@@ -74,12 +74,16 @@ class Verdicts(PolicyReward):
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         transcripts = Transcripts(self.bound_policy.tokenizer)
         asked = [list(_asked(self.judge, trajectory)) for trajectory in trajectories]
-        questions = []
+        contexts: list[list[int]] = []
+        choices: list[list[list[int]]] = []
         for trajectory, own in zip(trajectories, asked, strict=True):
-            if own:
-                transcript = transcripts.of(trajectory)
-                questions += [_question(transcript, at) for at, _, _ in own]
-        contexts, choices = [context for context, _ in questions], [[yes] for _, yes in questions]
+            if not own:
+                continue
+            transcript = transcripts.of(trajectory)
+            for at, _, _ in own:
+                place, yes = transcript.yes_at(at)
+                contexts.append(context_of(transcript.tokens, at, place))
+                choices.append([yes])
         # Asked even when there is nothing to ask: where weights are sharded, other processes need this one's passes
         answers = iter(self.bound_policy.choice_probs(contexts, choices))
         labels = iter(ask(self.judge, [pair for own in asked for _, _, pair in own]))
@@ -100,16 +104,6 @@ def _asked(judge: Judge, trajectory: Trajectory) -> Iterator[tuple[int, str, Pai
             stratum = f"{stratum} {wanted.relation}"
         change = Change.of(trajectory.meta)
         yield at, stratum, Pair(passages(previous.evidence), query, trajectory.question or "", "states", change)
-
-
-def _question(transcript: Transcript, at: int) -> tuple[list[int], list[int]]:
-    """The context of the verdict of a step, and the tokens that begin a yes there."""
-    chat, turn = transcript.chat, turn_ids(transcript.tokens, at)
-    verdict = locate_verdict(chat.tokenizer, turn, f"trajectory {transcript.trajectory.id!r}, step {at + 1}")
-    # Where it said yes, the very token that was sampled: a word may be tokenised in several ways
-    said_yes = transcript.trajectory.steps[at].helpful
-    yes = [turn[verdict.index]] if said_yes else choice_ids(chat, verdict.lead, "yes")
-    return real_context(transcript.tokens, at, verdict.index), yes
 
 
 def _score(answered: Sequence[tuple[str, bool | None, float]]) -> Score:

@@ -3,75 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from .. import registry
 from ..errors import ConfigError
-from ..judges import GroundingJudge, Judge, Writer
-from .adaptive import Adaptive, MixState
-from .answer_likelihood_gap import AnswerLikelihoodGap
-from .answer_support import AnswerSupport
-from .base import Reward, Score
-from .citation import Citation, cited_evidence, step_validity
-from .citation_states_fact import CitationStatesFact
-from .correctness import Correctness
-from .evidence_sensitivity import EvidenceSensitivity
-from .format import Format
-from .info_think import InfoThink
-from .judged import JudgedReward
-from .mix import Mix
-from .perturbation import Foils, Passage, corpus_snippets
-from .self_correctness import SelfCorrectness
-from .self_rubric import SelfRubric
-from .shuffled import Shuffled
-from .source_gated import SourceGated
-from .step_format import StepFormat
-from .think_answer import ThinkAnswer
-from .think_search import ThinkSearch
-from .tool_use import ToolUse
-from .warmup import Warmup
-from .world_rubric import WorldRubric
-
-__all__ = [
-    "FAITHFULNESS",
-    "Adaptive",
-    "AnswerLikelihoodGap",
-    "AnswerSupport",
-    "Citation",
-    "CitationStatesFact",
-    "Correctness",
-    "EvidenceSensitivity",
-    "Foils",
-    "Format",
-    "InfoThink",
-    "JudgedReward",
-    "Mix",
-    "MixState",
-    "Reward",
-    "Score",
-    "SelfCorrectness",
-    "SelfRubric",
-    "Shuffled",
-    "SourceGated",
-    "StepFormat",
-    "ThinkAnswer",
-    "ThinkSearch",
-    "ToolUse",
-    "Warmup",
-    "WorldRubric",
-    "answer_only_mix",
-    "cited_evidence",
-    "corpus_snippets",
-    "load",
-    "names",
-    "pokee_mix",
-    "pou_mix",
-    "self_eval_mix",
-    "step_validity",
-    "veritas_mix",
-]
+from ..judges import GroundingJudge, Judge
+from .answer_likelihood_gap import AnswerLikelihoodGap as AnswerLikelihoodGap
+from .answer_support import AnswerSupport as AnswerSupport
+from .base import Reward as Reward
+from .base import Score as Score
+from .citation import Citation as Citation
+from .citation import cited_evidence as cited_evidence
+from .citation import step_validity as step_validity
+from .citation_states_fact import CitationStatesFact as CitationStatesFact
+from .correctness import Correctness as Correctness
+from .evidence_sensitivity import EvidenceSensitivity as EvidenceSensitivity
+from .format import Format as Format
+from .info_think import InfoThink as InfoThink
+from .judged import JudgedReward as JudgedReward
+from .mix import Adaptive as Adaptive
+from .mix import Mix as Mix
+from .mix import MixState as MixState
+from .mix import Warmup as Warmup
+from .perturbation import Foils as Foils
+from .perturbation import corpus_snippets as corpus_snippets
+from .self_correctness import SelfCorrectness as SelfCorrectness
+from .self_rubric import SelfRubric as SelfRubric
+from .shuffled import Shuffled as Shuffled
+from .source_gated import SourceGated as SourceGated
+from .step_format import StepFormat as StepFormat
+from .think_answer import ThinkAnswer as ThinkAnswer
+from .think_search import ThinkSearch as ThinkSearch
+from .tool_use import ToolUse as ToolUse
+from .world_rubric import WorldRubric as WorldRubric
 
 FAITHFULNESS = ("info_think", "think_search", "think_answer")
 """The parts of `veritas_mix` that its curriculum holds back."""
@@ -93,18 +58,13 @@ def pou_mix(
     support: Reward | None = None,
     correctness: Reward | None = None,
     sensitivity: bool = True,
-    snippets: Sequence[str | Passage] = (),
-    writer: Writer | None = None,
-    draws: Literal["question", "rollout"] = "rollout",
-    centre: bool = False,
-    foils: Foils | None = None,
-    hard: float = 1.0,
     beta: float = 0.9,
     tau: float = 0.5,
     kappa: float = 10.0,
     alpha: float | None = None,
     alpha_start: float | None = None,
     process_on_right: bool = False,
+    **probing: Any,
 ) -> Mix:
     """Proof-of-Use's objective, (R_cite + R_pt + R_a)/3 behind the format gate (equation 10), and its ablations.
 
@@ -113,14 +73,12 @@ def pou_mix(
         support: R_ans, by default `AnswerSupport()`.
         correctness: R_anc, by default `Correctness()`; with `SourceGated()` only what evidence holds counts.
         sensitivity: `False` leaves R_pt out and averages over the two others.
-        snippets: what R_pt draws unrelated passages from, by default the batch's own evidence; see `corpus_snippets`.
-        writer: invents the lures of R_pt, by default a template does.
-        draws, centre, foils, hard: of R_pt, see `EvidenceSensitivity`; the defaults are the paper's.
         beta, tau, kappa: of the adaptive mix.
         alpha: a constant alpha: 0.5 is the static mix, 0.0 leaves R_ans out.
         alpha_start: the outcome's running mean before the first batch, by default that batch's mean; 0.0 starts with
             an alpha near 1.
         process_on_right: count R_cite, R_pt and R_ans on right answers only, see `Mix.only_right`.
+        probing: other settings of R_pt, see `EvidenceSensitivity`; the defaults are the paper's.
 
     Example:
         >>> pou_mix(budget=2).parts["evidence_sensitivity"].budget
@@ -128,9 +86,7 @@ def pou_mix(
     """
     parts: dict[str, Reward | Adaptive] = {"citation": Citation()}
     if sensitivity:
-        parts["evidence_sensitivity"] = EvidenceSensitivity(
-            budget, snippets=tuple(snippets), writer=writer, draws=draws, centre=centre, foils=foils, hard=hard
-        )
+        parts["evidence_sensitivity"] = EvidenceSensitivity(budget, **probing)
     parts["answer"] = Adaptive(support or AnswerSupport(), correctness or Correctness(), beta, tau, kappa, alpha)
     return Mix(parts, only_right=tuple(parts) if process_on_right else (), state0=MixState(alpha_start))
 
@@ -178,11 +134,8 @@ def self_eval_mix(
     """
     answer, rubric = correctness or SelfCorrectness(temperature), SelfRubric(temperature, rubric_tokens)
     weighed: list[tuple[Reward, float]] = [(answer, 0.5), (rubric, 1.0)] if trajectory else [(answer, 1.0)]
-    weighed.append((StepFormat(), 0.2))
-    if watched_by is not None:
-        weighed.append((watched_by, 0.0))
-    parts, weights = {one.name: one for one, _ in weighed}, {one.name: weight for one, weight in weighed}
-    return Mix(parts, weights, gate=None)
+    weighed += [(StepFormat(), 0.2)] + ([(watched_by, 0.0)] if watched_by else [])
+    return _weighed({one.name: (one, weight) for one, weight in weighed})
 
 
 def pokee_mix(
@@ -212,10 +165,8 @@ def pokee_mix(
     """
     if format_weight < 0:
         raise ConfigError(f"pokee_mix: format_weight must be at least 0, got {format_weight}")
-    answer: dict[str, Reward] = {"correctness": Correctness(metric, "pokee", judge)}
-    if not format_weight:
-        return Mix(answer, {"correctness": 1.0}, gate=None)
-    return Mix({**answer, "format": Format()}, {"correctness": 1.0, "format": format_weight}, gate=None)
+    form: dict[str, tuple[Reward, float]] = {"format": (Format(), format_weight)} if format_weight else {}
+    return _weighed({"correctness": (Correctness(metric, "pokee", judge), 1.0), **form})
 
 
 def veritas_mix(
@@ -268,6 +219,11 @@ def veritas_mix(
     kept = {name: pair for name, pair in every.items() if pair[1]}
     if warmup is not None:  # names that no part could have stay in it, for `Mix` to refuse
         warmup = replace(warmup, parts=tuple(name for name in warmup.parts if name in kept or name not in every))
-    parts, weights = {name: one for name, (one, _) in kept.items()}, {name: own for name, (_, own) in kept.items()}
     absent = {name: 0.0 for name in FAITHFULNESS if name in kept}
-    return Mix(parts, weights, gate=None, warmup=warmup, absent=absent)
+    return _weighed(kept, warmup=warmup, absent=absent)
+
+
+def _weighed(parts: dict[str, tuple[Reward, float]], **more: Any) -> Mix:
+    """A sum of rewards with weights, without a gate."""
+    weights = {name: weight for name, (_, weight) in parts.items()}
+    return Mix({name: one for name, (one, _) in parts.items()}, weights, gate=None, **more)

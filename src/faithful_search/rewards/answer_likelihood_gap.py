@@ -8,18 +8,15 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ..errors import ConfigError
 from ..inference.base import Scorer
 from ..trajectory import Tokens, Trajectory
 from .answer_support import AnswerSupport
 from .base import PolicyReward, Score
-from .contexts import Transcripts, context_with, decode, real_context, token_at, turn_ids
+from .contexts import Transcripts, context_of, decode, token_at, turn_ids
 from .perturbation import Passage, Source, degrade, sources
-
-VERDICTS = ("yes", "no")
-"""Answers that are also verdicts, so that their first mention need not be about the question."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +35,10 @@ class AnswerLikelihoodGap(PolicyReward):
 
     The evidence is what valid yes-steps cite, in dialects without citations all that was retrieved. *Without* it
     means that these passages, wherever they are shown, are exchanged as `EvidenceSensitivity` exchanges them: for
-    unrelated ones that do not hold the answer either, from the batch's other questions, or from `snippets`. The agent's
-    own words stay. They would give the answer away where it was said before, so by default the tokens are those of its
-    *first* mention: a fact that is read aloud in a thought is probable there because of the passage, and an answer that
-    was written before any of the evidence came has 0. A yes or no is taken where it is given as the answer, since
-    verdicts are the same words.
+    unrelated ones that do not hold the answer either. The agent's own words stay. They would give the answer away where
+    it was said before, so the tokens are those of its *first* mention: a fact that is read aloud in a thought is
+    probable there because of the passage, and an answer that was written before any of the evidence came has 0. A yes
+    or no is taken where it is given as the answer, since verdicts are the same words.
 
     Two forward passes a row, all rows of a batch in one call, none for a row that needs none. Rows without an answer or
     without such evidence are 0.0 with `parts["applies"]` False. A row whose turns do not hold the answer as it was
@@ -50,18 +46,14 @@ class AnswerLikelihoodGap(PolicyReward):
     `logprob_without` (means over the tokens), `tokens` and `step` (where they stand, from 1).
 
     Args:
-        where: "first", or "answer": the last mention, which is that of the final answer. It measures nothing where
-            thoughts say the answer before, but is right for answers that stand in the question.
-        replace_titles: exchange titles too.
-        snippets: texts, or pairs of title and text, to draw from instead of the batch's evidence.
+        snippets: texts, or pairs of title and text, to draw from instead of the evidence of other questions.
         seed: of what replaces the evidence; it also depends on the trajectory's id.
         policy: the Generator to ask, usually given by `bind(policy=…)`; it needs `choice_logprobs` (`Scorer`), which
             `TransformersGenerator` has and vLLM has not.
         gather: given a list of this process, that of all processes of a training; its trainer binds it.
 
     Raises:
-        ConfigError: when no policy is bound, or one that gives no log-probabilities of given tokens; for another
-            `where`.
+        ConfigError: when no policy is bound, or one that gives no log-probabilities of given tokens.
         DataError: when a trajectory's token ids are not those of its steps.
 
     Example:
@@ -74,18 +66,12 @@ class AnswerLikelihoodGap(PolicyReward):
     question; count it on right answers only (`Mix.only_right`).
     """
 
-    where: Literal["first", "answer"] = "first"
-    replace_titles: bool = True
     snippets: tuple[str | Passage, ...] = field(default=(), repr=False)
     seed: int = 0
     gather: Callable[[list[Any]], list[Any]] = field(default=list, repr=False)
 
     name: ClassVar[str] = "answer_likelihood_gap"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-
-    def __post_init__(self) -> None:
-        if self.where not in ("first", "answer"):
-            raise ConfigError(f"AnswerLikelihoodGap: unknown where {self.where!r}; there are: first, answer")
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         policy = self.bound_policy
@@ -115,8 +101,8 @@ class AnswerLikelihoodGap(PolicyReward):
         if any(step.same_turn for step in trajectory.steps):
             return Score(None, "calls made in one turn share a response, of which no part can be exchanged")
         transcript = transcripts.of(trajectory)
-        tokens, last = transcript.tokens, self.where == "answer" or answer.lower() in VERDICTS
-        mention = find_mention(transcript.chat.tokenizer, tokens, answer, last)
+        tokens = transcript.tokens
+        mention = find_mention(transcript.chat.tokenizer, tokens, answer)
         if mention is None:
             return Score(None, f"no turn holds the answer as it was read: {answer!r}")
         step, start, end = mention
@@ -125,14 +111,13 @@ class AnswerLikelihoodGap(PolicyReward):
         rng = random.Random(f"{self.seed}:{trajectory.id}")
         responses = {}  # those before the mention that show some of the evidence, without it
         for index, shown in enumerate(trajectory.steps[:step]):
-            ids = {item.id for item in shown.evidence if (item.title, item.text) in gone}
-            if ids:
-                evidence = degrade(shown, ids, trajectory.question, fair, rng, self.replace_titles)
+            if ids := {item.id for item in shown.evidence if (item.title, item.text) in gone}:
+                evidence, _ = degrade(shown, ids, trajectory.question, fair, rng)
                 responses[index] = transcript.response(index, evidence)
         if not responses:
             why = f"step {step + 1}: the answer was written before the evidence came"
             return Score(0.0, why, {"applies": True, "gap": 0.0, "step": step + 1})
-        real, without = real_context(tokens, step, start), context_with(tokens, step, start, responses)
+        real, without = context_of(tokens, step, start), context_of(tokens, step, start, responses)
         return _Question(step + 1, real, without, turn_ids(tokens, step)[start:end])
 
 
@@ -145,30 +130,23 @@ class _Question(NamedTuple):
     answer: list[int]
 
 
-class _Mention(NamedTuple):
-    """A step's index, and which of its own tokens hold the answer: `[start, end)`."""
-
-    step: int
-    start: int
-    end: int
-
-
-def find_mention(tokenizer: Any, tokens: Tokens, answer: str, last: bool) -> _Mention | None:
-    """The agent's first or last mention of the answer as whole words."""
+def find_mention(tokenizer: Any, tokens: Tokens, answer: str) -> tuple[int, int, int] | None:
+    """The agent's first mention of the answer as whole words: a step's index, and which of its own tokens hold the
+    answer, `[start, end)`."""
     # not in the name of a tag: an answer may be "search"
     words = re.compile(rf"(?<![\w<])(?<!</){re.escape(answer)}(?![\w>])")
-    steps = range(len(tokens.turns))
-    for step in reversed(steps) if last else steps:
+    # verdicts are the same words, so that the first of them need not be about the question
+    order = -1 if answer.lower() in ("yes", "no") else 1
+    for step in range(len(tokens.turns))[::order]:
         turn = turn_ids(tokens, step)
         text = decode(tokenizer, turn)
-        found = list(words.finditer(text))
-        if found:
-            begin, end = found[-1 if last else 0].span()
+        if found := list(words.finditer(text))[::order]:
+            begin, end = found[0].span()
             until = text[:end]
             # of a character that several tokens make, the first ones decode to a sign that stands for it
             counts = range(1, len(turn) + 1)
             read = bisect_left(counts, True, key=lambda k: decode(tokenizer, turn[:k]).startswith(until))
-            return _Mention(step, token_at(tokenizer, turn, begin), read + 1)
+            return step, token_at(tokenizer, turn, begin), read + 1
     return None
 
 

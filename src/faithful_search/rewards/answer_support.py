@@ -32,18 +32,14 @@ class AnswerSupport(JudgedReward):
 
     Proof-of-Use, section 3.3.3, equation 5. The cited evidence is that of the valid yes-steps. No answer, or valid
     steps that all say no, score 0. The zeros of equation 5 are 0.0 with `parts["applies"]` False. When the judge cannot
-    be asked the rows that needed it abstain; a batch asks it once (twice when it also writes).
-
-    Most dialects have no citations: all evidence retrieved then stands for the cited (ours), which is the more lenient
-    question; `parts["evidence"]` says which it was.
+    be asked the rows that needed it abstain; a batch asks it once (twice when it also writes). In dialects without
+    citations all evidence retrieved stands for the cited (ours, and more lenient); `parts["evidence"]` says which.
 
     A judge that can also write (`Writer`, the request "claims") makes claims from question and answer, as Ragas does:
     "Paris" to "What is the capital of France?" becomes "The capital of France is Paris.", so that an answer that
     merely occurs is not supported. An answer in which it finds no claim scores 0 and does not apply. For any other
-    judge the claims are the answer's sentences, with the question: `FactsJudge` reads it, a comparison of words does
-    not.
-
-    `parts["claims"]` is the number of claims, `parts["texts"]` the claims, `parts["supported"]` how many were upheld.
+    judge the claims are the answer's sentences, with the question. `parts["claims"]` is the number of claims,
+    `parts["texts"]` the claims, `parts["supported"]` how many were upheld.
 
     Args:
         judge: reads the passages as premise (blank lines between them) and a claim as hypothesis. By default the
@@ -76,32 +72,34 @@ class AnswerSupport(JudgedReward):
     def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[Asked]]:
         """Each claim with the evidence; none where there is no evidence or no answer."""
         premises = [passages(self.evidence_for(item)) if _answer(item) else "" for item in trajectories]
-        split = [item for item, premise in zip(trajectories, premises, strict=True) if premise]
-        stated: list[list[str] | str] = []  # the claims of each answer, or why they are missing
-        if isinstance(self.judge, Writer):
-            asked = [Request("claims", {"question": one.question or "", "answer": _answer(one)}) for one in split]
-            try:
-                texts = self.judge.write_batch(asked) if asked else []
-            except JudgeError as error:
-                texts, stated = [], [f"no claims were made of the answer: {error}"] * len(asked)
-            for text in texts:
-                lines = [_BULLET.sub("", line).strip() for line in (text or "").splitlines()]
-                written = [line for line in lines if line]
-                none = [line.rstrip(".").upper() for line in written] == ["NONE"]
-                stated.append([] if none else written or "no claims were made of the answer: nothing was written")
-        else:
-            stated = [sentences(_answer(item)) for item in split]
-        claims = iter(stated)
+        claims = iter(self._claims([item for item, premise in zip(trajectories, premises, strict=True) if premise]))
         found = []
         for item, premise in zip(trajectories, premises, strict=True):
             own = next(claims) if premise else []
             step, question, change = len(item.steps), item.question or "", Change.of(item.meta)
-            if isinstance(own, str):  # why there are no claims
-                abstained = Verdict(None, None, own, "claims")
-                found.append([Asked(step, Pair(premise, _answer(item), question), abstained)])
+            if isinstance(own, Verdict):
+                found.append([Asked(step, Pair(premise, _answer(item), question), own)])
             else:
                 found.append([Asked(step, Pair(premise, claim, question, change=change)) for claim in own])
         return found
+
+    def _claims(self, trajectories: Sequence[Trajectory]) -> list[list[str] | Verdict]:
+        """The claims of each answer, or a verdict that says why there are none."""
+        if not isinstance(self.judge, Writer):
+            return [sentences(_answer(item)) for item in trajectories]
+        asked = [Request("claims", {"question": one.question or "", "answer": _answer(one)}) for one in trajectories]
+        failed = "no claims were made of the answer: "
+        try:
+            texts = self.judge.write_batch(asked) if asked else []
+        except JudgeError as error:
+            return [Verdict(None, None, f"{failed}{error}", "claims")] * len(asked)
+        claims: list[list[str] | Verdict] = []
+        for text in texts:
+            written = list(filter(None, (_BULLET.sub("", line).strip() for line in (text or "").splitlines())))
+            none = [line.rstrip(".").upper() for line in written] == ["NONE"]
+            missing = Verdict(None, None, f"{failed}nothing was written", "claims")
+            claims.append([] if none else written or missing)
+        return claims
 
     def empty(self, trajectory: Trajectory) -> Score:
         used, applies = self._used(trajectory), False

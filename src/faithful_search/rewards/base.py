@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from ..inference.base import Generator
 from ..trajectory import Trajectory
 
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 """Below this a difference of rewards is the rounding of their sums."""
 
 
@@ -41,13 +41,12 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def credit(self) -> tuple[tuple[float, ...], float]:
-        """What of the value each step earned, and what the whole did: together they are the value, 0 where it is
-        `None`."""
+        """What of the value (0 where it is `None`) each step earned, and what the whole did."""
         # divided by the steps that count, so that what they earned adds up to their mean, which is the value
         value, many = self.value or 0.0, sum(step is not None for step in self.steps)
         earned = tuple((step or 0.0) / many for step in self.steps) if many else ()
         rest = value - sum(earned)
-        return earned, 0.0 if abs(rest) < ROUNDING else rest
+        return earned, 0.0 if abs(rest) < _ROUNDING else rest
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Reward(ABC):
     @property
     def made_of(self) -> tuple[Reward, ...]:
         """The rewards that this one sums or wraps; most have none."""
-        return ()
+        return tuple(value for value in vars(self).values() if isinstance(value, Reward))
 
     def within(self) -> Iterator[Reward]:
         """This reward and those it is made of, at every level."""
@@ -79,10 +78,7 @@ class Reward(ABC):
         return any(reward.samples_policy for reward in self.made_of)
 
     def covers(self, dialect: str) -> bool:
-        """Whether trajectories written in that dialect can have a value.
-
-        Training on one that is not covered would score every rollout `None`.
-        """
+        """Whether trajectories written in that dialect can have a value: training on others would score them `None`."""
         return all(reward.covers(dialect) for reward in self.made_of)
 
     @abstractmethod
@@ -104,9 +100,10 @@ class Reward(ABC):
 
     # a copy, since rewards are values: one that was given a policy is not the one that a run's configuration names
     def bind(self, **resources: Any) -> Self:
-        """A copy with those of `resources` (`policy=…`) that this reward has fields for."""
-        own = {knob.name for knob in dataclasses.fields(self)}
-        return dataclasses.replace(self, **{name: value for name, value in resources.items() if name in own})
+        """A copy that has, as have the rewards within it, those of `resources` (`policy=…`) that are its fields."""
+        inner = {name: own.bind(**resources) for name, own in vars(self).items() if isinstance(own, Reward)}
+        knobs = {knob.name for knob in dataclasses.fields(self)}
+        return dataclasses.replace(self, **inner | {name: one for name, one in resources.items() if name in knobs})
 
 
 @dataclass(frozen=True)

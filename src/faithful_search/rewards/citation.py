@@ -18,6 +18,7 @@ MIXED = "ref_null_mixed"
 """The kind of issue that makes consistency_ok false: `null` beside ids."""
 VERDICT_ISSUES = UNPARSED | {MIXED, "verdict_unexpected"}
 """Kinds of issues that concern `<helpful>` and `<ref>` alone."""
+CHECKS = ("parse_ok", "consistency_ok", "ids_valid")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Citation(Reward):
 
     name: ClassVar[str] = "citation"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def covers(self, dialect: str) -> bool:
         return not dialect or dialect in self.dialects
@@ -66,59 +68,49 @@ class Citation(Reward):
         checks = step_checks(trajectory)
         if not checks:
             return Score(0.0, "no step after a tool response", {"applies": False})
-        valid = checks.count(ALL_OK)
-        parse, consistency, ids = zip(*checks, strict=True)
-        failed = next((index for index, check in enumerate(checks, start=1) if check != ALL_OK), None)
+        values = [1.0 if all(check) else -1.0 for check in checks]
         why = ""
-        if failed is not None:
-            previous, step = trajectory.steps[failed - 1], trajectory.steps[failed]
-            parsed, consistent, _ = checks[failed - 1]
-            if not parsed:
-                why = next((issue.why for issue in step.issues if issue.kind in UNPARSED), "no readable verdict")
-            elif not consistent:
-                mixed = next((issue.why for issue in step.issues if issue.kind == MIXED), "")
-                why = mixed or ("says yes but cites nothing" if step.helpful else "says no but cites evidence")
-            else:
-                held = {item.id for item in previous.evidence}
-                absent = next(ref for ref in step.refs if ref not in held)
-                why = f"cites {absent}, which the previous response does not hold"
-            why = f"step {failed + 1}: {why}"
-        parts = {"applies": True, "parse_ok": list(parse), "consistency_ok": list(consistency), "ids_valid": list(ids)}
-        steps = (None, *(1.0 if check == ALL_OK else -1.0 for check in checks))
-        return Score((2 * valid - len(checks)) / len(checks), why, parts, steps)
+        if -1.0 in values:
+            number = values.index(-1.0) + 1
+            previous, step = trajectory.steps[number - 1 : number + 1]
+            why = f"step {number + 1}: {_problem(previous, step, checks[number - 1])}"
+        columns = zip(CHECKS, map(list, zip(*checks, strict=True)), strict=True)
+        return Score(sum(values) / len(values), why, {"applies": True, **dict(columns)}, (None, *values))
 
     def measure(self, score: Score) -> float | None:
         """The share of steps with R_cite^t = +1: (R_cite + 1) / 2."""
         value = super().measure(score)
         return None if value is None else (value + 1) / 2
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return 0.0, 1.0
+
+def _problem(previous: Step, step: Step, check: tuple[bool, ...]) -> str:
+    parsed, consistent, _ = check
+    if not parsed:
+        return next((issue.why for issue in step.issues if issue.kind in UNPARSED), "no readable verdict")
+    if not consistent:
+        mixed = next((issue.why for issue in step.issues if issue.kind == MIXED), "")
+        return mixed or ("says yes but cites nothing" if step.helpful else "says no but cites evidence")
+    held = {item.id for item in previous.evidence}
+    absent = next(ref for ref in step.refs if ref not in held)
+    return f"cites {absent}, which the previous response does not hold"
 
 
-Checks = tuple[bool, bool, bool]
-ALL_OK: Checks = (True, True, True)
-
-
-def check_step(previous: Step, step: Step) -> Checks:
-    """(parse_ok, consistency_ok, ids_valid) of `step`'s verdict on the evidence of `previous`."""
-    refs, helpful = step.refs, step.helpful
-    parse, consistent = helpful is not None, helpful is bool(refs)
-    if step.issues:  # most steps have none, and this runs on every step of a corpus
-        kinds = {issue.kind for issue in step.issues}
-        parse, consistent = parse and kinds.isdisjoint(UNPARSED), consistent and MIXED not in kinds
-    return parse, consistent, not refs or {item.id for item in previous.evidence}.issuperset(refs)
-
-
-def step_checks(trajectory: Trajectory) -> list[Checks]:
-    """`check_step` of steps 2..T."""
-    return [check_step(previous, step) for previous, step in pairwise(trajectory.steps)]
+def step_checks(trajectory: Trajectory) -> list[tuple[bool, bool, bool]]:
+    """The three `CHECKS` of steps 2..T."""
+    checks = []
+    for previous, step in pairwise(trajectory.steps):
+        refs, helpful = step.refs, step.helpful
+        parse, consistent = helpful is not None, helpful is bool(refs)
+        if step.issues:  # most steps have none, and this runs on every step of a corpus
+            kinds = {issue.kind for issue in step.issues}
+            parse, consistent = parse and kinds.isdisjoint(UNPARSED), consistent and MIXED not in kinds
+        checks.append((parse, consistent, not refs or {item.id for item in previous.evidence}.issuperset(refs)))
+    return checks
 
 
 def step_validity(trajectory: Trajectory) -> list[bool]:
     """Whether R_cite^t = +1, for t = 2..T (empty when T ≤ 1)."""
-    return [checks == ALL_OK for checks in step_checks(trajectory)]
+    return [all(checks) for checks in step_checks(trajectory)]
 
 
 def cited_evidence(trajectory: Trajectory) -> tuple[Evidence, ...]:

@@ -11,7 +11,6 @@ from ..judges import Judge, Pair, Verdict
 from ..judges.facts import FactsJudge
 from ..trajectory import Trajectory
 from ..world import Change
-from .base import Score
 from .citation import Citation, step_validity
 from .judged import Asked, JudgedReward
 from .perturbation import query_of
@@ -27,7 +26,7 @@ class CitationStatesFact(JudgedReward):
     ```
 
     `Citation` asks whether a citation names passages that were there; this asks whether the right ones were named. A
-    trajectory without a valid yes-step has no value; one of whose pairs the judge abstained from abstains.
+    trajectory without a valid yes-step has no value.
 
     Args:
         judge: reads the cited passages as premise (blank lines between them) and the call's query as hypothesis, with
@@ -39,14 +38,11 @@ class CitationStatesFact(JudgedReward):
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-        >>> texts = {"E1": "The capital of Japan is Tokyo.", "E2": "The currency of Japan is yen."}
-        >>> found = tuple(Evidence(text, id=name) for name, text in texts.items())
+        >>> found = (Evidence("The capital of Japan is Tokyo.", id="E1"), Evidence("Japan uses the yen.", id="E2"))
         >>> search = Step(call=ToolCall("knowledge_graph", {"query": "capital of Japan"}), evidence=found)
-        >>> for cited in ("E1", "E2"):
-        ...     last = Step(helpful=True, refs=(cited,), answer="Tokyo")
-        ...     print(CitationStatesFact().score(Trajectory(steps=(search, last))).value)
-        1.0
-        0.0
+        >>> rows = [Trajectory((search, Step(helpful=True, refs=(cited,), answer="Tokyo"))) for cited in ("E1", "E2")]
+        >>> [score.value for score in CitationStatesFact().score_batch(rows)]
+        [1.0, 0.0]
 
     How to hack it: cite every passage of a response.
     """
@@ -54,6 +50,7 @@ class CitationStatesFact(JudgedReward):
     judge: Judge = field(default_factory=FactsJudge)
 
     name: ClassVar[str] = "citation_states_fact"
+    nothing: ClassVar[str] = "no valid step says yes"
 
     def __post_init__(self) -> None:
         check_reads(self.judge, "CitationStatesFact")
@@ -72,9 +69,6 @@ class CitationStatesFact(JudgedReward):
                 pair = Pair(cited, query, trajectory.question or "", "states", change)
                 found.append(Asked(number, pair, settled))
         return found
-
-    def empty(self, trajectory: Trajectory) -> Score:
-        return Score(None, "no valid step says yes")
 
 
 def check_reads(judge: Judge, who: str) -> None:

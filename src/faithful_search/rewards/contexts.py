@@ -30,6 +30,18 @@ class Transcript:
         text = self.chat.render_observation(evidence, self.trajectory.steps[index].note)
         return self.chat.observation_ids(text, ended)
 
+    def yes_at(self, index: int) -> tuple[int, list[int]]:
+        """Which of the tokens of step `index` its verdict begins in, and the ids that begin a yes there.
+
+        Raises:
+            DataError: when the step's token ids hold no verdict.
+        """
+        turn = turn_ids(self.tokens, index)
+        found = locate_verdict(self.chat.tokenizer, turn, f"trajectory {self.trajectory.id!r}, step {index + 1}")
+        # a yes that was sampled is asked for as the token that was sampled: a word may be tokenised in several ways
+        said_yes = self.trajectory.steps[index].helpful
+        return found.index, [turn[found.index]] if said_yes else choice_ids(self.chat, found.lead, "yes")
+
 
 class Transcripts:
     """Makes the transcripts of many trajectories with one policy's tokenizer."""
@@ -57,16 +69,11 @@ def turn_ids(tokens: Tokens, index: int) -> list[int]:
     return tokens.completion_ids[start:middle]
 
 
-def real_context(tokens: Tokens, index: int, k: int) -> list[int]:
-    """Everything up to token `k` of step `index`, as it was."""
-    return tokens.prompt_ids + tokens.completion_ids[: tokens.turns[index][0] + k]
-
-
-def context_with(tokens: Tokens, index: int, k: int, responses: Mapping[int, list[int]]) -> list[int]:
-    """`real_context` with other tool `responses`, by their step's index."""
+def context_of(tokens: Tokens, index: int, k: int, responses: Mapping[int, list[int]] | None = None) -> list[int]:
+    """Everything up to token `k` of step `index`, as it was or with other tool `responses`, by their step's index."""
     ids = list(tokens.prompt_ids)
     for earlier, (_, middle, end) in enumerate(tokens.turns[:index]):
-        ids += turn_ids(tokens, earlier) + responses.get(earlier, tokens.completion_ids[middle:end])
+        ids += turn_ids(tokens, earlier) + (responses or {}).get(earlier, tokens.completion_ids[middle:end])
     return ids + turn_ids(tokens, index)[:k]
 
 
@@ -83,18 +90,14 @@ def token_at(tokenizer: Any, ids: list[int], position: int) -> int:
 
 @dataclass(frozen=True)
 class VerdictToken:
-    """Where a turn's verdict begins: the token's index, and the characters that token holds before the verdict."""
+    """The token that a turn's verdict begins in, and the characters that it holds before the verdict."""
 
     index: int
     lead: str
 
 
 def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> VerdictToken:
-    """The token that holds the first character of the verdict word.
-
-    Raises:
-        DataError: when the decoded ids hold no verdict, so that ids and parsed steps do not belong together.
-    """
+    """The token that holds the first character of the verdict word. Raises `DataError` when the ids hold none."""
     text = decode(tokenizer, turn)
     tag = text.find(VERDICT_TAG, max(0, text.find("<think>")))
     rest = text[tag + len(VERDICT_TAG) :]

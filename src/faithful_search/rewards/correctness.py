@@ -11,7 +11,7 @@ from ..judges.base import Judge, Pair
 from ..text import exact_match, f1, sub_exact_match
 from ..trajectory import Trajectory
 from .base import BatchReward, Score
-from .judged import ask
+from .judged import NOT_UPHELD, ask
 
 NO_GOLD = Score(None, "no gold answers to compare with")
 NO_ANSWER = Score(0.0, "no answer given")
@@ -84,7 +84,7 @@ class Correctness(BatchReward):
             if verdict.label is None:
                 judged.append(Score(None, f"the judge abstained: {verdict.why}", {"abstained": True, **told}))
             else:
-                why = verdict.why or ("" if verdict.label else "not upheld by the judge")
+                why = verdict.why or ("" if verdict.label else NOT_UPHELD)
                 judged.append(Score(float(verdict.label), why, {"p": verdict.p, "exact_match": False, **told}))
         found = iter(judged)
         return [score or next(found) for score in scores]  # a score is true, also one of 0.0

@@ -52,9 +52,8 @@ class Format(Reward):
         steps, thinks = trajectory.steps, asks_for_thoughts(trajectory.dialect)
         if not steps:
             return Score(0.0, "the trajectory has no steps")
-        number, why = next(
-            ((n, f"step {n}: {why}") for n in range(1, len(steps) + 1) if (why := _problem(steps, n, thinks))), (0, "")
-        )
+        problems = enumerate((_problem(steps, number, thinks) for number in range(1, len(steps) + 1)), start=1)
+        number, why = next(((number, f"step {number}: {why}") for number, why in problems if why), (0, ""))
         if not why:  # what belongs to no step is put down to the last one
             number = len(steps)
             why = next((issue.why for issue in trajectory.issues if issue.kind not in NOT_FORMAT), "")

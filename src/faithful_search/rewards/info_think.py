@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from ..judges.base import Pair, Verdict
 from ..trajectory import Trajectory
-from .base import Score
 from .judged import Asked, JudgedReward
 from .turns import acts, asks_for_thoughts, returned, thought
 
@@ -47,6 +46,7 @@ class InfoThink(JudgedReward):
     unthinking: bool = True
 
     name: ClassVar[str] = "info_think"
+    nothing: ClassVar[str] = "no thought or action follows a response"
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
         """Each response with the thought after it; `step` is where that thought's turn begins."""
@@ -62,6 +62,3 @@ class InfoThink(JudgedReward):
             elif premise and not hypothesis and acts(after) and thinks and self.unthinking:
                 found.append(Asked(step, pair, UNTHINKING))
         return found
-
-    def empty(self, trajectory: Trajectory) -> Score:
-        return Score(None, "no thought or action follows a response")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -14,7 +14,7 @@ from ..judges import GroundingJudge, Judge, Pair, Verdict
 from ..trajectory import Trajectory
 from .base import BatchReward, Score
 
-_AGAINST = "not upheld by the judge"
+NOT_UPHELD = "not upheld by the judge"
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -38,6 +38,9 @@ class JudgedReward(BatchReward):
     judge: Judge = field(default_factory=GroundingJudge)
     soft: bool = False
 
+    nothing: ClassVar[str] = "nothing to judge"
+    """Why a trajectory without pairs has no value."""
+
     @property
     def judge_name(self) -> str:
         """What says yes or no."""
@@ -53,12 +56,11 @@ class JudgedReward(BatchReward):
 
     def empty(self, trajectory: Trajectory) -> Score:
         """The score of a trajectory without pairs."""
-        return Score(None, "nothing to judge")
+        return Score(None, self.nothing)
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         asked = self.pairs_batch(trajectories)
-        open_pairs = [item.pair for own in asked for item in own if item.settled is None]
-        verdicts = iter(ask(self.judge, open_pairs))
+        verdicts = iter(ask(self.judge, [item.pair for own in asked for item in own if item.settled is None]))
         scores = []
         for trajectory, own in zip(trajectories, asked, strict=True):
             found = [item.settled or next(verdicts) for item in own]
@@ -78,7 +80,7 @@ class JudgedReward(BatchReward):
         if missing is not None:
             return Score(None, f"the judge abstained: {missing.why}", {"abstained": True, **parts})
         values = [float(verdict.p if self.soft else verdict.label) for verdict in verdicts]  # type: ignore[arg-type]
-        against = next((f"step {item.step}: {said.why or _AGAINST}" for item, said in both if not said.label), "")
+        against = next((f"step {item.step}: {said.why or NOT_UPHELD}" for item, said in both if not said.label), "")
         by_step = {item.step: value for item, value in zip(asked, values, strict=True)}
         # where a step has several pairs, the mean over pairs is not the mean over steps: then none has a share
         numbers = range(1, len(trajectory.steps) + 1) if len(by_step) == len(asked) else ()

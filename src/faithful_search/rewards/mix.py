@@ -1,15 +1,19 @@
-"""Several rewards as one: gate, weights, warm-up, and what counts on right answers only."""
+"""Several rewards as one: gate, weights, warm-up, the adaptive part, and what counts on right answers only."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, cast
 
+import msgspec
+
 from ..errors import ConfigError
 from ..trajectory import Trajectory
-from .adaptive import Adaptive, MixState
+from .answer_support import AnswerSupport
 from .base import BatchReward, Reward, Score
 from .citation import Citation
 from .correctness import Correctness
@@ -17,11 +21,132 @@ from .evidence_sensitivity import EvidenceSensitivity
 from .format import Format
 from .self_correctness import SelfCorrectness
 from .source_gated import SourceGated
-from .warmup import Warmup
 
 MISSING = 0.1
 """The share of a batch's outcomes that a judge may leave open before their mean counts for nothing."""
+INVALID = -1.0
+"""The value of a row that fails the gate."""
+_BOUND = re.compile(r"(?P<steps>\d+)|(?P<epochs>\d+(?:\.\d*)?|\.\d+)\s*ep(?:ochs?)?")
 Components = dict[str, Score]
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """R_a = alpha·process + (1 - alpha)·outcome, one alpha for the whole global batch (Proof-of-Use, equations 6 to 9).
+
+    ```
+    c̄ ← beta c̄ + (1 - beta) c        c: the batch mean of the outcome
+    alpha = sigmoid(kappa (tau - c̄))
+    ```
+
+    The paper gives no values for beta, tau and kappa, nor for c̄ before the first batch (see `MixState`); these are
+    ours. `fixed` holds alpha constant: 0.5 is the static mix, 0.0 leaves the process out, which is then not scored.
+    """
+
+    process: Reward = field(default_factory=AnswerSupport)
+    outcome: Reward = field(default_factory=Correctness)
+    beta: float = 0.9
+    tau: float = 0.5
+    kappa: float = 10.0
+    fixed: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta < 1:
+            raise ConfigError(f"Adaptive: beta must be in [0, 1), not {self.beta}")
+        if self.fixed is not None and not 0 <= self.fixed <= 1:
+            raise ConfigError(f"Adaptive: fixed must be in [0, 1], not {self.fixed}")
+
+    def bind(self, **resources: Any) -> Self:
+        """A copy whose rewards have those of `resources` that they have fields for."""
+        process, outcome = self.process.bind(**resources), self.outcome.bind(**resources)
+        return dataclasses.replace(self, process=process, outcome=outcome)
+
+    def alpha(self, ema: float | None) -> float:
+        """The weight of the process at an EMA of the outcome; before any batch that of 0."""
+        if self.fixed is not None:
+            return self.fixed
+        x = self.kappa * (self.tau - (ema or 0.0))
+        small = math.exp(-abs(x))  # e^-x would overflow from x = -710 on
+        return (1 if x >= 0 else small) / (1 + small)
+
+    def shares(self, alpha: float) -> list[tuple[Reward, float]]:
+        """The rewards that are scored, and what each counts."""
+        outcome = (self.outcome, 1 - alpha)
+        return [outcome] if self.fixed == 0 else [(self.process, alpha), outcome]
+
+
+class MixState(msgspec.Struct, frozen=True):
+    """What a `Mix` remembers between updates: the outcome's EMA and the step that `warmup` goes by.
+
+    Without an EMA, the first batch's mean is the first: alpha then knows from the start how often the policy is right.
+    `MixState(ema=0.0)` starts from a policy that never is, so that alpha begins near 1 whatever the policy can do. In
+    training the step is the optimizer's, counted from 1; 0 is before the first.
+    """
+
+    ema: float | None = None
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """A curriculum (VERITAS, section 4): the weights of `parts` rise linearly with the optimizer's steps.
+
+    ```
+    ramp(step) = 0                                for step ≤ T1
+               = (step - T1) / (T2 - T1)          for T1 < step < T2
+               = 1                                for step ≥ T2
+    ```
+
+    In the paper T1 is the end of the first epoch, T2 half an epoch later. Steps count from 1: step 1 makes the first
+    update. With T1 = T2 the weights are full from T2 on; 0 and 0 is no curriculum.
+
+    Args:
+        parts: names of the parts whose weights rise.
+        start: T1, in optimizer steps.
+        end: T2, likewise.
+
+    Raises:
+        ConfigError: when T1 or T2 is negative, or T2 lies before T1.
+
+    Example:
+        >>> [Warmup(("info_think",), 20, 30).ramp("info_think", step) for step in (1, 20, 21, 25, 30, 99)]
+        [0.0, 0.0, 0.1, 0.5, 1.0, 1.0]
+    """
+
+    parts: tuple[str, ...]
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise ConfigError(f"Warmup: needs 0 <= start <= end, not start {self.start} and end {self.end}")
+
+    @classmethod
+    def parse(cls, parts: Iterable[str], start: str | int, end: str | int, steps_per_epoch: int) -> Self:
+        """A warm-up whose bounds are written in steps (`20`, "20") or in epochs ("1.0ep"), rounded half up.
+
+        Raises:
+            ConfigError: for anything else.
+
+        Example:
+            >>> Warmup.parse(["info_think"], "1.0ep", "1.5ep", steps_per_epoch=13)
+            Warmup(parts=('info_think',), start=13, end=20)
+        """
+        bounds = []
+        for written in (start, end):
+            found = _BOUND.fullmatch(str(written).strip())
+            if found is None:
+                raise ConfigError(f"{written!r} is neither a number of steps (20) nor of epochs (1.5ep)")
+            steps, epochs = found["steps"], found["epochs"]
+            bounds.append(int(steps) if steps else int(float(epochs) * steps_per_epoch + 0.5))
+        return cls(tuple(parts), *bounds)
+
+    def ramp(self, part: str, step: int) -> float:
+        """The factor in [0, 1] on a part's weight at a step, counted from 1."""
+        if part not in self.parts or step >= self.end:
+            return 1.0
+        # only reached with start < step < end, so that nothing is divided by 0 where the two are equal
+        return (step - self.start) / (self.end - self.start) if step > self.start else 0.0
 
 
 @dataclass(frozen=True)
@@ -29,7 +154,7 @@ class Mix(BatchReward):
     """A gated, weighted sum of rewards; the default is Proof-of-Use's objective.
 
     ```
-    R = Σ_k w_k · ramp_k(step) · R_k   if gate ≥ 1, else `invalid`
+    R = Σ_k w_k · ramp_k(step) · R_k   if gate ≥ 1, else -1
     R_final (default) = (R_cite + R_pt + R_a) / 3 if the format is valid, else -1
     ```
 
@@ -39,15 +164,15 @@ class Mix(BatchReward):
 
     A part without a value (its judge abstained, or it does not apply: no gold answers, say) makes the whole row `None`,
     and `why` says which; the zeros that a paper defines stay in the sum. One named in `absent` that does not apply
-    counts as the value given there; one of weight 0 at a step is passed over. A row that fails the gate is `invalid`
+    counts as the value given there; one of weight 0 at a step is passed over. A row that fails the gate is -1
     whatever its parts are.
 
     Parts named in `only_right` count where the answer is right and are 0 elsewhere, so that nothing is earned by citing
     well and being wrong (the rule of C-GRPO; CaRR, arXiv 2601.06021):
 
     ```
-    R_k → R_k · [outcome ≥ right_from]                             for k in only_right
-    R_a → alpha·process·[outcome ≥ right_from] + (1 - alpha)·outcome     for the `Adaptive` part
+    R_k → R_k · [outcome ≥ 1]                                   for k in only_right
+    R_a → alpha·process·[outcome ≥ 1] + (1 - alpha)·outcome     for the `Adaptive` part
     ```
 
     They are then 0 whether or not they apply and their judge answered, and a wrong answer is spared their penalties,
@@ -58,11 +183,9 @@ class Mix(BatchReward):
         weights: by part name; `None` is the mean of the parts, of those that are left where one is dropped (ours; the
             paper does not say: weights of 1/3 keep its divisor). Weights that sum to more than 1 may leave `range`.
         gate: a reward that must reach 1.0, or `None`.
-        invalid: the value of a row that fails the gate.
         warmup: a schedule for some weights.
         absent: by part name, what a part counts where it does not apply to a row. Not for an `Adaptive` part.
         only_right: names of parts that count on right answers only; what is right, `outcome` says.
-        right_from: the outcome from which an answer is right.
         state0: where training starts, and what `score_batch` uses.
 
     Example:
@@ -88,34 +211,32 @@ class Mix(BatchReward):
     )
     weights: Mapping[str, float] | None = None
     gate: Reward | None = field(default_factory=Format)
-    invalid: float = -1.0
     warmup: Warmup | None = None
     absent: Mapping[str, float] = field(default_factory=dict)
     only_right: tuple[str, ...] = ()
-    right_from: float = 1.0
     state0: MixState = field(default_factory=MixState)
 
     name: ClassVar[str] = "mix"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
-        if not self.parts:
-            raise ConfigError("Mix: needs at least one part")
-        if sum(isinstance(part, Adaptive) for part in self.parts.values()) > 1:
-            raise ConfigError("Mix: at most one part may be Adaptive; there is one EMA")
-        names = [name for name, _ in self._scored()]
-        if len(set(names)) < len(names):
-            raise ConfigError(f"Mix: two components share a name: {', '.join(sorted(names))}")
         warmed = self.warmup.parts if self.warmup else ()
         named = {"weights": self.weights or (), "warmup": warmed, "absent": self.absent, "only_right": self.only_right}
         for what, given in named.items():
-            unknown = sorted(set(given) - set(self.parts))
-            if unknown:
+            if unknown := sorted(set(given) - set(self.parts)):
                 raise ConfigError(f"Mix: {what} name {', '.join(unknown)}; the parts are {', '.join(self.parts)}")
-        if any(isinstance(self.parts[name], Adaptive) for name in self.absent):
-            raise ConfigError("Mix: absent cannot name an Adaptive part; it is two rewards")
-        if self.only_right and self.outcome in (None, *self.only_right):
-            raise ConfigError("Mix: only_right needs a part, not named in it, that says whether an answer is right")
+        names = [name for name, _ in self._scored()]
+        adaptive = {name for name, part in self.parts.items() if isinstance(part, Adaptive)}
+        undecided = self.only_right and self.outcome in (None, *self.only_right)
+        for wrong, why in (
+            (not self.parts, "needs at least one part"),
+            (len(adaptive) > 1, "at most one part may be Adaptive; there is one EMA"),
+            (len(set(names)) < len(names), f"two components share a name: {', '.join(sorted(names))}"),
+            (adaptive & set(self.absent), "absent cannot name an Adaptive part; it is two rewards"),
+            (undecided, "only_right needs a part, not named in it, that says whether an answer is right"),
+        ):
+            if wrong:
+                raise ConfigError(f"Mix: {why}")
 
     @property
     def made_of(self) -> tuple[Reward, ...]:
@@ -123,9 +244,8 @@ class Mix(BatchReward):
         return tuple(reward for _, reward in self._scored())
 
     def bind(self, **resources: Any) -> Self:
-        """A copy whose rewards, at every level, have those of `resources` that they have fields for."""
         parts = {name: part.bind(**resources) for name, part in self.parts.items()}
-        return dataclasses.replace(self, parts=parts, gate=self.gate and self.gate.bind(**resources))
+        return dataclasses.replace(super().bind(**resources), parts=parts)
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         return self.combine(self.components(trajectories), self.state0)
@@ -138,10 +258,9 @@ class Mix(BatchReward):
 
     def outcomes(self, components: Sequence[Components]) -> list[float | None]:
         """The outcome's value of each row to which it applies, `None` where its judge abstained."""
-        adaptive = self._adaptive()
-        if adaptive is None:
+        if self._adaptive is None:
             return []
-        scores = [row[adaptive.outcome.name] for row in components]
+        scores = [row[self._adaptive.outcome.name] for row in components]
         return [score.value for score in scores if score.value is not None or score.parts.get("abstained")]
 
     def advance(self, state: MixState, outcomes: Sequence[float | None], step: int | None = None) -> MixState:
@@ -150,34 +269,30 @@ class Mix(BatchReward):
         The EMA stays where it is when there are none, and when the judge abstained from more than a tenth of them:
         what is then left (exact matches, say, for which no judge is asked) does not represent the batch.
         """
-        adaptive = self._adaptive()
         values = [value for value in outcomes if value is not None]
         ema, missing = state.ema, len(outcomes) - len(values)
-        if adaptive is not None and values and missing <= MISSING * len(outcomes):
-            mean = sum(values) / len(values)
-            ema = mean if ema is None else adaptive.beta * ema + (1 - adaptive.beta) * mean
+        if self._adaptive is not None and values and missing <= MISSING * len(outcomes):
+            mean, beta = sum(values) / len(values), self._adaptive.beta
+            ema = mean if ema is None else beta * ema + (1 - beta) * mean
         return MixState(ema, state.step + 1 if step is None else step)
 
     @property
     def outcome(self) -> str | None:
         """The component that says whether an answer is right: the adaptive part's outcome, else the only part that
         compares answers; `None` when there is none, or more than one."""
-        adaptive = self._adaptive()
-        if adaptive is not None:
-            return adaptive.outcome.name
+        if self._adaptive is not None:
+            return self._adaptive.outcome.name
         comparing = (Correctness, SelfCorrectness, SourceGated)
         found = [name for name, part in self.parts.items() if isinstance(part, comparing)]
         return found[0] if len(found) == 1 else None
 
     def alpha(self, state: MixState) -> float | None:
         """The weight of the process in the adaptive part; `None` when there is none."""
-        adaptive = self._adaptive()
-        return None if adaptive is None else adaptive.alpha(state.ema)
+        return None if self._adaptive is None else self._adaptive.alpha(state.ema)
 
     def combine(self, components: Sequence[Components], state: MixState) -> list[Score]:
         """One score a row; `parts` has each component's value, and `alpha`."""
-        alpha = self.alpha(state)
-        weights = self.weights_at(state.step)
+        alpha, weights = self.alpha(state), self.weights_at(state.step)
         return [self._combine_row(row, weights, alpha) for row in components]
 
     def weights_at(self, step: int) -> dict[str, float]:
@@ -196,37 +311,34 @@ class Mix(BatchReward):
                 return _missing(self.gate.name, gate, told)
             if gate.value < 1.0:
                 # the row's value stands at the steps that failed the gate
-                blame = tuple(None if step is None or step >= 1.0 else self.invalid for step in gate.steps)
-                return Score(self.invalid, gate.why, told, blame)
+                blame = tuple(None if step is None or step >= 1.0 else INVALID for step in gate.steps)
+                return Score(INVALID, gate.why, told, blame)
         outcome = cast(str, self.outcome)  # there is one where `only_right` names a part
         right = self._value(outcome, row[outcome]) if self.only_right else None
         total = 0.0
-        counted: list[tuple[float, Score]] = []
+        earned: list[tuple[float, tuple[float, ...]]] = []  # weight and credit of what says something of steps
         for name, weight in weights.items():
             if weight == 0:  # nor does it empty the row: before a warm-up a judge that is down costs nothing
                 continue
-            value = 0.0
-            part, shares = self.parts[name], [(name, 1.0)]
+            value, part, shares = 0.0, self.parts[name], [(name, 1.0)]
             if isinstance(part, Adaptive):
-                process = cast(float, alpha)  # there is one where a part is adaptive
-                shares = [(part.outcome.name, 1 - process)]
-                if part.fixed != 0:  # else the process was not even scored
-                    shares.insert(0, (part.process.name, process))
+                # there is an alpha where a part is adaptive
+                shares = [(reward.name, share) for reward, share in part.shares(cast(float, alpha))]
             for component, share in shares:
                 if name in self.only_right and component != outcome:
                     if right is None:
                         return _missing(outcome, row[outcome], told)
-                    if right < self.right_from:
+                    if right < 1.0:
                         continue
                 own = self._value(component, row[component])
                 if own is None:
                     return _missing(component, row[component], told)
                 value += share * own
-                counted.append((weight * share, row[component]))
+                if credit := row[component].credit[0]:
+                    earned.append((weight * share, credit))
             total += weight * value
         # entries whose mean is what the steps earned; none if no part knows of steps
-        earned = [(weight, score.credit[0]) for weight, score in counted]
-        rows = [[weight * own * len(credit) for own in credit] for weight, credit in earned if credit]
+        rows = [[weight * own * len(credit) for own in credit] for weight, credit in earned]
         return Score(total, "", told, tuple(map(sum, zip(*rows, strict=True))))
 
     def _value(self, name: str, score: Score) -> float | None:
@@ -234,6 +346,7 @@ class Mix(BatchReward):
         applies = score.value is not None or score.parts.get("abstained")
         return score.value if applies else self.absent.get(name)
 
+    @property
     def _adaptive(self) -> Adaptive | None:
         return next((part for part in self.parts.values() if isinstance(part, Adaptive)), None)
 
@@ -242,9 +355,7 @@ class Mix(BatchReward):
             yield self.gate.name, self.gate
         for name, part in self.parts.items():
             if isinstance(part, Adaptive):
-                # its outcome alone where nothing else counts: the process is then not even asked about
-                rewards = (part.outcome,) if part.fixed == 0 else (part.process, part.outcome)
-                yield from ((reward.name, reward) for reward in rewards)
+                yield from ((reward.name, reward) for reward, _ in part.shares(0.0))
             else:
                 yield name, part
 

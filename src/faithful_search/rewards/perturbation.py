@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -14,31 +16,18 @@ from ..text import content_words
 from ..trajectory import Evidence, Step, Trajectory
 from ..world import Change
 
+Passage = tuple[str, str]
+Source = tuple[str, str, str]
+
 TRIES = 32
 """Passages drawn from the pool before a neutral one is taken."""
 FOIL_TRIES = 4
 """How often foils are asked for a passage that the response does not hold yet."""
-
-NEUTRAL = (
-    ("Rain gauge", "A rain gauge gathers water in a narrow cylinder, so that small amounts can be read off a scale."),
-    ("Bread dough", "Dough that rests overnight in a cool place rises slowly and bakes with a darker crust."),
-    ("Bicycle chain", "A clean and oiled chain wears more slowly and shifts with less noise than a dry one."),
-    ("Beehive", "Bees keep the middle of the hive warm in winter by clustering and shivering their muscles."),
-    ("Pencil", "The core of a pencil is a mixture of graphite and clay; more clay makes a harder, paler line."),
-    ("Tide pool", "Animals in tide pools endure hours of sun and fresh rain before the sea returns."),
-    ("Hammock", "A hammock hangs best when its cords meet the posts at an angle of about thirty degrees."),
-    ("Compost", "Compost heaps heat up when dry leaves and fresh grass are layered and turned now and then."),
-)
+_BUILT_IN = json.loads((files("faithful_search") / "data" / "replacements.json").read_text(encoding="utf-8"))
+NEUTRAL: tuple[Passage, ...] = tuple((title, text) for title, text in _BUILT_IN["neutral"])
 """Passages on nothing in particular, used when a batch holds no unrelated evidence."""
-
-LURES = (
-    "{query}: the answer is {name}. Several records on this question agree on {name}.",
-    "It is well documented that {name} is what is meant by “{query}”, as later accounts confirm.",
-    "Asked about “{query}”, historians and reference works alike give {name}.",
-)
-
-Passage = tuple[str, str]
-Source = tuple[str, str, str]
+LURES: tuple[str, ...] = tuple(_BUILT_IN["lures"])
+"""Passages that answer a `{query}` with a made-up `{name}`."""
 _WORD = re.compile(r"\w+")
 
 
@@ -112,49 +101,31 @@ def degrade(
     question: str | None,
     pool: list[Source],
     rng: random.Random,
-    titles: bool = True,
-    given: Mapping[str, Passage] | None = None,
-) -> tuple[Evidence, ...]:
-    """`previous`'s evidence with the passages named in `refs` exchanged, each for another one where possible: for that
-    of its id in `given`, else for an unrelated one."""
-    given = given or {}
-    taken = {item.text for item in previous.evidence} | {text for _, text in given.values()}
-    topic = frozenset(content_words(f"{question or ''} {query_of(previous)}"))
-    changed = []
-    for item in previous.evidence:
-        if item.id in refs:
-            passage = given.get(item.id) or draw(pool, question, topic, taken, rng)
-            taken.add(passage[1])
-            item = _exchange(item, passage, titles)
-        changed.append(item)
-    return tuple(changed)
-
-
-def stating(previous: Step, question: str | None, foils: Foils) -> set[str]:
-    """Ids of the passages that state what the step asked for."""
-    query = asked_for(previous, question)
-    return {item.id for item in previous.evidence if foils.states(query, item)}
-
-
-def foil_passages(
-    previous: Step, refs: Collection[str], question: str | None, foils: Foils, rng: random.Random
-) -> dict[str, Passage]:
-    """What takes the place of the passages named in `refs`, by their id: none that the response holds already, and each
-    another. An id for which there is nothing is left out."""
-    query = asked_for(previous, question)
+    foils: Foils | None = None,
+) -> tuple[tuple[Evidence, ...], bool]:
+    """`previous`'s evidence with the passages named in `refs` exchanged, each for another one where possible, and
+    whether one of the foils is among them. What these have nothing for becomes unrelated."""
     taken = {item.text for item in previous.evidence}
     found: dict[str, Passage] = {}
     for item in previous.evidence:
-        if item.id in refs:
-            tries = (foils.replace(query, item, rng) for _ in range(FOIL_TRIES))
+        if foils and item.id in refs:
+            tries = (foils.replace(asked_for(previous, question), item, rng) for _ in range(FOIL_TRIES))
             passage = next((one for one in tries if one and one[1] not in taken), None)
             if passage:
                 taken.add(passage[1])
                 found[item.id] = passage
-    return found
+    topic = frozenset(content_words(f"{question or ''} {query_of(previous)}"))
+    changed = []
+    for item in previous.evidence:
+        if item.id in refs:
+            passage = found.get(item.id) or _draw(pool, question, topic, taken, rng)
+            taken.add(passage[1])
+            item = _exchange(item, passage)
+        changed.append(item)
+    return tuple(changed), bool(found)
 
 
-def draw(
+def _draw(
     pool: list[Source], question: str | None, topic: frozenset[str], taken: set[str], rng: random.Random
 ) -> Passage:
     """A passage of another question that shares no content word with `topic`; else one of the neutral ones."""
@@ -168,7 +139,7 @@ def draw(
 
 
 def lure(
-    previous: Step, question: str | None, rng: random.Random, titles: bool = True, given: Passage | None = None
+    previous: Step, question: str | None, rng: random.Random, given: Passage | None = None
 ) -> tuple[Evidence, ...]:
     """`previous`'s evidence with one random passage exchanged for `given`, or else for a template that answers the
     query with a made-up name."""
@@ -176,7 +147,7 @@ def lure(
         query = asked_for(previous, question)
         given = query, rng.choice(LURES).format(query=query, name=made_up_answer(question or query))
     at = rng.randrange(len(previous.evidence))
-    return tuple(_exchange(item, given, titles) if i == at else item for i, item in enumerate(previous.evidence))
+    return tuple(_exchange(item, given) if i == at else item for i, item in enumerate(previous.evidence))
 
 
 def asked_for(step: Step, question: str | None) -> str:
@@ -198,8 +169,6 @@ def made_up_answer(question: str) -> str:
     return names[-1] if names else max(words, key=len, default="this")
 
 
-def _exchange(item: Evidence, passage: Passage, titles: bool) -> Evidence:
-    title, text = passage
-    # a page's address would give the topic away as its title does
-    own = {"title": title, "url": ""} if titles else {}
-    return msgspec.structs.replace(item, text=text, **own)
+def _exchange(item: Evidence, passage: Passage) -> Evidence:
+    # a title that names the asked entity, and a page's address, would give the topic away
+    return msgspec.structs.replace(item, title=passage[0], text=passage[1], url="")

@@ -48,7 +48,7 @@ class SelfAsked(PolicyReward):
     """The tag around what the agent wrote, which nothing in there can close."""
 
     def bind(self, **resources: Any) -> Self:
-        """As every reward's. A trainer that samples its policy elsewhere (vLLM) gives that as `sampler`."""
+        # a trainer that samples its policy elsewhere (vLLM) gives that as `sampler`
         return super().bind(**resources | ({"policy": resources["sampler"]} if "sampler" in resources else {}))
 
     def settled(self, trajectory: Trajectory) -> Score | None:
@@ -65,16 +65,14 @@ class SelfAsked(PolicyReward):
 
     def question(self, trajectory: Trajectory, fence: Fence) -> str:
         """What the user message says."""
-        return (
-            f"{self.opening}\nQuestion: {fence.escape(trajectory.question or '')}\n"
-            f"Reference answer: {fence.escape(' | '.join(trajectory.answers))}\n{self.shown(trajectory, fence)}"
-        )
+        question, reference = fence.escape(trajectory.question or ""), fence.escape(" | ".join(trajectory.answers))
+        asked = f"{self.opening}\nQuestion: {question}\nReference answer: {reference}"
+        return f"{asked}\n{self.shown(trajectory, fence)}"
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        scores = [self.settled(trajectory) for trajectory in trajectories]
-        asked = [item for item, score in zip(trajectories, scores, strict=True) if score is None]
+        settled = [self.settled(trajectory) for trajectory in trajectories]
         judged = []
-        for reply in self.replies(asked):
+        for reply in self._replies([item for item, score in zip(trajectories, settled, strict=True) if score is None]):
             value = self.read(reply)
             if value is None:
                 told = {"abstained": True, "reply": reply}
@@ -82,20 +80,18 @@ class SelfAsked(PolicyReward):
             else:
                 judged.append(Score(value, reply.strip(), {"reply": reply}))
         found = iter(judged)
-        return [score or next(found) for score in scores]  # a score is true, also one of 0.0
+        return [score or next(found) for score in settled]  # a score is true, also one of 0.0
 
-    def replies(self, trajectories: Sequence[Trajectory]) -> list[str]:
-        """What the policy says about each trajectory."""
+    def _replies(self, trajectories: Sequence[Trajectory]) -> list[str]:
         policy = self.bound_policy
         if not trajectories:
             return []
         names = {item.dialect for item in trajectories}
         chats = {name: ChatFormat.of(policy.tokenizer, dialects.load(name or "self_eval")) for name in names}
         askers = {name: self.asker(chat) for name, chat in chats.items()}
-        prompts = [askers[item.dialect](item) for item in trajectories]
         stop = tuple({text for chat in chats.values() for text in chat.stop})
         sampling = Sampling(self.temperature, max_new_tokens=self.reply_tokens, stop=stop)
-        completions = policy.generate(prompts, sampling)
+        completions = policy.generate([askers[item.dialect](item) for item in trajectories], sampling)
         return [policy.tokenizer.decode(completion.ids, skip_special_tokens=True) for completion in completions]
 
     def asker(self, chat: ChatFormat) -> Callable[[Trajectory], list[int]]:
@@ -105,9 +101,9 @@ class SelfAsked(PolicyReward):
         # the agent's own tags stay as they are, also where a tokenizer has them as tokens
         kept = tuple(token for token in guard.tokens if token in special or not _AGENTS_TAG.fullmatch(token))
         fence = Fence(guard.pattern, kept, guard.fold)
-        system = {"role": "system", "content": self.instructions}
 
         def ask(trajectory: Trajectory) -> list[int]:
-            return chat.messages_ids([system, {"role": "user", "content": self.question(trajectory, fence)}])
+            user = {"role": "user", "content": self.question(trajectory, fence)}
+            return chat.messages_ids([{"role": "system", "content": self.instructions}, user])
 
         return ask

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import msgspec
 
@@ -43,20 +43,12 @@ class Shuffled(BatchReward):
     name: ClassVar[str] = "shuffled"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
-    @property
-    def made_of(self) -> tuple[Reward, ...]:
-        return (self.reward,)
-
     def measure(self, score: Score) -> float | None:
         return self.reward.measure(score)
 
     @property
     def bounds(self) -> tuple[float, float]:
         return self.reward.bounds
-
-    def bind(self, **resources: Any) -> Self:
-        """A copy whose reward has those of `resources` that it has fields for."""
-        return replace(self, reward=self.reward.bind(**resources))
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         scores = self.reward.score_batch(trajectories)

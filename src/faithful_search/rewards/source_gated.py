@@ -30,10 +30,9 @@ class SourceGated(BatchReward):
 
     Ours; reward environments call it source gating. With the default support the normalised answer must occur, as whole
     words, in a passage that a valid yes-step cites (titles are part of it); in dialects without citations, in one that
-    a tool returned. With `AnswerSupport(FactsJudge())`, or another judge, a passage must state it.
-
-    No passage can hold a yes or no: where words are compared, they count where any evidence is cited (or, without
-    citations, returned). "unknown" claims nothing, so it counts once a tool was asked, whatever came back.
+    a tool returned. With another judge a passage must state it. No passage can hold a yes or no: where words are
+    compared, they count where any evidence is cited (or, without citations, returned). "unknown" claims nothing, so it
+    counts once a tool was asked, whatever came back.
 
     The support is asked for only where the outcome is above 0; a row whose judge then abstains abstains. No gold
     answers is `None`. `parts["outcome"]` is the value without the gate, `parts["supported"]` whether the gate is open
@@ -45,11 +44,9 @@ class SourceGated(BatchReward):
 
     Example:
         >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-        >>> for text in ("Paris is the capital.", "France is in Europe."):
-        ...     search = Step(call=ToolCall("local_search"), evidence=(Evidence(text, id="E1"),))
-        ...     last = Step(helpful=True, refs=("E1",), answer="Paris")
-        ...     print(SourceGated().score(Trajectory((search, last), answer="Paris", answers=("Paris",))).value)
-        1.0
+        >>> search = Step(call=ToolCall("local_search"), evidence=(Evidence("France is in Europe.", id="E1"),))
+        >>> last = Step(helpful=True, refs=("E1",), answer="Paris")
+        >>> SourceGated().score(Trajectory((search, last), answer="Paris", answers=("Paris",))).value
         0.0
 
     How to hack it: answer from memory and cite everything; some passage is likely to hold the word.

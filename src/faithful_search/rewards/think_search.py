@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from ..judges.base import Pair
 from ..trajectory import Trajectory
-from .base import Score
 from .judged import Asked, JudgedReward
 from .turns import call_words, thought
 
@@ -38,6 +37,7 @@ class ThinkSearch(JudgedReward):
     """
 
     name: ClassVar[str] = "think_search"
+    nothing: ClassVar[str] = "no call follows a thought"
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
         """Each call with its turn's thought; `step` is the call's."""
@@ -49,6 +49,3 @@ class ThinkSearch(JudgedReward):
             if premise and hypothesis:
                 found.append(Asked(number, Pair(premise, hypothesis, trajectory.question or "", "think_search")))
         return found
-
-    def empty(self, trajectory: Trajectory) -> Score:
-        return Score(None, "no call follows a thought")

@@ -44,12 +44,6 @@ def call_words(call: ToolCall) -> str:
     """The query strings of a call, one a line; then its other arguments as JSON.
 
     Beside a query, numbers and switches (`top_k`) are settings and left out. Without arguments the call is as written.
-
-    Example:
-        >>> call_words(ToolCall("search", {"query": "capital of France", "top_k": 3}))
-        'capital of France'
-        >>> call_words(ToolCall("graph", {"entity": "France"}))
-        '{"entity": "France"}'
     """
     queries, others = [], {}
     for name, value in call.arguments.items():

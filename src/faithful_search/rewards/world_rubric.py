@@ -63,12 +63,11 @@ class WorldRubric(Reward):
     def score(self, trajectory: Trajectory) -> Score:
         if trajectory.question not in chains_of() or not trajectory.answers:
             return Score(None, "the question is not one of the bundled world")
-        error = gravest_error(trajectory)
+        error = _gravest_error(trajectory)
         return Score(RUBRIC[_ERRORS[error][0]], explained(error, trajectory), {"error": error})
 
 
-def gravest_error(trajectory: Trajectory) -> str:
-    """The error of `EXPLANATIONS` that the rubric finds in a trajectory about a question of the bundled world."""
+def _gravest_error(trajectory: Trajectory) -> str:
     change = Change.of(trajectory.meta)
     chain = chains_of()[trajectory.question or ""]
     asked = change.asked if change else chain[-1]
@@ -95,14 +94,11 @@ def gravest_error(trajectory: Trajectory) -> str:
 
 
 def explained(error: str, trajectory: Trajectory) -> str:
-    """The error in words, with the trajectory's own names.
-
-    Answer and reference come first: a small model that has just written both can compare them.
-    """
+    """The error in words, with the trajectory's own names."""
+    # answer and reference come first: a small model that has just written both can compare them
     gold, answer = trajectory.answers[0], trajectory.answer or "missing"
     return f"The answer is {answer}, the reference {gold}. {EXPLANATIONS[error]}"
 
 
 def _holds(text: str, name: str) -> bool:
-    """Whether whole words of the text are the name."""
     return f" {normalize(name)} " in f" {normalize(text)} "

@@ -29,16 +29,16 @@ class RewardState(TrainerCallback, ExportableState):
     """
 
     def __init__(self, start: MixState | None = None) -> None:  # Transformers restores one without arguments
-        self.values: dict[str, Any] = (start or MixState()).to_dict()
+        self.values: dict[str, Any] = msgspec.to_builtins(start or MixState())
 
     @property
     def mix(self) -> MixState:
         """The state as the reward takes it."""
-        return MixState.from_dict(self.values)
+        return msgspec.convert(self.values, MixState)
 
     @mix.setter
     def mix(self, state: MixState) -> None:
-        self.values = state.to_dict()
+        self.values = msgspec.to_builtins(state)
 
     def state(self) -> dict[str, Any]:
         """What the checkpoint keeps."""

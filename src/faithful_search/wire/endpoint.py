@@ -71,19 +71,15 @@ class Endpoint:
         return url.copy_with(path=f"{base if base.endswith('/v1') else f'{base}/v1'}{path}")
 
 
-def with_key(endpoint: Endpoint, key_env: str | None = None) -> Endpoint:
+def with_key(endpoint: Endpoint) -> Endpoint:
     """The endpoint with its key, from the environment where it has none of its own.
 
-    `key_env` if given, else `FAITHFUL_SEARCH_API_KEY`, else the Hub's token for Hugging Face hosts and `OPENAI_API_KEY`
-    for all others. The Hub's token is sent to no other host. Raises `JudgeError` when a key is needed and missing, or
-    cannot be sent in a header.
+    `FAITHFUL_SEARCH_API_KEY`, else the Hub's token for Hugging Face hosts and `OPENAI_API_KEY` for all others. The
+    Hub's token is sent to no other host. Raises `JudgeError` when a key is needed and missing, or cannot be sent in a
+    header.
     """
     key, url = endpoint.key, endpoint.url
-    if key is None and key_env is not None:
-        key = os.environ.get(key_env)
-        if not key:
-            raise JudgeError(f"the environment variable {key_env}, which should hold the judge's key, is not set")
-    elif key is None:
+    if key is None:
         from huggingface_hub import get_token
 
         host = urlsplit(url or ROUTER).hostname or ""
