@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from ..errors import ConfigError, JudgeError
 from ..judges import Request, Writer
-from ..trajectory import Evidence, Trajectory
+from ..trajectory import Trajectory
 from ..world import Change
 from .base import PolicyReward, Score
 from .citation import step_validity
@@ -166,8 +166,9 @@ class EvidenceSensitivity(PolicyReward):
                     evidence = lure(previous, question, rng, passage)
                 place, yes = transcript.yes_at(index)
                 responses = {index - 1: transcript.response(index - 1, evidence)}
-                contexts = [context_of(transcript.tokens, index, place, own) for own in ({}, responses)]
-                found[row].append(Probe(index + 1, bool(step.helpful), *contexts, [yes], made_by))
+                real = context_of(transcript.tokens, index, place)
+                perturbed = context_of(transcript.tokens, index, place, responses)
+                found[row].append(Probe(index + 1, bool(step.helpful), real, perturbed, [yes], made_by))
         return found
 
     def _chosen(self, trajectory: Trajectory) -> Chosen:
