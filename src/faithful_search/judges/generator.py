@@ -12,10 +12,9 @@ from typing import Any, NamedTuple, Self
 from ..dialects.fence import Fence
 from ..errors import ConfigError
 from ..inference.base import Generator, Sampling
-from ..inference.batching import batches
+from ..inference.batching import batches, shared_length
 from ..inference.chat import opening_ids, templated
 from ..inference.fencing import guarded
-from ..inference.sharing import shared_length
 from . import distilled, prompting
 from .base import Pair, Request, Verdict
 

@@ -13,9 +13,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 from ..errors import ConfigError
-from ..inference.batching import batches
+from ..inference.batching import batches, shared_length
 from ..inference.loading import max_tokens, open_model, read_config
-from ..inference.sharing import shared_length
 from ..text import well_formed
 from . import distilled
 from .base import Pair, Verdict
