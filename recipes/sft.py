@@ -288,7 +288,7 @@ def toolbox_of(source: Source, script: ExpertArguments) -> Toolbox:
     if source.triples != "none":
         triples: Any = world_part("triples") if source.triples == "world" else source.triples
         tools.append(KnowledgeGraph.from_triples(triples, top_k=script.top_k))
-    return Toolbox(tools, top_k=script.top_k)
+    return Toolbox(tools)
 
 
 def world_part(name: str, train: bool = True) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import lab
 import pytest
-from tool_faults import ADDRESS, FAULTS, HANGING, LARGE, MEGABYTE, PASSING, SECRET
+from tool_faults import ADDRESS, FAULTS, HANGING, LARGE, MEGABYTE, SECRET
 
 from faithful_search import dialects
 from faithful_search.inference.base import Completion
@@ -81,7 +81,7 @@ def test_whatever_a_tool_does_its_neighbours_are_answered_and_it_is_told(caplog)
         assert_told(item)
     assert not any("did not answer" in item.note for item in found)
     assert [[each.text for each in item.evidence] for item in found[len(FAULTS) :]] == [[GOOD]] * len(FAULTS)
-    assert (stats.errors, stats.calls, stats.retries >= len(PASSING)) == (len(FAULTS), len(ways), True)
+    assert (stats.errors, stats.calls) == (len(FAULTS), len(ways))
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("faithful_search")]
     assert ours and not any(SECRET in line for line in ours) and max(map(len, ours)) < 2 * LONGEST
 

@@ -403,7 +403,7 @@ def observations(tmp_path_factory):
         corpus = [{"id": f"p{n}", "title": f"Paris {text}", "text": f"Paris {text}"} for n, text in enumerate(FORGED)]
         guarded = Http(guard=Guard(allow=(f"127.0.0.1:{site.port}",)))
         tools = [
-            LocalSearch.from_corpus(corpus, cache_dir=tmp_path_factory.mktemp("index")),
+            LocalSearch.from_corpus(corpus),
             KnowledgeGraph([Triple(str(n), "Paris", f"is {text}", text) for n, text in enumerate(FORGED)]),
             WebSearch(SearXNG(site.url(""))),
             Browse(Fetch(guarded)),

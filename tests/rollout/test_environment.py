@@ -42,7 +42,7 @@ class Atlas(Tool):
 
 @pytest.fixture
 def toolbox(tmp_path):
-    with Toolbox([LocalSearch.from_corpus(CORPUS, cache_dir=tmp_path), Atlas()]) as box:
+    with Toolbox([LocalSearch.from_corpus(CORPUS), Atlas()]) as box:
         yield box
 
 

@@ -69,7 +69,7 @@ def main(out: str) -> None:
         args,
         load_tasks("world", limit=8),
         processing_class=AutoTokenizer.from_pretrained(tiny_policy("pou")),
-        toolbox=Toolbox([LocalSearch.from_corpus("world")], top_k=2),
+        toolbox=Toolbox([LocalSearch.from_corpus("world", top_k=2)]),
         reward=pou_mix(),
         limits=Limits(turns=4, turn_tokens=64, total_tokens=512),
         trajectory_file=f"{out}/trajectories.jsonl",

@@ -112,7 +112,7 @@ def test_nothing_to_search_is_said(tmp_path, engine):
     for engine.made in (None, {"mappings": {}}):
         with pytest.raises(DataError, match="has no passages: fill it with: faithful-search index CORPUS opensearch"):
             open_engine(f"opensearch+{engine.url}/wiki")
-    with pytest.raises(ConfigError, match="cannot be reached"):
+    with pytest.raises(ConfigError, match="could not be reached"):
         open_engine("opensearch+http://127.0.0.1:9/wiki")
     with pytest.raises(ConfigError, match="cannot be read from here"):
         ToolArguments(corpus="qdrant+store/wiki").corpus_passages()
@@ -159,7 +159,7 @@ def test_wrong_usage(tmp_path, corpus, model):
         ("opensearch+http://127.0.0.1:9/wiki", ("--model", model), 1, "search by words: no --model"),
         ("opensearch+http://127.0.0.1:9/wiki", ("--overwrite",), 2, "are for the index of a folder"),
         ("opensearch+http://127.0.0.1:9/wiki", ("--kind", "bm25"), 2, "are for the index of a folder"),
-        ("opensearch+http://127.0.0.1:9/wiki", (), 1, "cannot be reached"),
+        ("opensearch+http://127.0.0.1:9/wiki", (), 1, "could not be reached"),
     ):
         done, _, said = invoke(corpus, url, *options)
         assert done == code and told in said

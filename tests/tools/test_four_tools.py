@@ -77,7 +77,7 @@ def test_the_shipped_cassette_is_what_recording_gives(tmp_path, monkeypatch):
     with SearchServer(found_by_serper) as searching, SearchServer(read_by_jina) as reading:
         tools = [WebSearch(Serper(url=searching.url), top_k=3), Browse(Jina(url=reading.url), top_k=3)]
         cassette = Cassette(tmp_path / "four_tools.jsonl", "record")
-        with cassette, Toolbox(tools, top_k=3, cassette=cassette) as toolbox:
+        with cassette, Toolbox(tools, cassette=cassette) as toolbox:
             observations = toolbox.run_batch(CALLS, [toolbox.session() for _ in CALLS])
     assert [item.error for item in observations] == [False] * 6 + [True] * 2
     assert "Its government sits in Lima." in observations[4].evidence[0].text

@@ -289,9 +289,9 @@ def scored(texts: list[list[str]], query: list[str]) -> list[tuple[float, int]]:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.one_of(st.integers(0, 20), st.integers(0, 510)), max_size=15), st.sampled_from([1, 3, 10, 5000]))
-def test_what_is_found_is_the_best_by_the_formula(tmp_path_factory, numbers, top_k):
+def test_what_is_found_is_the_best_by_the_formula(numbers, top_k):
     query, found = " ".join(f"word{n}" for n in numbers), rows(300, seed=3)
-    index = open_index(found, tmp_path_factory.getbasetemp() / "formula")
+    index = open_index(found)
     got = index.search(query, top_k)
     expected = scored([words(f"{row['title']} {row['text']}") for row in found], words(query))
     scores = dict((f"p{place}", score) for score, place in expected)

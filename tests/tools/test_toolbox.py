@@ -45,24 +45,46 @@ class Echo(Tool):
         return [Evidence(text=text, id="forged")] * times
 
 
-class Trouble(Tool):
-    """Goes wrong in the way asked for."""
+class Service(Tool):
+    """Does what the first word of a query says; `asked` are all of them."""
 
-    name = "trouble"
+    name, cache_key = "service", "service/v1"
 
-    async def trouble(self, kind: str) -> list[Evidence]:
-        """Fail.
+    def __init__(self, slow: float = 0.0) -> None:
+        self.slow = slow
+        self.asked: list[str] = []
+        self.release = threading.Event()
+
+    async def service(self, query: str) -> list[Evidence]:
+        """Ask.
 
         Args:
-            kind: How.
+            query: What.
         """
-        if kind == "hang":
-            await asyncio.sleep(60)
-        if kind == "block":
-            time.sleep(5)
-        if kind == "tool":
-            raise ToolError("The page asks for a password.")
-        return []
+        self.asked.append(query)
+        await asyncio.sleep(self.slow)
+        match query.split()[0]:
+            case "block" if self.asked == [query]:
+                self.release.wait(20)
+            case "busy":
+                raise ToolError("The service is busy.", passing=True)
+            case "once" if self.asked.count(query) == 1:
+                raise ConnectionResetError(104, "Connect call failed ('10.1.2.3', 443)")
+            case "lost":
+                raise ConnectionRefusedError(111, "Connect call failed ('10.1.2.3', 443)")
+            case "gone":
+                raise ToolError("There is no such page.")
+            case "hang":
+                await asyncio.sleep(60)
+            case "nothing":
+                return []
+        return [Evidence(f"About {query}.")]
+
+    def __reduce__(self):
+        return Service, (self.slow,)
+
+
+QUICK, NEVER = Patience(retries=2, first=0.001), Patience(0)
 
 
 def echo(text: str, **more: object) -> ToolCall:
@@ -71,8 +93,15 @@ def echo(text: str, **more: object) -> ToolCall:
 
 @pytest.fixture
 def toolbox():
-    with Toolbox([Echo(), Trouble()], timeout=0.5) as made:
+    with Toolbox([Echo(), Service()], timeout=0.5, patience=NEVER) as made:
         yield made
+
+
+@pytest.fixture
+def cache(tmp_path):
+    made = Cache(tmp_path / "cache.sqlite")
+    yield made
+    made.close()
 
 
 def one(toolbox: Toolbox, call: ToolCall):
@@ -80,8 +109,20 @@ def one(toolbox: Toolbox, call: ToolCall):
     return found
 
 
+def ask(toolbox: Toolbox, *queries: str):
+    calls = [ToolCall("service", {"query": query}) for query in queries]
+    return toolbox.run_batch(calls, [toolbox.session() for _ in calls])
+
+
 def ids(observation) -> list[str]:
     return [item.id for item in observation.evidence]
+
+
+def texts(observation) -> list[str]:
+    return [item.text for item in observation.evidence]
+
+
+# numbering
 
 
 def test_ids_run_on_through_a_rollout_and_start_anew_in_another(toolbox):
@@ -94,9 +135,9 @@ def test_ids_run_on_through_a_rollout_and_start_anew_in_another(toolbox):
 
 def test_order_is_that_of_the_batch_whatever_finishes_first(toolbox):
     session = toolbox.session()
-    calls = [echo("slow", wait=0.1), None, echo("fast"), ToolCall("trouble", {"kind": "tool"}), echo("faster")]
+    calls = [echo("slow", wait=0.1), None, echo("fast"), ToolCall("service", {"query": "gone"}), echo("faster")]
     found = toolbox.run_batch(calls, [session] * 5)
-    assert [[item.text for item in o.evidence] for o in found] == [["slow"], [], ["fast"], [], ["faster"]]
+    assert [texts(o) for o in found] == [["slow"], [], ["fast"], [], ["faster"]]
     assert [ids(o) for o in found] == [["E1"], [], ["E2"], [], ["E3"]]
     assert found[1].note == "" and not found[1].error
 
@@ -104,18 +145,21 @@ def test_order_is_that_of_the_batch_whatever_finishes_first(toolbox):
 def test_a_rollout_reads_its_own_version_of_what_a_tool_returns(toolbox):
     """Others read the original; ids have no gap where a passage is missing."""
     edited, other = toolbox.session({"a": "changed", "gone": None}), toolbox.session()
-    for session, texts in ((edited, ("b", "changed")), (other, ("gone", "b", "a"))):
-        found = [toolbox.run_batch([ToolCall("echo", {"text": text})], [session])[0] for text in ("gone", "b", "a")]
+    for session, expected in ((edited, ("b", "changed")), (other, ("gone", "b", "a"))):
+        found = [toolbox.run_batch([echo(text)], [session])[0] for text in ("gone", "b", "a")]
         shown = [item for observation in found for item in observation.evidence]
-        assert [(item.text, item.id) for item in shown] == [(text, f"E{n}") for n, text in enumerate(texts, 1)]
-    assert toolbox.run_batch([ToolCall("echo", {"text": "gone"})], [edited])[0].note == "No results."
+        assert [(item.text, item.id) for item in shown] == [(text, f"E{n}") for n, text in enumerate(expected, 1)]
+    assert toolbox.run_batch([echo("gone")], [edited])[0].note == "No results."
+
+
+# wrong calls, settings and tools
 
 
 def test_unknown_tool_names_those_there_are_and_the_one_that_is_nearly_right(toolbox):
     assert len(one(toolbox, ToolCall("x" * 100_000)).note) < 200
-    for name, meant in (("web_search", ""), ("troubel", " Did you mean 'trouble'?")):
+    for name, meant in (("web_search", ""), ("servise", " Did you mean 'service'?")):
         found = one(toolbox, ToolCall(name, {"query": "x"}))
-        assert found.error and found.note == f"Unknown tool '{name}'.{meant} Available tools: echo, trouble."
+        assert found.error and found.note == f"Unknown tool '{name}'.{meant} Available tools: echo, service."
 
 
 @pytest.mark.parametrize(
@@ -137,11 +181,152 @@ def test_wrong_arguments_are_explained(toolbox, arguments, told):
     assert found.error and not found.evidence
 
 
+class Rich(Tool):
+    """Has arguments of every kind."""
+
+    name = "rich"
+
+    async def rich(
+        self,
+        queries: Annotated[list[str], msgspec.Meta(min_length=1, max_length=3)],
+        query: str = "",
+        sort: Literal["new", "old"] = "new",
+        sites: list[str] | None = None,
+    ) -> list[Evidence]:
+        """Search with everything.
+
+        Over two paragraphs.
+
+        Args:
+            queries: What to look for: words,
+                all of them.
+            query: What matters most.
+            sort: The order.
+            sites: Only there.
+
+        Returns:
+            Passages.
+        """
+        return [Evidence(f"{item} {query} {sites}") for item in queries]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"queries": ["a"] * 4}, "Error: rich: argument 'queries': expected 'array' of length <= 3"),
+        ({"queries": []}, "Error: rich: argument 'queries': expected 'array' of length >= 1"),
+        ({"queries": [" ", ""]}, "Error: rich: argument 'queries' is empty"),
+        ({"queries": ["a", " "]}, ""),
+        ({"queries": "a"}, "Error: rich: argument 'queries': expected 'array', got 'str'"),
+        ({"queries": ["a", 3]}, "Error: rich: argument 'queries[1]': expected 'str', got 'int'"),
+        ({"queries": ["a"], "query": "", "sites": None}, ""),
+    ],
+)
+def test_lists_are_checked(arguments, told):
+    with Toolbox([Rich()]) as toolbox:
+        found = one(toolbox, ToolCall("rich", arguments))
+    assert found.note.split(". Its")[0] == told and bool(told) == found.error == (not found.evidence)
+
+
+def test_the_schema_of_a_rich_signature():
+    function = schema_of(Rich())["function"]
+    strings = {"type": "array", "items": {"type": "string"}}
+    assert function["description"] == "Search with everything.\n\nOver two paragraphs."
+    properties = function["parameters"]["properties"]
+    about = "What to look for: words, all of them."
+    assert properties["queries"] == {**strings, "minItems": 1, "maxItems": 3, "description": about}
+    assert properties["sort"]["enum"] == ["new", "old"]
+    assert properties["sites"] == {**strings, "nullable": True, "description": "Only there."}
+    assert function["parameters"]["required"] == ["queries"]
+
+
+def test_schemas_are_those_of_transformers():
+    from transformers.utils import get_json_schema
+
+    for tool in (Echo(), Irrelevant()):
+        assert schema_of(tool) == get_json_schema(method_of(tool))
+
+
+def test_the_tools_own_name_and_description_are_what_the_policy_reads():
+    function = schema_of(Echo(name="parrot", description="A bird."))["function"]
+    assert (function["name"], function["description"]) == ("parrot", "A bird.")
+    with Toolbox([Echo(), Echo(name="parrot")]) as toolbox:
+        assert texts(one(toolbox, ToolCall("parrot", {"text": "a"}))) == ["a"]
+        assert toolbox.stats()["parrot"].calls == 1 and toolbox.stats()["echo"].calls == 0
+
+
+def test_undocumented_tools_are_refused():
+    class Silent(Tool):
+        name = "silent"
+
+        async def silent(self, query: str) -> list[Evidence]:
+            """Search."""
+            return []
+
+    class Untyped(Tool):
+        name = "untyped"
+
+        async def untyped(self, query) -> list[Evidence]:
+            """Search.
+
+            Args:
+                query: Words.
+            """
+            return []
+
+    mute = type("Mute", (), {"name": "mute"})()
+    for tool, told in (
+        (Silent(), "Silent.silent: describe 'query' under 'Args:'"),
+        (Untyped(), "argument 'query' has no type"),
+        (mute, "no public async method"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            Toolbox([tool])
+
+
+def test_settings_that_make_no_sense():
+    for wrong in ("timeout", "concurrency", "failures", "cooldown"):
+        with pytest.raises(ConfigError, match="must be positive"):
+            Toolbox([Echo()], **{wrong: 0})
+    with pytest.raises(ConfigError, match="two tools of one name: echo, echo"):
+        Toolbox([Echo(), Echo()])
+    with Toolbox([Echo()]) as toolbox, pytest.raises(ConfigError, match="1 calls for 2 sessions"):
+        toolbox.run_batch([None], [toolbox.session()] * 2)
+
+
+def test_malformed_calls_are_told_the_form_and_the_tools(toolbox):
+    form = dialects.load("pou").call_form(toolbox.names)
+    for asked, told in (("", ""), (form, ' Write it as JSON like {"name": "echo", "arguments": {"…": "…"}}.')):
+        found = toolbox.describe_malformed("cut off", asked)
+        assert found.note == f"The tool call could not be read: cut off.{told} Available tools: echo, service."
+        assert found.error
+
+
+def test_the_irrelevant_tool_is_deterministic_and_well_formed():
+    tool = Irrelevant(top_k=3)
+    first, again = (asyncio.run(tool.garden_almanac("capital of France")) for _ in range(2))
+    other = asyncio.run(tool.garden_almanac("who painted Guernica"))
+    assert first == again != other
+    assert len({item.source for item in first}) == 3
+    assert all(item.title and item.text.endswith(".") and not item.id for item in first)
+    assert len(asyncio.run(Irrelevant(top_k=1000).garden_almanac("x"))) > 30
+
+
+def test_tools_are_found_by_file_name():
+    assert {"irrelevant", "knowledge_graph", "local_search"} <= set(names()) and "base" not in names()
+    assert load("irrelevant") is Irrelevant
+    with pytest.raises(ConfigError, match="local_search"):
+        load("teleport")
+
+
+# threads and loops
+
+
 def test_giving_up_on_a_call_ends_the_tools_work():
     async def give_up() -> int:
-        toolbox = Toolbox([Trouble()])
+        toolbox = Toolbox([Service()])
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(toolbox.call(ToolCall("trouble", {"kind": "hang"}), toolbox.session()), 0.05)
+            await asyncio.wait_for(toolbox.call(ToolCall("service", {"query": "hang"}), toolbox.session()), 0.05)
         for _ in range(50):
             await asyncio.sleep(0)
         return len(asyncio.all_tasks())
@@ -178,14 +363,14 @@ gc.collect()
 def test_a_tool_that_blocks_the_loop_costs_its_batch_not_the_program(toolbox, monkeypatch):
     monkeypatch.setattr("faithful_search.tools.toolbox._GRACE", 0.1)
     start = time.monotonic()
-    quick, blocked = toolbox.run_batch(
-        [echo("quick"), ToolCall("trouble", {"kind": "block"})], [toolbox.session(), toolbox.session()]
-    )
+    calls = [echo("quick"), ToolCall("service", {"query": "block"})]
+    quick, blocked = toolbox.run_batch(calls, [toolbox.session(), toolbox.session()])
     assert time.monotonic() - start < 4
-    assert (blocked.note, blocked.error) == ("Error: trouble did not answer within 0.5 seconds.", True)
-    assert toolbox.stats()["trouble"].errors == 1
-    assert one(toolbox, echo("after")).evidence[0].text == "after"
+    assert (blocked.note, blocked.error) == ("Error: service did not answer within 0.5 seconds.", True)
+    assert toolbox.stats()["service"].errors == 1
+    assert texts(one(toolbox, echo("after"))) == ["after"]
     assert quick.evidence or quick.error
+    toolbox.tools["service"].release.set()
 
 
 def test_concurrency_is_a_limit():
@@ -202,19 +387,17 @@ def test_concurrency_is_a_limit():
             return []
 
     tool = Busy()
-    with Toolbox([tool], concurrency=3) as toolbox:
-        toolbox.run_batch([ToolCall("busy")] * 10, [toolbox.session()] * 10)
-    assert tool.most == 3
-    with Toolbox([tool], concurrency=30) as toolbox:  # one tool may take all of them
-        toolbox.run_batch([ToolCall("busy")] * 40, [toolbox.session()] * 40)
-    assert tool.most == 30
+    for most, calls in ((3, 10), (30, 40)):  # one tool may take all of them
+        with Toolbox([tool], concurrency=most) as toolbox:
+            toolbox.run_batch([ToolCall("busy")] * calls, [toolbox.session()] * calls)
+        assert tool.most == most
 
 
 def test_from_many_threads_and_inside_a_running_loop(toolbox):
     found: list[str] = []
 
     def work(text: str) -> None:
-        found.append(one(toolbox, echo(text, wait=0.02)).evidence[0].text)
+        found.extend(texts(one(toolbox, echo(text, wait=0.02))))
 
     async def notebook() -> None:
         work("cell")
@@ -247,8 +430,7 @@ def test_usable_after_close_and_in_a_forked_child(toolbox):
     assert one(toolbox, echo("x")).evidence
     child = os.fork()
     if child == 0:
-        found = one(toolbox, echo("child"))
-        os._exit(0 if found.evidence[0].text == "child" else 1)
+        os._exit(0 if texts(one(toolbox, echo("child"))) == ["child"] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     toolbox.close()
     assert one(toolbox, echo("x")).evidence
@@ -277,118 +459,7 @@ def test_waiting_for_a_slot_is_neither_the_tools_time_nor_a_blocked_loop(monkeyp
     assert [o.error for o in found] == [False] * 8
 
 
-def test_malformed_calls_are_told_the_form_and_the_tools(toolbox):
-    form = dialects.load("pou").call_form(toolbox.names)
-    for asked, told in (("", ""), (form, ' Write it as JSON like {"name": "echo", "arguments": {"…": "…"}}.')):
-        found = toolbox.describe_malformed("cut off", asked)
-        assert found.note == f"The tool call could not be read: cut off.{told} Available tools: echo, trouble."
-        assert found.error
-
-
-def test_settings_that_make_no_sense():
-    for wrong in ("timeout", "concurrency", "top_k", "failures", "cooldown"):
-        with pytest.raises(ConfigError, match="must be positive"):
-            Toolbox([Echo()], **{wrong: 0})
-    with pytest.raises(ConfigError, match="two tools of one name: echo, echo"):
-        Toolbox([Echo(), Echo()])
-    with pytest.raises(ConfigError, match="no public async method"):
-        Toolbox([type("Mute", (), {"name": "mute"})()])
-    with Toolbox([Echo()]) as toolbox, pytest.raises(ConfigError, match="1 calls for 2 sessions"):
-        toolbox.run_batch([None], [toolbox.session()] * 2)
-
-
-def test_schemas_are_those_of_transformers():
-    from transformers.utils import get_json_schema
-
-    for tool in (Echo(), Irrelevant()):
-        assert schema_of(tool) == get_json_schema(method_of(tool))
-
-
-def test_the_tools_own_name_and_description_are_what_the_policy_reads():
-    function = schema_of(Echo(name="parrot", description="A bird."))["function"]
-    assert (function["name"], function["description"]) == ("parrot", "A bird.")
-    with Toolbox([Echo(), Echo(name="parrot")]) as toolbox:
-        assert one(toolbox, ToolCall("parrot", {"text": "a"})).evidence[0].text == "a"
-        assert toolbox.stats()["parrot"].calls == 1 and toolbox.stats()["echo"].calls == 0
-
-
-def test_undocumented_tools_are_refused():
-    class Silent(Tool):
-        name = "silent"
-
-        async def silent(self, query: str) -> list[Evidence]:
-            """Search."""
-            return []
-
-    class Untyped(Tool):
-        name = "untyped"
-
-        async def untyped(self, query) -> list[Evidence]:
-            """Search.
-
-            Args:
-                query: Words.
-            """
-            return []
-
-    with pytest.raises(ConfigError, match=r"Silent.silent: describe 'query' under 'Args:'"):
-        schema_of(Silent())
-    with pytest.raises(ConfigError, match="argument 'query' has no type"):
-        Toolbox([Untyped()])
-
-
-def test_the_irrelevant_tool_is_deterministic_and_well_formed():
-    tool = Irrelevant(top_k=3)
-    first, again = (asyncio.run(tool.garden_almanac("capital of France")) for _ in range(2))
-    other = asyncio.run(tool.garden_almanac("who painted Guernica"))
-    assert first == again != other
-    assert len({item.source for item in first}) == 3
-    assert all(item.title and item.text.endswith(".") and not item.id for item in first)
-    assert len(asyncio.run(Irrelevant(top_k=1000).garden_almanac("x"))) > 30
-
-
-class Service(Tool):
-    """Answers as told by the query: what it was asked is kept in `asked`."""
-
-    name, cache_key = "service", "service/v1"
-
-    def __init__(self, slow: float = 0.0) -> None:
-        self.slow = slow
-        self.asked: list[str] = []
-        self.release = threading.Event()
-
-    async def service(self, query: str) -> list[Evidence]:
-        """Ask.
-
-        Args:
-            query: What.
-        """
-        self.asked.append(query)
-        await asyncio.sleep(self.slow)
-        if query.startswith("block") and self.asked == [query]:
-            self.release.wait(20)
-        if query.startswith("busy"):
-            raise ToolError("The service is busy.", passing=True)
-        if query.startswith("once") and self.asked.count(query) == 1:
-            raise ConnectionResetError(104, "Connect call failed ('10.1.2.3', 443)")
-        if query.startswith("lost"):
-            raise ConnectionRefusedError(111, "Connect call failed ('10.1.2.3', 443)")
-        if query.startswith("gone"):
-            raise ToolError("There is no such page.")
-        if query.startswith("hang"):
-            await asyncio.sleep(60)
-        return [] if query.startswith("nothing") else [Evidence(f"About {query}.")]
-
-    def __reduce__(self):
-        return Service, (self.slow,)
-
-
-QUICK = Patience(retries=2, first=0.001)
-
-
-def ask(toolbox: Toolbox, *queries: str):
-    calls = [ToolCall("service", {"query": query}) for query in queries]
-    return toolbox.run_batch(calls, [toolbox.session() for _ in calls])
+# a service and its failures
 
 
 def test_what_passes_is_tried_again_and_counted():
@@ -396,11 +467,11 @@ def test_what_passes_is_tried_again_and_counted():
     with Toolbox([service], patience=QUICK) as toolbox:
         once, busy, lost, gone = ask(toolbox, "once", "busy", "lost", "gone")
         stats = toolbox.stats()["service"]
-    assert once.evidence[0].text == "About once."
+    assert texts(once) == ["About once."]
     assert (busy.note, gone.note) == ("The service is busy.", "There is no such page.")
     assert lost.note == "Error: service failed: ConnectionRefusedError."  # no address
     assert [service.asked.count(query) for query in ("once", "busy", "lost", "gone")] == [2, 3, 3, 1]
-    assert (stats.calls, stats.errors, stats.retries, stats.made, stats.hits, stats.refused) == (4, 3, 5, 4, 0, 0)
+    assert (stats.calls, stats.errors, stats.made, stats.hits) == (4, 3, 4, 0)
 
 
 def test_the_time_out_covers_all_retries():
@@ -409,14 +480,13 @@ def test_the_time_out_covers_all_retries():
     with Toolbox([service], timeout=0.4, patience=Patience(retries=50, first=0.01)) as toolbox:
         [found], stats = ask(toolbox, "busy"), toolbox.stats()["service"]
     assert found.error and time.monotonic() - start < 3
-    assert len(service.asked) <= 4 and 0.3 < stats.seconds == stats.p50 == stats.p95
+    assert len(service.asked) <= 4 and 0.3 < stats.p50 == stats.p95
 
 
 def test_who_has_waited_a_time_out_for_calls_that_hang_is_refused():
     """Even when the tool answers others in between, so that it is never out of order."""
-    service = Service(
-        slow=0.2
-    )  # the others have waited a time-out and the first answer when the call that hangs is late
+    # the others have waited a time-out and the first answer when the call that hangs is late
+    service = Service(slow=0.2)
     with Toolbox([service], timeout=0.5, concurrency=1, failures=1000) as toolbox:
         start = time.monotonic()
         answered, late, *refused = ask(toolbox, "fine", "hang 1", "a", "hang 2", "b", "hang 3")
@@ -427,7 +497,7 @@ def test_who_has_waited_a_time_out_for_calls_that_hang_is_refused():
 
 def test_a_broken_tool_is_refused_and_taken_back_when_it_works_again():
     service = Service()
-    with Toolbox([service], patience=Patience(0), failures=3, cooldown=0.3) as toolbox:
+    with Toolbox([service], patience=NEVER, failures=3, cooldown=0.3) as toolbox:
         for query in ("busy 1", "busy 2", "busy 3"):
             ask(toolbox, query)
         [refused] = ask(toolbox, "fine")
@@ -446,31 +516,28 @@ def test_wrong_calls_and_definite_answers_do_not_break_a_tool():
     assert (stats.calls, stats.errors, stats.made) == (11, 10, 6)
 
 
-@pytest.fixture
-def cache(tmp_path):
-    made = Cache(tmp_path / "cache.sqlite")
-    yield made
-    made.close()
+def test_a_difference_of_counts_and_its_quantiles_by_hand():
+    before = ToolStats(4, 3, 3, 1, (0.5,))
+    between = ToolStats(9, 5, 4, 4, (0.5, 0.1, 0.2, 0.9)) - before
+    assert between == ToolStats(5, 2, 1, 3, (0.1, 0.2, 0.9))
+    assert (between.p50, between.p95) == (0.2, pytest.approx(0.83))
+
+
+# cache and cassette
 
 
 def test_answers_are_kept_and_failures_are_not(cache):
-    service = Service()
-    with Toolbox([service], cache=cache, patience=Patience(0), top_k=1) as toolbox:
-        first = ask(toolbox, "a", "nothing", "gone", "busy")
-        again = ask(toolbox, "a", "nothing", "gone", "busy")
+    service, queries = Service(), ("a", "nothing", "gone", "busy")
+    with Toolbox([service], cache=cache, patience=NEVER) as toolbox:
+        first, again = ask(toolbox, *queries), ask(toolbox, *queries)
         stats = toolbox.stats()["service"]
     assert first == again and again[1].note == "No results."
-    assert [service.asked.count(query) for query in ("a", "nothing", "gone", "busy")] == [1, 1, 2, 2]
+    assert [service.asked.count(query) for query in queries] == [1, 1, 2, 2]
     assert (stats.calls, stats.hits, stats.errors, stats.made) == (8, 2, 4, 6)
     other = Service()
-    other.cache_key = "service/v2"
-    with Toolbox([other], cache=cache) as toolbox:
-        ask(toolbox, "a")
-    assert other.asked == ["a"]
-    other.cache_key = ""
-    with Toolbox([other], cache=cache) as toolbox:
-        ask(toolbox, "a")
-        ask(toolbox, "a")
+    for other.cache_key in ("service/v2", "", ""):
+        with Toolbox([other], cache=cache) as toolbox:
+            ask(toolbox, "a")
     assert other.asked == ["a"] * 3
 
 
@@ -480,6 +547,15 @@ def test_equal_calls_at_once_are_made_once(cache):
         found, stats = ask(toolbox, *["a"] * 40), toolbox.stats()["service"]
     assert service.asked == ["a"] and {o.evidence[0].text for o in found} == {"About a."}
     assert (stats.calls, stats.hits, stats.made) == (40, 39, 1)
+
+
+def test_those_who_wait_for_a_call_that_hangs_hear_of_its_time_out_and_do_not_repeat_it(cache, caplog):
+    service = Service()
+    cache.get("opened")  # which on a busy disk takes longer than they wait
+    with Toolbox([service], timeout=0.2, cache=cache, patience=NEVER) as toolbox:
+        found = ask(toolbox, *["hang"] * 20)
+    assert {o.note for o in found} == {"Error: service did not answer within 0.2 seconds."}
+    assert service.asked == ["hang"] and caplog.messages == []
 
 
 def test_the_end_of_one_episode_loses_nothing_of_the_others_that_wait_for_the_same(cache):
@@ -496,7 +572,7 @@ def test_the_end_of_one_episode_loses_nothing_of_the_others_that_wait_for_the_sa
 
     ended, *others = asyncio.run(scene())
     assert ended.note == "service was not asked: the episode has ended."
-    assert [o.evidence[0].text for o in others] == ["About a."] * 2 and service.asked == ["a", "a"]
+    assert [texts(o) for o in others] == [["About a."]] * 2 and service.asked == ["a", "a"]
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -513,7 +589,7 @@ def test_who_has_waited_long_for_anothers_answer_asks_by_itself(cache, tmp_path,
         [found] = ask(second, "block")
         service.release.set()
         leader.join()
-    assert found.evidence[0].text == "About block." and service.asked == ["block"] * 2
+    assert texts(found) == ["About block."] and service.asked == ["block"] * 2
 
 
 def test_a_recording_is_sorted_when_its_toolbox_is_closed(tmp_path):
@@ -524,16 +600,16 @@ def test_a_recording_is_sorted_when_its_toolbox_is_closed(tmp_path):
 
 
 def test_trouble_of_the_cache_stops_no_call(tmp_path):
-    blocked = tmp_path / "cache.sqlite"
-    cache = Cache(blocked)
-    blocked.write_bytes(b"this is no database" * 100)
-    with Toolbox([Service()], cache=cache) as toolbox:
-        assert ask(toolbox, "a")[0].evidence[0].text == "About a."
-    cache = Cache(tmp_path / "other.sqlite")
-    cache.put(key_of(tool="service", cache_key="service/v1", arguments={"query": "a"}), b"no evidence")
-    with Toolbox([Service()], cache=cache) as toolbox:
-        assert ask(toolbox, "a")[0].evidence[0].text == "About a."
-    cache.close()
+    blocked, other = Cache(tmp_path / "cache.sqlite"), Cache(tmp_path / "other.sqlite")
+    blocked.path.write_bytes(b"this is no database" * 100)
+    other.put(key_of(tool="service", cache_key="service/v1", arguments={"query": "a"}), b"no evidence")
+    for cache in (blocked, other):
+        with Toolbox([Service()], cache=cache) as toolbox:
+            assert texts(ask(toolbox, "a")[0]) == ["About a."]
+    other.close()
+
+
+# sessions, copies
 
 
 def test_a_closed_session_ends_its_calls_and_no_others():
@@ -583,90 +659,8 @@ def test_a_session_whose_loop_is_gone_closes_all_the_same():
     assert session.closed
 
 
-def test_a_difference_of_counts_and_its_quantiles_by_hand():
-    before = ToolStats(4, 3, 3, 2, 1, 1, 0.5, (0.5,))
-    between = ToolStats(9, 5, 4, 3, 7, 4, 2.5, (0.5, 0.1, 0.2, 0.9)) - before
-    assert between == ToolStats(5, 2, 1, 1, 6, 3, 2.0, (0.1, 0.2, 0.9))
-    assert (between.p50, between.p95) == (0.2, pytest.approx(0.83))
-
-
-def test_those_who_wait_for_a_call_that_hangs_hear_of_its_time_out_and_do_not_repeat_it(cache, caplog):
-    service = Service()
-    cache.get("opened")  # which on a busy disk takes longer than they wait
-    with Toolbox([service], timeout=0.2, cache=cache, patience=Patience(0)) as toolbox:
-        found = ask(toolbox, *["hang"] * 20)
-    assert {o.note for o in found} == {"Error: service did not answer within 0.2 seconds."}
-    assert service.asked == ["hang"] and caplog.messages == []
-
-
-class Rich(Tool):
-    """Has arguments of every kind."""
-
-    name = "rich"
-
-    async def rich(
-        self,
-        queries: Annotated[list[str], msgspec.Meta(min_length=1, max_length=3)],
-        query: str = "",
-        sort: Literal["new", "old"] = "new",
-        sites: list[str] | None = None,
-    ) -> list[Evidence]:
-        """Search with everything.
-
-        Over two paragraphs.
-
-        Args:
-            queries: What to look for: words,
-                all of them.
-            query: What matters most.
-            sort: The order.
-            sites: Only there.
-
-        Returns:
-            Passages.
-        """
-        return [Evidence(f"{item} {query} {sites}") for item in queries]
-
-
-def test_the_schema_of_a_rich_signature():
-    function = schema_of(Rich())["function"]
-    texts = {"type": "array", "items": {"type": "string"}}
-    assert function["description"] == "Search with everything.\n\nOver two paragraphs."
-    properties = function["parameters"]["properties"]
-    about = "What to look for: words, all of them."
-    assert properties["queries"] == {**texts, "minItems": 1, "maxItems": 3, "description": about}
-    assert properties["sort"]["enum"] == ["new", "old"]
-    assert properties["sites"] == {**texts, "nullable": True, "description": "Only there."}
-    assert function["parameters"]["required"] == ["queries"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({"queries": ["a"] * 4}, "Error: rich: argument 'queries': expected 'array' of length <= 3"),
-        ({"queries": []}, "Error: rich: argument 'queries': expected 'array' of length >= 1"),
-        ({"queries": [" ", ""]}, "Error: rich: argument 'queries' is empty"),
-        ({"queries": ["a", " "]}, ""),
-        ({"queries": "a"}, "Error: rich: argument 'queries': expected 'array', got 'str'"),
-        ({"queries": ["a", 3]}, "Error: rich: argument 'queries[1]': expected 'str', got 'int'"),
-        ({"queries": ["a"], "query": "", "sites": None}, ""),
-    ],
-)
-def test_lists_are_checked(arguments, told):
-    with Toolbox([Rich()]) as toolbox:
-        found = one(toolbox, ToolCall("rich", arguments))
-    assert found.note.split(". Its")[0] == told and bool(told) == found.error == (not found.evidence)
-
-
-def test_tools_are_found_by_file_name():
-    assert {"irrelevant", "knowledge_graph", "local_search"} <= set(names()) and "base" not in names()
-    assert load("irrelevant") is Irrelevant
-    with pytest.raises(ConfigError, match="local_search"):
-        load("teleport")
-
-
 def test_copies_and_pickles_have_all_settings_work_and_count_for_themselves(cache, tmp_path):
-    settings = {"timeout": 3, "concurrency": 9, "top_k": 1, "patience": QUICK, "failures": 7, "cooldown": 9.0}
+    settings = {"timeout": 3, "concurrency": 9, "patience": QUICK, "failures": 7, "cooldown": 9.0}
     cassette = Cassette(tmp_path / "calls.jsonl", "record")
     with Toolbox([Service(), Echo()], **settings, cache=cache, cassette=cassette) as toolbox:
         one(toolbox, echo("x"))
@@ -675,7 +669,7 @@ def test_copies_and_pickles_have_all_settings_work_and_count_for_themselves(cach
             assert {key: other.settings[key] for key in settings} == settings
             assert (other.cache.path, other.cassette.path) == (cache.path, cassette.path)
         for other in copies[:2]:
-            assert repr(other) == repr(toolbox) == "Toolbox(service, echo; timeout=3, concurrency=9, top_k=1)"
+            assert repr(other) == repr(toolbox) == "Toolbox(service, echo; timeout=3, concurrency=9)"
             assert other.stats()["echo"].calls == 0
-            assert ids(one(other, echo("x", times=5))) == ["E1"]
+            assert ids(one(other, echo("x", times=2))) == ["E1", "E2"]
             other.close()

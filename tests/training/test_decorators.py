@@ -106,7 +106,7 @@ def test_the_bundled_policy_decorates_what_it_knows_rightly_and_guesses_elsewher
     torch.manual_seed(0)
     right = {}
     for name, split in (("world_remembered", "train"), ("world", "validation")):
-        with Toolbox(tools, top_k=3) as toolbox:
+        with Toolbox(tools) as toolbox:
             engine = Engine(generator, toolbox, "pou", Limits(turns=6, turn_tokens=96, total_tokens=768), Sampling(1.0))
             rollouts = engine.run(load_tasks(name, split, limit=24))
         first = [item for item in rollouts if Decorated("answer_first").score(item).value == 1.0]

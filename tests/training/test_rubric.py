@@ -49,7 +49,7 @@ def episodes():
     tasks = [task for task in load_tasks("world_passages") if task.meta["hops"] > 1][:40]
     plans, _ = plan_all(tasks, planner_for("world", tasks))
     search = replace(LocalSearch.from_corpus("world", top_k=3), name="search")
-    played = run_experts(plans, Toolbox([search], top_k=3), dialects.load("self_eval"))
+    played = run_experts(plans, Toolbox([search]), dialects.load("self_eval"))
     played = [one.episode for one in played]
     return [item for item in played if item.stop_reason == "answered" and not item.meta.get("blind")]
 

@@ -38,7 +38,7 @@ def toolbox():
         LocalSearch.from_corpus(train_rows("passages"), top_k=3),
         KnowledgeGraph.from_triples(train_rows("triples"), top_k=3),
     ]
-    with Toolbox(tools, top_k=3) as opened:
+    with Toolbox(tools) as opened:
         yield opened
 
 

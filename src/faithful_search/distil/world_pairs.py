@@ -94,7 +94,7 @@ class _Maker:
         corpus = [row for row in self.passages if split != "train" or row["split"] == "train"]
         dialect = dialects.load(DIALECT)
         search = replace(LocalSearch.from_corpus(corpus, top_k=3), name=dialect.search_tool or "search")
-        with Toolbox([search], top_k=3) as toolbox:
+        with Toolbox([search]) as toolbox:
             episodes = [own.episode for own in run_experts(plans, toolbox, dialect, HABITS, self.seed)]
         read = [own for plan, episode in zip(plans, episodes, strict=True) for own in _read(plan, episode)]
         self.others = [own for own in read if own.found]

@@ -30,29 +30,18 @@ _HEADERS = {408: _HANG_UP, 413: _HANG_UP, 503: {"retry-after": "1"}}
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may ask for at most. The defaults let a whole training batch through as one request.
-
-    Args:
-        body_bytes: of its body.
-        queries: in one request.
-        query_chars: in one query.
-        top_k: passages for a query.
-        seconds: to send the body, and as many again to be answered.
-        requests: at the same time; further ones are sent away to come back later.
-        pairs: in one request to a served judge.
-        pair_chars: of the texts of one pair together.
-        bodies_bytes: of the bodies of all requests together, from their first byte until they are answered. A body
-            that comes in one piece (some 64 kB) is always taken.
-    """
+    """What a request may ask for at most. The defaults let a whole training batch through as one request."""
 
     body_bytes: int = 16_000_000
     queries: int = 8192
     query_chars: int = 32_768
-    top_k: int = 100
-    seconds: float = 120.0
-    requests: int = 1024
+    top_k: int = 100  # passages for a query
+    seconds: float = 120.0  # to send the body, and as many again to be answered
+    requests: int = 1024  # at the same time; further ones are sent away to come back later
     pairs: int = 4096
-    pair_chars: int = 1_000_000
+    pair_chars: int = 1_000_000  # of the texts of one pair together
+    # Of all requests together, from their first byte until they are answered. A body that comes in one piece (some
+    # 64 kB) is always taken.
     bodies_bytes: int = 500_000_000
 
 

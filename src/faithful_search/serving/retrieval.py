@@ -72,7 +72,7 @@ class Retrieval(Service):
         self._queries = self.counter("queries", "Queries searched for.")
         self._batches = self.histogram("batch_queries", "Different queries searched for at once.", SIZES)
         batch, threads = (min(batch, _FEW), min(os.cpu_count() or 1, _THREADS)) if index.inline else (batch, 1)
-        self._batcher: Batcher[Query, list[Evidence] | ToolError] = Batcher(self._search, batch, threads)
+        self._batcher: Batcher[Query, list[Evidence]] = Batcher(self._search, batch, threads)
 
     def _answer_in(self, form: _Format, body: bytes) -> Any:
         asked = decode(body, form.shape, form.like)
@@ -83,11 +83,10 @@ class Retrieval(Service):
         self._queries.inc(len(queries))
         wanted = [(query, top_k) for query in queries]
         if self.index.quick and len(wanted) <= _FEW:
-            return form.write(_all_found(self._search(wanted)), asked.scores)
+            return form.write([_found(result) for result in self._search(wanted)], asked.scores)
 
         async def batched() -> Any:
-            found = await asyncio.gather(*map(self._batcher.ask, wanted))
-            return form.write(_all_found(found), asked.scores)
+            return form.write(await asyncio.gather(*map(self._batcher.ask, wanted)), asked.scores)
 
         return batched()
 
@@ -116,13 +115,10 @@ class Retrieval(Service):
         return [found[item] for item in batch]
 
 
-def _all_found(found: Sequence[list[Evidence] | ToolError]) -> list[list[Evidence]]:
-    results = []
-    for items in found:
-        if isinstance(items, ToolError):
-            raise items
-        results.append(items)
-    return results
+def _found(result: list[Evidence] | ToolError) -> list[Evidence]:
+    if isinstance(result, ToolError):
+        raise result
+    return result
 
 
 def _write_search_r1(found: list[list[Evidence]], scores: bool | None) -> Any:

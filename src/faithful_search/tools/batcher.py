@@ -25,7 +25,7 @@ class Batcher(Generic[Item, Result]):
     their own threads with their first call; the threads end with the batcher.
 
     Args:
-        run: gives one result for each item of a batch, in order.
+        run: gives one result for each item of a batch, in order; an exception is raised to the item's own caller.
         most: largest batch.
         threads: batches that run at the same time.
 
@@ -37,7 +37,9 @@ class Batcher(Generic[Item, Result]):
         [2, 4]
     """
 
-    def __init__(self, run: Callable[[Sequence[Item]], Sequence[Result]], most: int = 64, threads: int = 1) -> None:
+    def __init__(
+        self, run: Callable[[Sequence[Item]], Sequence[Result | Exception]], most: int = 64, threads: int = 1
+    ) -> None:
         if most < 1 or threads < 1:
             raise ConfigError(f"most and threads must be at least 1, got {most} and {threads}")
         self.run, self.most, self.threads = run, most, threads
@@ -71,22 +73,21 @@ class Batcher(Generic[Item, Result]):
             queue.workers.discard(asyncio.current_task())
 
     async def _answer(self, batch: list[_Call]) -> None:
-        results: Sequence[Any] = ()
-        failure = None
+        results: Sequence[Any]
         try:
             items = [item for item, _ in batch]
             results = await asyncio.get_running_loop().run_in_executor(self._executor, self._run, items)
         except Exception as error:
-            failure = error
-        for place, (_, future) in enumerate(batch):
+            results = [error] * len(batch)
+        for (_, future), result in zip(batch, results, strict=True):
             if future.done():  # its caller was cancelled while the batch ran
                 continue
-            if failure is not None:
-                future.set_exception(failure)
+            if isinstance(result, Exception):
+                future.set_exception(result)
             else:
-                future.set_result(results[place])
+                future.set_result(result)
 
-    def _run(self, items: Sequence[Item]) -> Sequence[Result]:
+    def _run(self, items: Sequence[Item]) -> Sequence[Result | Exception]:
         try:
             results = list(self.run(items))
         except Exception:

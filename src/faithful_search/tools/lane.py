@@ -23,7 +23,7 @@ from .outcome import ErrorLog, Fault, evidence_of, failure_of
 
 LATEST = 512
 """Of how many calls the durations are remembered."""
-_COUNTS = ("calls", "hits", "errors", "refused", "retries", "made", "seconds")
+_COUNTS = ("calls", "hits", "errors", "made")
 _log = logging.getLogger(__name__)
 
 
@@ -31,47 +31,30 @@ _log = logging.getLogger(__name__)
 class ToolStats:
     """What one tool was asked; the difference of two, the later one first, counts what was asked in between.
 
-    Attributes:
-        calls: all of them.
-        hits: those answered from a cache, a cassette, or by another call for the same that was under way.
-        errors: those that ended in a note of what went wrong.
-        refused: the errors of calls that were not made because the tool is out of order.
-        retries: attempts after the first.
-        made: calls that reached the tool.
-        seconds: what these took, retries included and waiting for a turn excluded, summed.
-        latest: seconds of the latest of them, at most `LATEST`, oldest first.
-
     Example:
         >>> ToolStats(calls=3, made=3, latest=(0.1, 0.2, 0.9)).p50
         0.2
     """
 
     calls: int = 0
-    hits: int = 0
-    errors: int = 0
-    refused: int = 0
-    retries: int = 0
-    made: int = 0
-    seconds: float = 0.0
-    latest: tuple[float, ...] = ()
+    hits: int = 0  # answered from a cache, a cassette, or by another call for the same that was under way
+    errors: int = 0  # ended in a note of what went wrong
+    made: int = 0  # calls that reached the tool
+    latest: tuple[float, ...] = ()  # seconds of the latest `LATEST` of them, retries included, oldest first
 
     @property
     def p50(self) -> float | None:
-        """The median of the latest calls' seconds; `None` when there were none."""
+        """The median of `latest`; `None` when there were none."""
         return float(np.quantile(self.latest, 0.5)) if self.latest else None
 
     @property
     def p95(self) -> float | None:
-        """19 of 20 of the latest calls took no longer, in seconds; `None` when there were none."""
+        """The 0.95 quantile of `latest`."""
         return float(np.quantile(self.latest, 0.95)) if self.latest else None
 
     def __sub__(self, earlier: ToolStats) -> ToolStats:
         counts = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTS}
         return ToolStats(**counts, latest=self.latest[-counts["made"] :] if counts["made"] else ())
-
-
-class Refused(ToolError):
-    """A call that was not made because the tool is out of order."""
 
 
 class Slots:
@@ -117,15 +100,15 @@ class Lane:
             self.stats = replace(self.stats, **sums)
 
     async def run(self, arguments: dict[str, Any]) -> list[Evidence]:
-        """What the tool returns. Raises `Refused` when it is out of order, `ToolError` when it says so, is late, or
-        lost its connection, and `Fault` when it raises anything else, or returns something else than evidence."""
+        """What the tool returns. Raises `ToolError` when it is out of order, says so, is late, or lost its connection,
+        and `Fault` when it raises anything else, or returns something else than evidence."""
         self._refuse(self._breaker.remaining)
         came = time.monotonic()
         async with self._slots.here():
             self._refuse(self._breaker.refusal())
             start = time.monotonic()
             if self._last_late > came and start - came > self.timeout:
-                raise Refused(f"Error: {self.name} is busy with calls that do not end. {self._advice}", passing=True)
+                raise ToolError(f"Error: {self.name} is busy with calls that do not end. {self._advice}", passing=True)
             try:
                 found = await self._timed(arguments, start)
             except Exception as error:
@@ -144,12 +127,10 @@ class Lane:
     def _refuse(self, seconds: float) -> None:
         if seconds:
             told = f"Error: {self.name} is out of order for the next {math.ceil(seconds)} s. {self._advice}"
-            raise Refused(told, passing=True)
+            raise ToolError(told, passing=True)
 
     async def _timed(self, arguments: dict[str, Any], start: float) -> list[Evidence]:
-        tries = self._patience.persist(
-            lambda: self._attempt(arguments), start + self.timeout, lambda: self.count(retries=1)
-        )
+        tries = self._patience.persist(lambda: self._attempt(arguments), start + self.timeout)
         task = asyncio.ensure_future(tries)
         # no caller is left for what a tool raises after its time-out, and asyncio need not report it
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -159,8 +140,7 @@ class Lane:
         finally:
             done = task.done()
             task.cancel()
-            seconds = time.monotonic() - start
-            self.count(made=1, seconds=seconds, latest=(seconds,))
+            self.count(made=1, latest=(time.monotonic() - start,))
         if not done:
             self._last_late = time.monotonic()
             raise self.late()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, ToolError
+from ..errors import ConfigError
 from ..trajectory import Evidence
 from ..wire.http import Http
 from .base import Tool
@@ -39,7 +38,7 @@ class LocalSearch(Tool):
     name: str = "local_search"
     description: str = ""
     top_k: int = 3
-    _batcher: Batcher[str, list[Evidence] | ToolError] = field(init=False, repr=False, compare=False)
+    _batcher: Batcher[str, list[Evidence]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.top_k < 1:
@@ -47,20 +46,20 @@ class LocalSearch(Tool):
         object.__setattr__(self, "_batcher", Batcher(partial(self.index.search_each, top_k=self.top_k)))
 
     @classmethod
-    def from_corpus(cls, corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None, **about: Any) -> LocalSearch:
-        """Index `corpus` by BM25, or reopen its cached index.
+    def from_corpus(cls, corpus: Corpus, **about: Any) -> LocalSearch:
+        """Index `corpus` by BM25, or reopen its cached index. The cache is in `FAITHFUL_SEARCH_CACHE`, by default
+        `~/.cache/faithful_search`.
 
         Args:
             corpus: `"world"`, a `.jsonl[.gz]` or `.parquet` file, a folder of such, a Hub dataset
                 (`owner/name[:split]`), or rows `id`, `title`, `text`.
-            cache_dir: where the index is kept; by default `FAITHFUL_SEARCH_CACHE` or `~/.cache/faithful_search`.
             about: `name`, `description`, `top_k`.
 
         Raises:
             DataError: an unreadable or empty corpus, or a row without text, naming it. `faithful-search index` leaves
                 such rows out instead, and says which.
         """
-        return cls(open_index(corpus, cache_dir), **about)
+        return cls(open_index(corpus), **about)
 
     async def local_search(self, query: str) -> list[Evidence]:
         """Search a local collection of documents and return the passages that match best.
@@ -71,10 +70,7 @@ class LocalSearch(Tool):
         # a thread costs more than such a search
         if self.index.quick:
             return self.index.search(query, self.top_k)
-        found = await self._batcher.ask(query)
-        if isinstance(found, ToolError):
-            raise found
-        return found
+        return await self._batcher.ask(query)
 
 
 def open_search(corpus: str, *, http: Http | None = None, **about: Any) -> LocalSearch | RemoteSearch:

@@ -17,14 +17,14 @@ from ..wire.retry import Breaker, Patience
 from .base import NO_RESULTS, Observation, Tool, check_arguments, schema_of
 from .cassette import Cassette
 from .kept import kept, recent
-from .lane import Lane, Refused, Slots, ToolStats
+from .lane import Lane, Slots, ToolStats
 from .outcome import LONGEST, Fault, failure_of
 from .session import Session
 from .untrusted import line
 
 _GRACE = 1.0
 _NAME_LENGTH = 80
-_SETTINGS = ("timeout", "concurrency", "top_k", "patience", "failures", "cooldown", "cache", "cassette")
+_SETTINGS = ("timeout", "concurrency", "patience", "failures", "cooldown", "cache", "cassette")
 
 
 class Toolbox:
@@ -39,7 +39,6 @@ class Toolbox:
         tools: objects of the shape of `Tool`, each with its own name.
         timeout: seconds one call may take, its retries included.
         concurrency: how many calls run at once on one event loop.
-        top_k: most passages one call may return; `None` for what the tools return.
         patience: how often and after which pauses a failure that passes (`ToolError.passing`) is tried again.
         failures: how many failures that pass, in a row, put a tool out of order.
         cooldown: for how many seconds; then one call tries whether it works again.
@@ -64,7 +63,6 @@ class Toolbox:
         tools: Sequence[Tool],
         timeout: float = 30.0,
         concurrency: int = 64,
-        top_k: int | None = None,
         *,
         patience: Patience | None = None,
         failures: int = 5,
@@ -72,13 +70,12 @@ class Toolbox:
         cache: Cache | None = None,
         cassette: Cassette | None = None,
     ) -> None:
-        limits = {"timeout": timeout, "concurrency": concurrency, "top_k": top_k}
-        if min(limit for limit in limits.values() if limit is not None) <= 0:
-            raise ConfigError(f"timeout, concurrency and top_k must be positive; got {limits}")
+        if min(timeout, concurrency) <= 0:
+            raise ConfigError(f"timeout and concurrency must be positive; got {timeout}, {concurrency}")
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) < len(tools):
             raise ConfigError(f"two tools of one name: {', '.join(tool.name for tool in tools)}; rename one")
-        self.timeout, self.concurrency, self.top_k = timeout, concurrency, top_k
+        self.timeout, self.concurrency = timeout, concurrency
         self.patience, self.failures, self.cooldown = patience or Patience(), failures, cooldown
         self.cache, self.cassette = cache, cassette
         self._start_fresh()
@@ -185,8 +182,7 @@ class Toolbox:
         self._start_fresh()
 
     def __repr__(self) -> str:
-        settings = f"timeout={self.timeout:g}, concurrency={self.concurrency}, top_k={self.top_k}"
-        return f"Toolbox({', '.join(self.names)}; {settings})"
+        return f"Toolbox({', '.join(self.names)}; timeout={self.timeout:g}, concurrency={self.concurrency})"
 
     async def _answer(self, call: ToolCall, session: Session) -> Observation:
         lane = self._lanes.get(str(call.name))
@@ -200,7 +196,7 @@ class Toolbox:
             there = recent(self.cache, _result_key(lane, call.arguments))
             if there is not None:
                 lane.count(calls=1, hits=1)
-                return self._shown(there)
+                return _shown(there)
         task = asyncio.ensure_future(self._run(lane, call.arguments))
         with session.running(task):
             await asyncio.wait({task})
@@ -228,14 +224,11 @@ class Toolbox:
             else:
                 found = await ask()
         except Exception as error:
-            lane.count(calls=1, errors=1, refused=isinstance(error, Refused))
+            lane.count(calls=1, errors=1)
             known = error if isinstance(error, (ToolError, Fault)) else failure_of(lane.name, error)
             return _error(line(str(known), LONGEST) or f"Error: {lane.name} failed.")
         lane.count(calls=1, hits=not asked)
-        return self._shown(found)
-
-    def _shown(self, found: list[Evidence]) -> Observation:
-        return Observation(evidence=tuple(found[: self.top_k])) if found else NO_RESULTS
+        return _shown(found)
 
     def _late(self, call: ToolCall | None) -> Observation:
         """For a call that has not returned."""
@@ -258,6 +251,10 @@ class Toolbox:
 
 def _result_key(lane: Lane, arguments: dict[str, Any]) -> str:
     return key_of(tool=lane.name, cache_key=lane.cache_key, arguments=arguments)
+
+
+def _shown(found: list[Evidence]) -> Observation:
+    return Observation(evidence=tuple(found)) if found else NO_RESULTS
 
 
 def _error(note: str) -> Observation:

@@ -46,17 +46,17 @@ def lock(file: IO[Any] | int, wait: bool = False) -> bool:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """While the block runs, no other process or thread is in one for this folder, which is left as it is.
+def alone_in(folder: Path, wait: bool = True) -> Iterator[bool]:
+    """While the block runs, no other process or thread is in one for this folder, which is left as it is; gives `False`
+    where one is that is not waited for.
 
     For files that are replaced: a lock on the file itself would be on the old one.
     """
     if fcntl is None:
-        yield
+        yield True
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        lock(handle, wait=True)
-        yield
+        yield lock(handle, wait)
     finally:
         os.close(handle)

@@ -138,7 +138,13 @@ class Http:
     async def post(self, url: str, *, json: Any, headers: Mapping[str, str] | None = None) -> Reply:
         """Send JSON to a service. Redirects are not followed. Raises as `get` does."""
         content = json_text.dumps(json, ensure_ascii=False).encode("utf-8", "replace")
-        return await self._ask(url, _Call("POST", headers or {}, content))
+        return await self.send("POST", url, content, headers or {})
+
+    async def send(
+        self, method: str, url: str, content: bytes, headers: Mapping[str, str], kind: str = "application/json"
+    ) -> Reply:
+        """Send a body of a media type. Raises as `get` does."""
+        return await self._ask(url, _Call(method, headers, content, kind=kind))
 
     async def aclose(self) -> None:
         """Close this event loop's connections. Otherwise that happens when the loop shuts down its generators."""
@@ -186,6 +192,7 @@ class _Call:
     method: str
     headers: Mapping[str, str]
     content: bytes = b""
+    kind: str = ""
     accept: tuple[str, ...] = ()
 
     async def reply(self, client: _Client, url: httpx.URL) -> Reply:
@@ -260,12 +267,12 @@ class _Call:
     def _request(self, url: httpx.URL, given: Mapping[str, str]) -> httpcore.Request:
         headers = httpx.Headers({"User-Agent": self.settings.user_agent, "Accept": ", ".join(self.accept) or "*/*"})
         headers.update(given)
+        if self.content:
+            headers.update({"Content-Type": self.kind, "Content-Length": str(len(self.content))})
         headers.update({"Host": url.netloc.decode("ascii"), "Accept-Encoding": ENCODINGS})
         if self.guard:
             # on a kept connection, a stranger's server could send the answer to the next question along with this one
             headers["Connection"] = "close"
-        if self.method == "POST":
-            headers.update({"Content-Type": "application/json", "Content-Length": str(len(self.content))})
         target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         return httpcore.Request(self.method, target, headers=headers.raw, content=self.content or None)
 

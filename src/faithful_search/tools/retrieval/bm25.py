@@ -25,11 +25,8 @@ _OTHER = 0
 class BM25Index(Index):
     """Passages and their BM25 scores (Lucene's form, k1 = 1.5, b = 0.75), from the folder that `build` wrote.
 
-    bm25s looks up and adds the scores of a query's words, with numba where it is installed. Pickles as its folder's
-    name.
-
-    Raises:
-        OSError, ValueError: when the folder is damaged, or belongs to other passages.
+    Pickles as its folder's name. Raises `OSError` or `ValueError` when the folder is damaged, or belongs to other
+    passages.
     """
 
     inline = True
@@ -53,10 +50,7 @@ class BM25Index(Index):
 
     @classmethod
     def build(cls, folder: Path, passages: Passages, *, progress: Progress = silent) -> None:
-        """Write the index of `passages` into `folder`, unless it is there already.
-
-        Until it is written, bm25s holds all postings in memory: about 2.5 kB for a passage of 60 words.
-        """
+        """Write the index of `passages` into `folder`, unless it is there already; holds all postings in memory."""
         if (folder / VOCABULARY).exists():  # written last
             return
         import bm25s
@@ -89,7 +83,6 @@ class BM25Index(Index):
         return BM25Index, (self.folder, self.passages)
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        """The best passages that share a word with each query, best first; of equals the one earlier in the corpus."""
         return [self.search(query, top_k) for query in queries]
 
     def search(self, query: str, top_k: int) -> list[Evidence]:

@@ -55,10 +55,9 @@ def passages(
     """Yield the passages of a corpus: `text`, `title`, the corpus's id as `source` (else the row's number), and `url`.
 
     Args:
-        corpus: see `Corpus`.
         paragraph_characters: a longer text is cut into paragraphs of at most so many characters, the first under the
             row's id, the others under `id#2`, `id#3`, …, all with its title; by default rows stay whole.
-        on_broken: called for each row that cannot be read, which is then left out; by default that is a `DataError`.
+        on_broken: called for each row that cannot be read, which is then left out.
 
     Raises `DataError` for an unreadable file, one without a column of text, or no passage at all, and `ConfigError`
     when a package for this kind of corpus is missing.

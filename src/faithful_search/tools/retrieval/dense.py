@@ -35,10 +35,8 @@ _SETTINGS = ("pooling", "limit", "query_prefix", "passage_prefix")
 
 
 class Described(msgspec.Struct, frozen=True):
-    """What made some vectors, as it is written beside them.
-
-    `probe` is the vector of a fixed query: it tells whether a model of the same name still is the same model.
-    """
+    """What made some vectors, as it is written beside them. `probe` is the vector of a fixed query: it tells whether a
+    model of the same name still is the same model."""
 
     model: str
     pooling: str
@@ -53,16 +51,9 @@ class Described(msgspec.Struct, frozen=True):
 class Embedder:
     """An encoder by its name: a Hub id or a directory, of sentence-transformers or plain Transformers.
 
-    Encodes one batch at a time. A pickle carries name and settings; a forked child encodes on one thread.
-
-    Args:
-        model: Hub id or directory.
-        knobs: of `inference.encoder.Encoder.from_pretrained`: `device`, `dtype`, `revision`, `pooling`, `limit`,
-            `query_prefix`, `passage_prefix`, `batch_tokens`, `trust_remote_code`; or `batch_size`, passages of usual
-            length in a batch.
-
-    Raises:
-        ConfigError: when a package is missing, or the model cannot be opened.
+    Encodes one batch at a time. A pickle carries name and settings; a forked child encodes on one thread. `knobs` are
+    those of `inference.encoder.Encoder.from_pretrained`, or `batch_size`, passages of usual length in a batch. Raises
+    `ConfigError` when a package is missing, or the model cannot be opened.
     """
 
     def __init__(self, model: str, *, batch_size: int | None = None, **knobs: Any) -> None:
@@ -80,8 +71,7 @@ class Embedder:
 
     @classmethod
     def reopen(cls, described: Described, model: str | None = None, **knobs: Any) -> Embedder:
-        """The embedder that made some vectors, from where it was or from `model`. Raises `ConfigError` when it cannot
-        be opened, or gives other vectors."""
+        """The embedder that made some vectors, from where it was or from `model`; raises as `check`."""
         made: dict[str, Any] = {name: getattr(described, name) for name in _SETTINGS}
         made["revision"] = described.revision if model is None else None
         embedder = cls(model or described.model, **(made | knobs))
@@ -156,9 +146,8 @@ class DenseIndex(Index):
         beam: candidates that a search of the graph follows (efSearch): more find more and take longer.
         knobs: of the encoder: `device`, `dtype`, `batch_tokens`.
 
-    Raises:
-        ConfigError: when a package or the encoder is missing, or it is not the one of the index.
-        OSError, ValueError: when the folder holds no finished dense index, a damaged one, or other passages'.
+    Raises `ConfigError` when a package or the encoder is missing, or it is another one; `OSError` or `ValueError` when
+    the folder holds no finished dense index, a damaged one, or other passages'.
     """
 
     def __init__(
@@ -207,15 +196,11 @@ class DenseIndex(Index):
         """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after what it wrote.
 
         Args:
-            model: a Hub id or a directory, of sentence-transformers or plain Transformers. The prefixes are those of
-                its files, or of its family (E5, BGE) where they say nothing.
+            model, batch_size, knobs: see `Embedder`.
             hnsw: build a graph for approximate search, worth it from some hundred thousand passages on.
             precision: of the vectors on disk; float16 takes half the place and changes a cosine by some 0.0005.
-            batch_size: passages of usual length that are encoded at a time; does not change the result.
-            knobs: of the encoder, see `Embedder`.
 
-        Raises:
-            ConfigError: when a package is missing, the model cannot be opened, or another one began the vectors there.
+        Raises `ConfigError` when a package is missing, the model cannot be opened, or another one began the vectors.
         """
         faiss = load_faiss()  # a missing package must not show after hours of encoding
         embedder = Embedder(model, batch_size=batch_size, **knobs)
@@ -242,7 +227,6 @@ class DenseIndex(Index):
                 faiss.write_index(index, str(beside))
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        """The nearest passages for each query; `score` is the cosine. Of equals the one earlier in the corpus."""
         if not queries:
             return []
         scores, numbers = self.nearest(self.embedder.queries(queries), top_k)

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 from ...errors import ConfigError, DataError, ToolError
 from ...trajectory import Evidence
-from ...wire.retry import TRANSIENT
 from .corpus import Corpus, OnBroken, called, digest, passages, readable_twice, refuse
 from .dense import Embedder
 from .index import Index
@@ -32,7 +31,7 @@ _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 class EngineIndex(Index):
-    """An index whose passages a search engine keeps, `batch` written at a time: what OpenSearch and Qdrant share."""
+    """Passages that a search engine keeps, `batch` written at a time: what OpenSearch and Qdrant share."""
 
     batch: ClassVar[int]
 
@@ -43,14 +42,10 @@ class EngineIndex(Index):
         made_of: Mapping[str, Any] | None = None,
         progress: Progress = silent,
     ) -> int:
-        """Write passages, after making what holds them; returns how many there are now.
+        """Write all passages, in corpus order, with what they are `made_of`; returns how many there are now.
 
         A passage is kept under its number, so writing it again changes nothing: after an interruption the same call
         goes on with the batch that was interrupted. Raises `ToolError` when the engine fails or refuses.
-
-        Args:
-            passages: all of them, in corpus order.
-            made_of: what they are made of, kept beside them.
         """
         # in the last batch some may be missing, whatever the count says
         done = self._prepare(made_of) // self.batch * self.batch
@@ -133,20 +128,17 @@ def fill_engine(
     on_broken: OnBroken = refuse,
     progress: Progress = silent,
 ) -> int:
-    """Write the passages of a corpus into a search engine, and return their number; after an interruption the same
-    call goes on.
+    """Write the passages of a corpus into the search engine at a URL (see above), and return their number; after an
+    interruption the same call goes on.
 
     Args:
         corpus, paragraph_characters, on_broken: see `corpus.passages`.
-        url: see the head of this file.
         model: encoder of the vectors, needed for, and only for, Qdrant: Hub id or directory.
         knobs: how the encoder runs: `device`, `revision`, `batch_size`.
         limit: write only the first passages.
 
-    Raises:
-        DataError: an unusable corpus.
-        ConfigError: when the engine has other passages there, the model or a package is missing, or the URL is wrong.
-        ToolError: when the engine fails or refuses.
+    Raises `DataError` for an unusable corpus, `ConfigError` when the engine has other passages there, the model or a
+    package is missing, or the URL is wrong, and `ToolError` when the engine fails or refuses.
     """
     corpus = readable_twice(corpus)
     # kept in the engine: nothing here remembers what it was filled with
@@ -205,13 +197,3 @@ def passage_of(document: Mapping[str, Any], number: object, score: object) -> Ev
     # digits beyond these differ between machines
     rounded = round(score, 4) if isinstance(score, float | int) else None
     return Evidence(text=text, title=title, source=source or str(number), url=url, score=rounded)
-
-
-def refusal(status: int, why: str, retry_after: float | None = None) -> ToolError:
-    """What the policy reads of an answer with this status; the engine's own words may quote documents and addresses."""
-    if status in (401, 403):
-        return ToolError(f"The search engine does not accept the credentials ({status}).")
-    if status in TRANSIENT:
-        busy = f"The search engine is not available at the moment ({status})."
-        return ToolError(busy, passing=True, retry_after=retry_after)
-    return ToolError(f"The search engine refused the request ({status}: {why}).")

@@ -60,8 +60,7 @@ class Index(ABC):
 
 @dataclass(frozen=True)
 class HybridIndex(Index):
-    """What several indexes of one corpus find, by reciprocal rank fusion: only ranks count, scores need no common
-    scale. Usually BM25, which knows names and numbers, and dense, which knows meanings.
+    """What several indexes of one corpus find, usually BM25 and dense, by reciprocal rank fusion: only ranks count.
 
     ```
     score(p) = sum over the parts that found p of 1 / (60 + rank of p there), ranks from 1

@@ -3,11 +3,10 @@
     manifest.json      what it holds and what it was made of
     passages.jsonl     the passages in corpus order (passages.offsets: where each begins)
     skipped.jsonl      the rows left out, and why
-    bm25/  dense/      what each way to search needs besides (dense/manifest.json: the encoder)
+    bm25/  dense/      what each way to search needs besides
 
-A build works in a folder beside `OUT`, which is named after its plan, and renames it at the end. Killed, it goes on
-with the first step that was not finished, and with vectors in the middle of theirs. The cache of `open_index` is made
-of such folders, too.
+A build works in a folder beside `OUT`, named after its plan, and renames it at the end. Killed, it goes on with the
+first step that was not finished, and with vectors in the middle of theirs.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +27,7 @@ import msgspec
 from ...errors import ConfigError, DataError
 from ...trajectory import Evidence
 from ...wire.cache import key_of
-from ...wire.files import lock
+from ...wire.files import alone_in
 from .bm25 import BM25Index
 from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
 from .dense import DenseIndex
@@ -58,8 +57,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, tag_field="version", tag=VERSION):
-    """What the folder holds: made by which plan of which corpus, how many passages, how many rows left out, the sizes
-    of its files and their SHA-256."""
+    """What the folder holds: how many passages, how many rows left out, the sizes of its files and their SHA-256."""
 
     plan: Plan
     corpus: str
@@ -89,20 +87,17 @@ def build_folder(
     """Make the index of a corpus in `out`; where an earlier call was killed, go on where it was.
 
     Args:
+        corpus, paragraph_characters, on_broken: see `corpus.passages`. `on_broken` does not hear of rows that an
+            earlier call had read.
         out: a new or empty folder; one with the very same index is left as it is.
         kind: `hybrid` is both, joined by their ranks.
         dense: for `dense` and `hybrid`, see `Plan`.
         knobs: how the encoder runs, which does not change the result: `device`, `batch_size`.
-        corpus, paragraph_characters, on_broken: see `corpus.passages`. What an earlier call
-            had read is not read again, so `on_broken` does not hear of its rows.
         limit: index only the first passages.
-        overwrite: replace another index in `out`, which stays until the new one is complete, and forget unfinished
-            builds of others.
+        overwrite: replace another index in `out` when the new one is complete, and remove unfinished builds of others.
 
-    Raises:
-        DataError: an unusable corpus, or a folder that cannot be written.
-        ConfigError: when `out` holds something else or another index, or another process is building it; when the model
-            is missing.
+    Raises `DataError` for an unusable corpus, or a folder that cannot be written; `ConfigError` when `out` holds
+    something else, another process is building it, or the model is missing.
     """
     target, corpus = Path(out).expanduser().absolute(), readable_twice(corpus)
     if (kind == "bm25") is not (dense is None):
@@ -116,21 +111,20 @@ def build_folder(
             return _finished(target, plan)
     made = _build(target, plan, corpus, knobs or {}, on_broken, progress)
     for stale in target.parent.glob(f"{glob.escape(target.name)}.*.building") if overwrite else ():
-        with suppress(ConfigError), _alone(stale):  # unless another process is building there
-            shutil.rmtree(stale, ignore_errors=True)
+        with alone_in(stale, wait=False) as alone:
+            if alone:
+                shutil.rmtree(stale, ignore_errors=True)
     return made
 
 
-def open_index(corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None) -> Index:
-    """The BM25 index of a corpus, from the cache when its content was indexed before.
+def open_index(corpus: Corpus) -> Index:
+    """The BM25 index of a corpus, from the cache when its content was indexed before; see `LocalSearch.from_corpus`.
 
-    It is strict: a corpus with a broken row is refused. `build_folder` can leave such rows out and say so.
-    The cache is in `cache_dir`, by default `FAITHFUL_SEARCH_CACHE` or `~/.cache/faithful_search`. Raises `DataError`
-    for an unreadable file, a row without text, no rows at all, or a cache folder that cannot be written.
+    Raises `DataError` for an unreadable file, a row without text, no rows at all, or a cache that cannot be written.
     """
     corpus = readable_twice(corpus)
     plan = Plan("bm25", digest(corpus))
-    root = Path(cache_dir or os.environ.get("FAITHFUL_SEARCH_CACHE") or Path.home() / ".cache" / "faithful_search")
+    root = Path(os.environ.get("FAITHFUL_SEARCH_CACHE") or Path.home() / ".cache" / "faithful_search")
     # by content: the same passages under another name are found, changed ones under the same name are not
     folder = root.absolute() / "bm25" / plan.key[:32]
     with suppress(DataError):  # none yet, or a damaged one
@@ -140,10 +134,8 @@ def open_index(corpus: Corpus, cache_dir: str | os.PathLike[str] | None = None) 
 
 
 def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
-    """The index in a folder that `build_folder` wrote; `knobs` are those of `DenseIndex`, where it holds one: `model`,
-    `exact`, `beam`, `device`.
+    """The index in a folder that `build_folder` wrote; `knobs` are those of `DenseIndex`, where it holds one.
 
-    Files of up to 1 GB together are compared with their checksums; those of a larger index when it is built again.
     Raises `DataError` when there is none, it is damaged, or of another version, and `ConfigError` when what it needs is
     missing, or its model is another one by now.
     """
@@ -165,7 +157,7 @@ def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """What an index's folder says it holds. Raises `DataError` when there is none, or of another version."""
+    """What an index's folder says it holds. Raises `DataError` as `open_folder`."""
     file = Path(path) / MANIFEST
     try:
         return msgspec.json.decode(file.read_bytes(), type=Manifest)
@@ -204,7 +196,10 @@ def _build(
     # what an earlier build left here is of the same plan, so every finished step counts
     work = target.with_name(f"{target.name}.{plan.key[:12]}.building")
     try:
-        with _alone(work, wait):
+        work.mkdir(parents=True, exist_ok=True)
+        with alone_in(work, wait) as alone:
+            if not alone:
+                raise ConfigError(f"another process is building in {work}: wait for it")
             with suppress(ConfigError, DataError):
                 manifest = _finished(target, plan)  # another process may have built it meanwhile
                 with suppress(OSError):
@@ -255,22 +250,6 @@ def _write_manifest(work: Path, plan: Plan, corpus: str, passages: int) -> Manif
     manifest = Manifest(plan, corpus, passages, (work / SKIPPED).read_bytes().count(b"\n"), files)
     write_whole(work / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     return manifest
-
-
-@contextmanager
-def _alone(work: Path, wait: bool = False) -> Iterator[None]:
-    """A folder for one process at a time: two would write into each other's files."""
-    work.mkdir(parents=True, exist_ok=True)
-    if os.name == "nt":  # where a folder cannot be opened
-        yield
-        return
-    handle = os.open(work, os.O_RDONLY)
-    try:
-        if not lock(handle, wait):
-            raise ConfigError(f"another process is building in {work}: wait for it")
-        yield
-    finally:
-        os.close(handle)
 
 
 def _sum(file: Path) -> str:

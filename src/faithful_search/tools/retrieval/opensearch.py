@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-import time
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-import httpx
 import msgspec
 
 from ...errors import ConfigError, ToolError
 from ...trajectory import Evidence
-from ...wire.guard import is_loopback
-from ...wire.retry import TRANSIENT, retry_after
+from ...wire.background import Background
+from ...wire.http import Http
+from ...wire.retry import TRANSIENT
 from ..untrusted import check_address, rows, section
-from .engines import FIELDS, EngineIndex, document_of, passage_of, refusal
+from .engines import FIELDS, EngineIndex, document_of, passage_of
 
 _MAX_BYTES = 64_000_000
 _LONGEST = 250  # words of a query that are looked for: engines refuse more than 1,024 conditions
-_MISSING = "index_not_found_exception"
 _MADE_OF = "faithful_search"
 _UNREADABLE = "The search engine's answer cannot be read."
 _KEPT_ONLY = {"type": "keyword", "index": False, "doc_values": False}
@@ -38,13 +36,10 @@ class OpenSearchIndex(EngineIndex):
     the same with `ELASTICSEARCH`.
 
     Args:
-        url: of the cluster, such as `http://localhost:9200`.
+        url: of the cluster, such as `http://localhost:9200`; others, and credentials in it, are a `ConfigError`.
         name: of the index there.
         fields: what is searched; `title^2` counts a field twice.
         timeout: seconds for one request, whatever the server does.
-
-    Raises:
-        ConfigError: for a URL that is not http(s), holds credentials or a query.
     """
 
     url: str
@@ -52,15 +47,18 @@ class OpenSearchIndex(EngineIndex):
     fields: tuple[str, ...] = ("title", "text")
     timeout: float = 20.0
     batch: ClassVar[int] = 500
+    _background: Background = field(default_factory=lambda: Background(4), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_address(self.url, "http://localhost:9200", "OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD")
         if {"?", "#"} & set(self.url):
             raise ConfigError("the address of a search engine has neither a query nor a fragment")
 
+    @cached_property
+    def _http(self) -> Http:
+        return Http(self.timeout, per_host=16, max_bytes=_MAX_BYTES)
+
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        """The best passages for each query by the engine's own score. Raises `ToolError` when the engine refuses,
-        fails, is overloaded (passing), answers from a part of its shards, or with something else than results."""
         if not queries:
             return []
         # part of the index would be another index, on which the policy is judged all the same
@@ -102,9 +100,9 @@ class OpenSearchIndex(EngineIndex):
         try:
             return self._send("GET", f"{self._path}/{what}")
         except ToolError as error:
-            if _MISSING in str(error):
-                return None
-            raise
+            if error.status != 404:
+                raise
+        return None
 
     @property
     def _path(self) -> str:
@@ -138,35 +136,13 @@ class OpenSearchIndex(EngineIndex):
             raise ToolError("The search engine is too busy to write.", passing=True)
 
     def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> dict[str, Any]:
-        """The answer within bounds of time and size: a client package of the engine would read it however long."""
         try:
             content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         except UnicodeEncodeError:
             raise ToolError("The query is not valid Unicode.") from None
         kind = "application/json" if len(lines) == 1 else "application/x-ndjson"
-        headers = {"Content-Type": kind, "Accept": "application/json", **_credentials()}
-        client, deadline = _client(os.getpid(), is_loopback(self.url)), time.monotonic() + self.timeout
-        how: dict[str, Any] = {"content": content, "headers": headers, "timeout": self.timeout}
-        body = bytearray()
-        try:
-            with client.stream(method, f"{self.url.rstrip('/')}/{path}", **how) as response:
-                for part in response.iter_bytes():
-                    body += part
-                    if len(body) > _MAX_BYTES:
-                        raise ToolError(f"The search engine's answer is longer than {_MAX_BYTES} bytes.")
-                    if time.monotonic() > deadline:
-                        raise httpx.ReadTimeout("")
-        except httpx.TimeoutException as error:
-            raise ToolError("The search engine did not answer in time.", passing=True) from error
-        except httpx.HTTPError as error:
-            raise ToolError(f"The search engine cannot be reached ({type(error).__name__}).", passing=True) from error
-        try:
-            found = msgspec.json.decode(body)
-        except msgspec.DecodeError:
-            found = None
-        if response.status_code not in (200, 201):
-            pause = retry_after(response.headers.get("retry-after"))
-            raise refusal(response.status_code, _reason(section(found, "error")), pause)
+        request = self._http.send(method, f"{self.url.rstrip('/')}/{path}", content, _credentials(), kind)
+        found = self._background.run(request).json()
         if not isinstance(found, dict):
             raise ToolError(_UNREADABLE)
         return found
@@ -175,21 +151,10 @@ class OpenSearchIndex(EngineIndex):
 def _credentials() -> dict[str, str]:
     for prefix in ("OPENSEARCH", "ELASTICSEARCH"):
         key, user, password = (os.environ.get(f"{prefix}_{part}") for part in ("API_KEY", "USERNAME", "PASSWORD"))
-        # the HTTP library's own error would show the header, and the key with it
-        if key and not (key.isascii() and key.isprintable()):
-            raise ConfigError(f"{prefix}_API_KEY holds characters that no key has, such as a line break")
         if key or (user and password):
             basic = b64encode(f"{user}:{password}".encode()).decode()
             return {"Authorization": f"ApiKey {key}" if key else f"Basic {basic}"}
     return {}
-
-
-@lru_cache(maxsize=4)
-def _client(_process: int, direct: bool) -> httpx.Client:
-    """One for all indexes and threads of a process: connections must not cross a fork."""
-    # a redirect would take the credentials elsewhere
-    limits = httpx.Limits(max_connections=16)
-    return httpx.Client(trust_env=not direct, verify=httpx.create_ssl_context(), follow_redirects=False, limits=limits)
 
 
 def _reason(error: Any) -> str:

@@ -32,12 +32,8 @@ _PASSAGE = msgspec.json.Decoder(Evidence)
 
 
 class Passages:
-    """The passages in corpus order, from the folder that `store` wrote. Thread-safe; pickles as its path.
-
-    Raises:
-        ValueError: when the files do not fit each other.
-        OSError: when they are not there.
-    """
+    """The passages in corpus order, from the folder that `store` wrote. Thread-safe; pickles as its path. Raises
+    `OSError` or `ValueError` when the files are not there or do not fit each other."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,8 +48,8 @@ class Passages:
         return len(self.offsets) - 1
 
     def get(self, number: int, score: float | None = None) -> Evidence:
-        """The passage at `number` (from 0), its corpus id as `source`, with the score of a search to four digits.
-        Raises `DataError` where the file is damaged."""
+        """The passage at `number` (from 0), with the score of a search to four digits. Raises `DataError` where the
+        file is damaged."""
         try:
             found = _PASSAGE.decode(self._lines[self.offsets[number] : self.offsets[number + 1]])
         except (msgspec.DecodeError, UnicodeError) as error:

@@ -16,9 +16,10 @@ import msgspec
 from ...errors import ConfigError, DataError, ToolError
 from ...trajectory import Evidence
 from ...wire.guard import is_loopback
+from ...wire.retry import TRANSIENT
 from ..untrusted import check_address
 from .dense import Described, Embedder
-from .engines import FIELDS, EngineIndex, document_of, passage_of, refusal
+from .engines import FIELDS, EngineIndex, document_of, passage_of
 
 _ENCODER, _MADE_OF = "encoder", "made_of"
 
@@ -35,15 +36,9 @@ class QdrantIndex(EngineIndex):
         where: `http(s)://host:port` of a server, a folder, or `:memory:`.
         timeout: seconds a server has for an answer.
 
-    Raises:
-        ConfigError: when the package is missing, the URL holds credentials, the folder is open elsewhere, or the
-            collection has another encoder's vectors, or names none where none is given.
-        ToolError: when a server does not answer, or has no such collection where no encoder is given.
-
-    Example:
-        >>> embedder = Embedder("intfloat/e5-small-v2")  # doctest: +SKIP
-        >>> with QdrantIndex("wiki", embedder, "http://localhost:6333") as index:  # doctest: +SKIP
-        ...     index.upload(passages)
+    Raises `ConfigError` when the package is missing, the URL holds credentials, the folder is open elsewhere, or the
+    collection has another encoder's vectors, or names none where none is given; `ToolError` when a server does not
+    answer, or has no such collection where no encoder is given.
     """
 
     batch: ClassVar[int] = 256
@@ -65,8 +60,6 @@ class QdrantIndex(EngineIndex):
             raise
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
-        """The nearest passages for each query; `score` is the cosine. Raises `ToolError` when there is no such
-        collection yet, or the server fails (passing) or refuses."""
         if not queries:
             return []
         from qdrant_client.models import QueryRequest
@@ -179,19 +172,29 @@ class QdrantIndex(EngineIndex):
                 return getattr(self._client, verb)(self.collection, **arguments)
         except UnexpectedResponse as error:
             status = error.status_code or 500
-            raise refusal(status, missing if status == 404 else "no reason given") from error
+            raise _refusal(status, missing if status == 404 else "no reason given") from error
         except ResponseHandlingException as error:
             kind = type(error.source).__name__
             raise ToolError(f"The search engine cannot be reached ({kind}).", passing=True) from error
         except QdrantException as error:
-            raise refusal(429, "", getattr(error, "retry_after_s", None)) from error
+            raise _refusal(429, "", getattr(error, "retry_after_s", None)) from error
         except (ValueError, AssertionError) as error:
             if type(error) is not ValueError:  # what cannot be read raises a kind of its own
                 raise ToolError("The search engine's answer cannot be read.") from error
             gone = "not found" in str(error)
-            raise refusal(404 if gone else 400, missing if gone else "no reason given") from error
+            raise _refusal(404 if gone else 400, missing if gone else "no reason given") from error
 
 
 def _closed(client: Any, process: int) -> None:
     if os.getpid() == process:  # not by a forked child
         client.close()
+
+
+def _refusal(status: int, why: str, retry_after: float | None = None) -> ToolError:
+    """What the policy reads of an answer with this status; the engine's own words may quote documents and addresses."""
+    if status in (401, 403):
+        return ToolError(f"The search engine does not accept the credentials ({status}).")
+    if status in TRANSIENT:
+        busy = f"The search engine is not available at the moment ({status})."
+        return ToolError(busy, passing=True, retry_after=retry_after)
+    return ToolError(f"The search engine refused the request ({status}: {why}).")
