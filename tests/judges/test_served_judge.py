@@ -35,9 +35,8 @@ from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.remote import CHUNK, RemoteJudge
 from faithful_search.measure.suite import default_rewards
 from faithful_search.rewards import InfoThink
-from faithful_search.serving.app import Service
+from faithful_search.serving.app import Limits, Service
 from faithful_search.serving.judging import Judging, identity
-from faithful_search.serving.middleware import Limits
 from faithful_search.trajectory import read_jsonl
 from faithful_search.wire.cache import Cache, key_of
 from faithful_search.wire.retry import Patience

@@ -151,14 +151,6 @@ def test_standard_output_holds_the_protocol_and_nothing_else(tmp_path):
     assert {answer["id"]: "result" in answer for answer in answers} == {1: True, 2: True, 3: False}
 
 
-def test_the_command_over_standard_input_and_output():
-    calls = [("local_search", {"query": "capital"}), ("knowledge_graph", {"query": "capital"})]
-    tools, (searched, known) = talk(stdio("world", "--mcp", "--topk", "2"), *calls)
-    assert [tool.name for tool in tools] == ["local_search", "knowledge_graph"]
-    assert [item["id"] for item in searched.structured_content["evidence"]] == ["E1", "E2"]
-    assert not known.is_error
-
-
 def test_more_tools_come_from_the_recipes_flags(tmp_path):
     flags = tmp_path / "tools.yaml"
     flags.write_text("web_search: ddgs\nbrowse: fetch\nnegative_tool: true\n")

@@ -12,9 +12,8 @@ import httpx
 import pytest
 from served import PARSERS, Shelf, command, connected, head, invoked, retrieving, running, use_parser
 
-from faithful_search.serving import connection
-from faithful_search.serving.app import Service
-from faithful_search.serving.middleware import Limits
+from faithful_search.serving import server
+from faithful_search.serving.app import Limits, Service
 from faithful_search.tools import LocalSearch, Toolbox
 
 OPENED = {
@@ -149,7 +148,7 @@ def test_bodies_being_answered_take_room_until_they_are():
 def prompt(request, monkeypatch):
     """A server whose connections have a fifth of a second for headers, with either parser that uvicorn knows."""
     use_parser(monkeypatch, request.param)
-    monkeypatch.setattr(connection, "SECONDS", 0.2)
+    monkeypatch.setattr(server, "SECONDS", 0.2)
     with retrieving(Shelf()) as url:
         yield url
 
@@ -174,7 +173,7 @@ def test_headers_that_never_end_are_neither_waited_for_nor_kept(prompt, monkeypa
     for pieces in ([], [begun], [begun, *drops]):
         assert 0.15 < _closed_after(prompt, *pieces) < 8
     assert httpx.get(f"{prompt}/health").status_code == 200
-    monkeypatch.setattr(connection, "SECONDS", 60)
+    monkeypatch.setattr(server, "SECONDS", 60)
     assert _closed_after(prompt, begun, *[b"X: " + b"y" * 30_000 + b"\r\n"] * 5) < 15
 
 
@@ -192,7 +191,7 @@ def test_a_kept_connection_may_rest_between_requests_and_send_much(prompt):
 def test_of_too_many_connections_the_one_silent_for_longest_is_closed(parser, monkeypatch):
     """Not one that is being answered, however long ago it was opened."""
     use_parser(monkeypatch, parser)
-    monkeypatch.setattr(connection, "OPEN", 4)
+    monkeypatch.setattr(server, "OPEN", 4)
     shelf, body = Shelf(seconds=1.0), b'{"queries": ["a"]}'
     with retrieving(shelf) as url, ExitStack() as stack:
         asked = stack.enter_context(connected(url))
@@ -211,15 +210,15 @@ def test_many_requests_at_once_are_not_all_read():
     with retrieving(Shelf()) as url, connected(url) as client, suppress(ConnectionError):
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000)
         said = b"".join(iter(lambda: client.recv(1 << 20), b""))
-        assert b"HTTP/1.1 400" in said and said.count(b"HTTP/1.1 200") <= connection.PIPELINED + 1
+        assert b"HTTP/1.1 400" in said and said.count(b"HTTP/1.1 200") <= server.PIPELINED + 1
 
 
 def test_an_answer_that_is_not_taken_in_time_is_not_kept(monkeypatch):
-    monkeypatch.setattr(connection, "UNTAKEN", 0.0)
+    monkeypatch.setattr(server, "UNTAKEN", 0.0)
     with running(Service({"/large": lambda _: "x" * 50_000_000})) as url:
         with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message body"):
             httpx.post(f"{url}/large", timeout=30)
-        monkeypatch.setattr(connection, "UNTAKEN", 60.0)
+        monkeypatch.setattr(server, "UNTAKEN", 60.0)
         assert len(httpx.post(f"{url}/large", timeout=30).content) > 50_000_000
 
 

@@ -18,7 +18,7 @@ from paths import ROOT
 
 from faithful_search.cli import cli
 from faithful_search.errors import ToolError
-from faithful_search.serving.middleware import App, Guarded, Limits
+from faithful_search.serving.app import App, Guarded, Limits
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import bind, server_of, url_of
 from faithful_search.tools.retrieval.index import Index

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -25,14 +29,14 @@ from faithful_search.tools.retrieval.index_folder import build_folder, open_fold
 from faithful_search.tools.words import words
 
 
-def rows(count: int, seed: int = 0) -> list[dict[str, str]]:
+def rows(number: int, seed: int = 0) -> list[dict[str, str]]:
     """Rows of some words each, common and rare ones."""
     source = random.Random(seed)
     vocabulary = [f"word{n}" for n in range(500)]
     weights = [1 / (n + 1) for n in range(500)]
     return [
         {"id": f"p{n}", "title": f"Title {n}", "text": " ".join(source.choices(vocabulary, weights, k=12))}
-        for n in range(count)
+        for n in range(number)
     ]
 
 
@@ -43,13 +47,6 @@ def write(path: Path, found: Sequence[object]) -> Path:
 
 def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def run_python(code: str, *arguments: object) -> str:
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def invoke(*arguments: object) -> tuple[int, str, str]:
@@ -68,57 +65,34 @@ def index(corpus, tmp_path) -> Path:
     return tmp_path / "index"
 
 
-# killed and gone on
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_killed_before_any_step_it_goes_on_to_the_same_index(index, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("faithful_search.tools.retrieval.passages.BATCH", 50)
 
-_KILLED_EVERYWHERE = """
-    import os, signal, sys
-    from pathlib import Path
-    from faithful_search.tools.retrieval import index_folder, passages
-
-    corpus, out = sys.argv[1], Path(sys.argv[2])
-    passages.BATCH = 50
-
-    def build(target, point=None):
-        made = 0
-        def counted(real):
-            def call(*arguments, **named):
-                nonlocal made
-                made += 1
-                if made == point:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*arguments, **named)
-            return call
-        if point is not None:
-            for name in ("replace", "rename", "unlink", "rmdir", "mkdir"):
-                setattr(os, name, counted(getattr(os, name)))
-        index_folder.build_folder(corpus, target)
-
-    def in_child(work):
+    def built(target: Path, point: int = 0) -> bool:
+        """In a child, which dies instead of taking this step."""
         child = os.fork()
         if child == 0:
-            work()
+            steps = count(1)
+            for name in ("replace", "rename", "unlink", "rmdir", "mkdir"):
+                setattr(os, name, partial(step, getattr(os, name), steps, point))
+            build_folder(corpus, target)
             os._exit(0)
-        return os.waitpid(child, 0)[1]
+        return os.waitpid(child, 0)[1] == 0
 
-    def tree(folder):
-        return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    def step(real, steps, point, *arguments, **named):
+        if next(steps) == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments, **named)
 
-    in_child(lambda: build(out / "whole"))
-    expected, point = tree(out / "whole"), 1
-    while True:
-        target = out / f"killed-{point}"
-        if in_child(lambda: build(target, point)) == 0:
+    expected = tree(index)
+    for point in count(1):
+        target = tmp_path / f"killed-{point}"
+        if built(target, point):
             break
         assert not target.exists() or tree(target) == expected, f"half an index after {point}"
-        assert in_child(lambda: build(target)) == 0, f"not gone on after {point}"
-        assert tree(target) == expected, f"another index after {point}"
-        point += 1
-    print(point)
-"""
-
-
-def test_killed_before_any_step_it_goes_on_to_the_same_index(corpus, tmp_path):
-    assert int(run_python(_KILLED_EVERYWHERE, corpus, tmp_path)) > 5
+        assert built(target) and tree(target) == expected, f"another index after {point}"
+    assert point > 5
 
 
 # another corpus, other settings, other builders
@@ -200,7 +174,8 @@ def test_a_full_disk_is_an_error_and_harms_nothing(index, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
         print(build_folder(sys.argv[1], sys.argv[2], overwrite=True).passages)
     """
-    *failures, last = run_python(code, corpus, index).splitlines()
+    command = [sys.executable, "-c", textwrap.dedent(code), str(corpus), str(index)]
+    *failures, last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert len(failures) == 4 and all("File too large" in line and str(index) in line for line in failures)
     assert last == "10" and tree(index) != before
 

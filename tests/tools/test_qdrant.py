@@ -111,24 +111,10 @@ def test_an_index_left_open_ends_quietly(tmp_path):
     assert done.stderr == ""
 
 
-COLLECTION: dict[str, Any] = {"status": "green", "optimizer_status": "ok", "segments_count": 1, "payload_schema": {}}
-OPTIMIZER = ("deleted_threshold", "vacuum_min_vector_number", "default_segment_number", "flush_interval_sec")
-CONFIG = {
-    "params": {"vectors": {"size": 16, "distance": "Cosine"}},
-    "hnsw_config": {"m": 16, "ef_construct": 100, "full_scan_threshold": 10000},
-    "optimizer_config": dict.fromkeys(OPTIMIZER, 1),
-}
-
-
 def answer(request: Request) -> tuple[int, Any]:
     found = {"id": 4, "version": 1, "score": 0.5, "payload": {"text": "found", "title": None}}
-    results: dict[str, Any] = {
-        "exists": {"exists": True},
-        "wiki": {**COLLECTION, "config": CONFIG},
-        "points": [],
-        "batch": [{"points": [found]}],
-        "count": {"count": 5},
-    }
+    results: dict[str, Any] = {"exists": {"exists": True}, "points": [], "count": {"count": 5}}
+    results["batch"] = [{"points": [found]}]
     return 200, {"time": 0.1, "status": "ok", "result": results[request.path.split("/")[-1]]}
 
 

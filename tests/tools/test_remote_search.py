@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from served import Shelf, command, passage, running
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.serving.middleware import Limits
+from faithful_search.serving.app import Limits
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.tools.remote_search import TOKEN, RemoteSearch
 from faithful_search.tools.toolbox import Toolbox
@@ -151,13 +151,15 @@ def test_a_refused_token_is_the_operators_affair(caplog, monkeypatch):
 def test_what_a_server_sends_is_bounded():
     flood = {
         "title": "t" * 10_000,
-        "text": "x" * 100_000,
+        "text": "x" * 1_000_000,
         "id": "i" * 10_000,
         "url": "https://a.example/" + "u" * 5_000,
     }
-    with answering(json.dumps({"result": [[flood]]}).encode()) as url:
-        [found] = search(RemoteSearch(url, http=ONCE))
-    assert (len(found.title), len(found.text), len(found.source), found.url) == (500, 20_000, 500, "")
+    with answering(json.dumps({"result": [[flood]]}).encode()) as url, Toolbox([RemoteSearch(url, http=ONCE)]) as box:
+        [observation] = box.run_batch([ToolCall("local_search", {"query": "q"})], [box.session()])
+    [found] = observation.evidence
+    assert (len(found.title), len(found.source), len(found.url)) == (2_000, 2_000, 2_000)
+    assert len(found.text) < 200_000 and found.text.endswith("passages]")
 
 
 def test_a_server_killed_in_the_midst_is_told_to_the_policy():

@@ -19,7 +19,7 @@ from .options import AT_LEAST_1, FILE, F, config, echo, read_yaml, together, tru
 if TYPE_CHECKING:
     from socket import socket
 
-    from ..serving.middleware import App, Limits
+    from ..serving.app import App, Limits
     from ..tools import Toolbox
 
 _SECONDS = click.FloatRange(min=0.1)
@@ -77,7 +77,7 @@ def serve(corpus: str, topk: int, mcp: bool, mcp_http: bool, **given: Any) -> No
     from ..serving.server import url_of
 
     bound = _bind(given)  # before the index, which may take long to open
-    from ..serving.middleware import Limits
+    from ..serving.app import Limits
 
     url = url_of(bound)
     limits = Limits(given["body_limit"], given["queries_limit"], top_k=given["topk_limit"], seconds=given["timeout"])
@@ -125,8 +125,8 @@ def serve_judge(spec: str, cache: Path | None, **given: Any) -> None:
     from ..wire.redact import redact
 
     bound = _bind(given)  # before the model, which may take long to open
+    from ..serving.app import Limits
     from ..serving.judging import Judging
-    from ..serving.middleware import Limits
 
     limits = Limits(given["body_limit"], seconds=given["timeout"], pairs=given["pairs_limit"])
     name, judge = parse_judge(spec, given["trust_remote_code"])
@@ -177,7 +177,7 @@ def _bind(given: dict[str, Any]) -> socket:
 
 def _serve(app: App, limits: Limits, bound: socket, given: dict[str, Any], line: str) -> None:
     """Serve to clients that send the environment's token, to all where it has none; `line` says that it is ready."""
-    from ..serving.middleware import Guarded
+    from ..serving.app import Guarded
     from ..serving.server import serve
     from ..tools.remote_search import TOKEN
 

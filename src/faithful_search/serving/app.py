@@ -1,18 +1,28 @@
-"""An application that answers JSON with JSON at some paths, and tells its health and metrics."""
+"""Applications that answer JSON with JSON; and what stands before each: who may ask, and bodies within bounds."""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+import re
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from .middleware import JSON, GoneError, Limits, Receive, RequestError, refusal
+from ..errors import FaithfulSearchError, ToolError
+from ..wire.guard import as_address
 
+Receive = Callable[[], Awaitable[Any]]
+App = Callable[[Any, Receive, Any], Awaitable[None]]
+"""An ASGI application."""
 Answer = Callable[[bytes], Any]
 """What is served at a path: the body of a POST in, out comes a value to be written as JSON, or an awaitable of one."""
 T = TypeVar("T")
@@ -20,22 +30,182 @@ T = TypeVar("T")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
+_LOG = logging.getLogger(__name__)
+_PLACE = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]*)?")
+_HANG_UP = {"connection": "close"}  # the rest of such a body is not read
+_HEADERS = {408: _HANG_UP, 413: _HANG_UP, 503: {"retry-after": "1"}}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may ask for at most. The defaults let a whole training batch through as one request."""
+
+    body_bytes: int = 16_000_000
+    queries: int = 8192
+    query_chars: int = 32_768
+    top_k: int = 100  # passages for a query
+    seconds: float = 120.0  # to send the body, and as many again to be answered
+    requests: int = 1024  # at the same time; further ones are sent away to come back later
+    pairs: int = 4096
+    pair_chars: int = 1_000_000  # of the texts of one pair together
+    # Of all requests together, from their first byte until they are answered. A body that comes in one piece (some
+    # 64 kB) is always taken.
+    bodies_bytes: int = 500_000_000
+
+
+class RequestError(FaithfulSearchError):
+    """A request that is refused; `status` is the HTTP status that says so."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class GoneError(Exception):
+    """The client has gone."""
+
+
+class JSON(Response):
+    """A value as JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)
+
+
+def refusal(error: BaseException) -> JSON:
+    """What a client is told of an error; what is the server's own business goes to its log."""
+    match error:
+        case RequestError():
+            status, told = error.status, str(error)
+        case ToolError():
+            status, told = 503 if error.passing else 502, str(error) or "the search failed"
+        case TimeoutError():
+            status, told = 504, "the answer took too long"
+        case GoneError():
+            status, told = 499, "the client has gone"
+        case asyncio.CancelledError():  # only a server that ends does that
+            status, told = 503, "the server is stopping"
+        case _:
+            _LOG.error("a request failed", exc_info=error)
+            status, told = 500, "internal error, see the server's log"
+    return JSON({"error": told}, status, _HEADERS.get(status))
+
+
+class Guarded:
+    """An application for clients that may use it; it receives each request's body in one message.
+
+    **Names.** A web page may give its own name this machine's address (DNS rebinding), and a browser then takes the
+    answers for the page's own. Such requests carry the page's name in `Host`, so a name has to be known here:
+    `localhost`, what the machine calls itself, or one of `names`. An IP address cannot be rebound and is always right.
+    A request with an `Origin` comes from a page, which must be one of this machine's (loopback) or of `names`.
+
+    **Token.** Where there is one, clients send `Authorization: Bearer TOKEN`; `/health` is for all.
+
+    **Bodies.** When the bodies that are held grow too large together, the one that has been coming for longest is given
+    up, as often as it takes: clients that send slowly keep out none that send quickly.
+    """
+
+    def __init__(self, app: App, limits: Limits, token: str = "", names: Sequence[str] = ()) -> None:
+        self._app, self._limits = app, limits
+        self._token = f"Bearer {token}".encode() if token else b""
+        self._pages = {"localhost", *(name.lower() for name in names)}
+        self._hosts = {*self._pages, socket.gethostname().lower()}
+        self._whole = 0  # bytes of the bodies that are being answered
+        self._coming: dict[asyncio.Timeout, int] = {}  # bytes of those being read, the eldest first
+
+    async def __call__(self, scope: Any, receive: Receive, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        headers = Headers(scope=scope)
+        try:
+            self._check(headers, scope["path"])
+            body = await self._read(headers.get("content-length", ""), receive)
+        except (RequestError, GoneError, asyncio.CancelledError) as error:
+            return await refusal(error)(scope, receive, send)
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Any:
+            # after the body the server tells only that the client has gone
+            return messages.pop() if messages else await receive()
+
+        size = len(body)
+        del body  # which the application may drop before it has answered
+        self._whole += size
+        try:
+            await self._app(scope, replay, send)
+        finally:
+            self._whole -= size
+
+    def _check(self, headers: Headers, path: str) -> None:
+        # every one of them: which of several an application would take is its own affair
+        for place in headers.getlist("host") or [""]:
+            host = _host_in(place)
+            if as_address(host) is None and host not in self._hosts:
+                mend = f"start it with --allow-host {host[:80]} where that is its name" if host else "send Host"
+                raise RequestError(f"this server does not know itself by the name {host[:80]!r}: {mend}", 421)
+        for origin in headers.getlist("origin"):
+            page = _host_in(origin.partition("://")[2])
+            address = as_address(page)
+            if page not in self._pages and (address is None or not address.is_loopback):
+                raise RequestError(f"pages of {origin[:80]!r} are not answered", 403)
+        given = headers.get("authorization", "").encode("latin-1")
+        # compared in constant time, so that how long it takes tells nothing about the token
+        if self._token and path != "/health" and not hmac.compare_digest(given, self._token):
+            raise RequestError("a token is needed: Authorization: Bearer …", 401)
+
+    async def _read(self, length: str, receive: Receive) -> bytes:
+        """A body, whatever its length is said to be; refused when it does not come in time (408), is larger than
+        allowed (413) or made room (503)."""
+        limits, too_large = self._limits, f"the body is larger than {self._limits.body_bytes} bytes"
+        if length.isdigit() and int(length[:18]) > limits.body_bytes:
+            raise RequestError(too_large, 413)
+        body, more, patience = bytearray(), True, asyncio.timeout(limits.seconds)
+        try:
+            async with patience:
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise GoneError
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > limits.body_bytes:
+                        raise RequestError(too_large, 413)
+                    self._coming[patience] = len(body)
+                    self._make_room()
+        except TimeoutError:
+            if patience.when() == 0:
+                raise RequestError("too many large bodies at the same time: come back later", 503) from None
+            raise RequestError(f"the body did not come within {limits.seconds:g} seconds", 408) from None
+        finally:
+            self._coming.pop(patience, None)
+        return bytes(body)
+
+    def _make_room(self) -> None:
+        most = max(self._limits.bodies_bytes, self._limits.body_bytes)
+        while self._coming and self._whole + sum(self._coming.values()) > most:
+            eldest = next(iter(self._coming))
+            del self._coming[eldest]
+            if not eldest.expired():
+                eldest.reschedule(0)  # its own task raises the error
+
+
+def _host_in(place: str) -> str:
+    """The host of `host:port`, without port and brackets; empty for anything else."""
+    found = _PLACE.fullmatch(place.lower())
+    return (found[1] or found[2]) if found else ""
+
 
 class Service:
     """An ASGI application that answers POSTs at the given paths, and `GET /health` and `GET /metrics`.
 
     Errors are `{"error": message}`: 4xx for what the request did, 502 and 503 for an engine behind the answer, 504 for
     one that takes too long. An answer that is awaited is cancelled when its client has gone. It stands behind
-    `Guarded`, which hands it whole bodies. Routing is plain ASGI: a search takes a fraction of a millisecond, and the
-    layers of a framework take as long again.
+    `Guarded`, which hands it whole bodies. Routing is plain ASGI: the layers of a framework take as long as a search.
 
-    Args:
-        answers: by path; one raises `RequestError` for what it refuses.
-        limits: of what a request may ask for.
-        about: what `/health` tells besides `"status": "ok"`.
-
-    Attributes:
-        registry: the metrics; those of a subclass are made in it, too.
+    `answers`, by path, raise `RequestError` for what they refuse; `about` is what `/health` tells besides
+    `"status": "ok"`; `registry` has the metrics.
     """
 
     def __init__(

@@ -19,8 +19,7 @@ from ..errors import JudgeError
 from ..judges import Judge, Pair, Verdict, is_lexical, prompting
 from ..tools.batcher import Batcher
 from ..wire.cache import Cache, key_of
-from .app import SECONDS, SIZES, Service, decode
-from .middleware import Limits, RequestError
+from .app import SECONDS, SIZES, Limits, RequestError, Service, decode
 
 _LOG = logging.getLogger(__name__)
 _DECODER = msgspec.json.Decoder(Verdict)
@@ -44,9 +43,7 @@ class Judging(Service):
 
     Args:
         judge: who judges. Only one thread asks it.
-        cache: of the verdicts. By default a file that is removed when the process ends. Verdicts are found again by the
-            judge's name and settings, its model's files, the prompt of the task, and the pair.
-        limits: of what a request may ask for.
+        cache: of the verdicts; by default a file that is removed when the process ends.
         batch: pairs judged at once; those of all requests are collected while a batch is judged.
         about: what `/health` tells besides the judge's name, and whether it only compares words.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult
 
-    from .middleware import App, Limits
+    from .app import App, Limits
 
 SESSIONS = 1000  # that clients may hold at the same time; further ones are sent away to come back later
 IDLE = 600.0  # seconds without a request after which a session ends; the next request is told to begin another

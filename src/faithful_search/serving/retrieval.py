@@ -25,8 +25,7 @@ from ..tools.batcher import Batcher
 from ..tools.retrieval.corpus import join_contents
 from ..tools.retrieval.index import Index
 from ..trajectory import Evidence
-from .app import SIZES, Service, decode
-from .middleware import Limits, RequestError
+from .app import SIZES, Limits, RequestError, Service, decode
 
 Query = tuple[str, int]
 """A query and how many passages it asks for."""
@@ -55,13 +54,11 @@ class _ReCallBatch(msgspec.Struct, rename=_RECALL):
 
 
 class Retrieval(Service):
-    """The retrieval server of an index.
+    """The retrieval server of an index. One that is `inline` gains nothing by batches: requests of few queries are
+    searched on the event loop itself, others by several threads.
 
     Args:
-        index: what is searched. One that is `inline` gains nothing by batches: requests of few queries are searched
-            on the event loop itself, others by several threads.
         top_k: passages for a request that names no number.
-        limits: of what a request may ask for.
         batch: queries searched for at once; those of all requests are collected while a batch runs.
     """
 

@@ -29,12 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ToolStats:
-    """What one tool was asked; the difference of two, the later one first, counts what was asked in between.
-
-    Example:
-        >>> ToolStats(calls=3, made=3, latest=(0.1, 0.2, 0.9)).p50
-        0.2
-    """
+    """What one tool was asked; the difference of two, the later one first, counts what was asked in between."""
 
     calls: int = 0
     hits: int = 0  # answered from a cache, a cassette, or by another call for the same that was under way

@@ -77,11 +77,8 @@ def _ended(item: Evidence, surplus: int) -> Evidence:
 
 
 def failure_of(name: str, error: BaseException) -> ToolError | Fault:
-    """What to raise in place of what the tool `name` raised.
-
-    A `ToolError` keeps its words: on one line, without keys, not too many. Of any other error only the kind is told.
-    What the network raises may pass.
-    """
+    """What to raise in place of what the tool `name` raised: a `ToolError` keeps its words, on one line, without keys,
+    not too many; of any other error only the kind is told. What the network raises may pass."""
     if type(error) is Fault:
         return error
     kind: Any = type(error)  # unlike `isinstance`, this runs no code of the error
@@ -101,11 +98,8 @@ def failure_of(name: str, error: BaseException) -> ToolError | Fault:
 
 
 def unavailable(told: str, reason: str) -> ToolError:
-    """A failure that only the operator can mend, such as a key that a service refuses.
-
-    The policy reads no more than `told`; the log says `reason`, once. It is passing, because the operator may mend it:
-    so what a wrong key caused gets into no cache and no recording.
-    """
+    """A failure that only the operator can mend, such as a key that a service refuses: the policy reads `told`, the log
+    says `reason`, once. It is passing, so that what a wrong key caused gets into no cache and no recording."""
     _tell_operator(reason)
     return ToolError(told, passing=True, tried=True)
 
@@ -116,12 +110,7 @@ def _tell_operator(reason: str) -> None:
 
 
 class ErrorLog:
-    """Logs what went wrong: as a warning the first time that an error is of its kind, later for debugging.
-
-    Example:
-        >>> errors = ErrorLog(logging.getLogger("tools"))
-        >>> errors.tell("web_search", KeyError("results"))
-    """
+    """Logs what went wrong: as a warning the first time that an error is of its kind, later for debugging."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

@@ -19,8 +19,6 @@ from .untrusted import check_address
 TOKEN = "FAITHFUL_SEARCH_SERVE_TOKEN"
 """The environment variable with the token of a server that wants one."""
 
-_TITLE, _TEXT, _URL = 500, 20_000, 2_000
-"""Characters that are kept of what a server sends."""
 _PATHS = {"search_r1": "/retrieve", "recall": "/search"}
 _UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 
@@ -102,10 +100,10 @@ def _passage(document: Any, score: Any) -> Evidence:
     title, text = split or (document.get("title", ""), document["text"])
     source, url = document.get("id", ""), document.get("url", "")
     return Evidence(
-        text=_a(str, text)[:_TEXT],
-        title=_a(str, title)[:_TITLE],
-        source=str(source)[:_TITLE] if isinstance(source, (str, int)) else "",
-        url=url if isinstance(url, str) and len(url) <= _URL else "",
+        text=_a(str, text),
+        title=_a(str, title),
+        source=str(source) if isinstance(source, (str, int)) else "",
+        url=url if isinstance(url, str) else "",
         score=float(score) if isinstance(score, (int, float)) else None,
     )
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from ..text import well_formed
 from ..trajectory import Evidence
 from .base import NO_RESULTS, Observation
 
@@ -29,17 +28,16 @@ class Session:
         self._tasks: set[asyncio.Future[Any]] = set()
 
     def number(self, observation: Observation) -> Observation:
-        """The same observation with the next ids on its evidence, edited, and no half characters in its texts."""
+        """The same observation with the next ids on its evidence, edited."""
         named: list[Evidence] = []
         for item in observation.evidence:
             text = self.edits.get(item.text, item.text)
             if text is not None:
                 self.given += 1
-                text, title, source, url = map(well_formed, (text, item.title, item.source, item.url))
-                named.append(Evidence(text, title, f"E{self.given}", source, url, item.score))
+                named.append(msgspec.structs.replace(item, text=text, id=f"E{self.given}"))
         # in this rollout's world nothing was found
         note = NO_RESULTS.note if observation.evidence and not named else observation.note
-        return msgspec.structs.replace(observation, evidence=tuple(named), note=well_formed(note))
+        return msgspec.structs.replace(observation, evidence=tuple(named), note=note)
 
     def close(self) -> None:
         """The rollout has ended: its running calls are cancelled, later ones are answered with a note."""

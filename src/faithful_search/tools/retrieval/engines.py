@@ -91,12 +91,7 @@ class EngineIndex(Index):
 
 
 def is_engine(name: str) -> bool:
-    """Whether it is the URL of a search engine, or of anything else that is not a file.
-
-    Example:
-        >>> [is_engine(name) for name in ("qdrant+store/wiki", "opensearch+http://localhost:9200/wiki", "wiki.jsonl")]
-        [True, True, False]
-    """
+    """Whether it is the URL of a search engine, or of anything else that is not a file."""
     # a mistyped address is reported as such, and not looked for on the Hub
     return "://" in name or name.startswith(tuple(f"{kind}+" for kind in _ENGINES))
 

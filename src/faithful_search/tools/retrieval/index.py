@@ -68,15 +68,6 @@ class HybridIndex(Index):
 
     (Cormack, Clarke and Büttcher, 2009.) Of equal scores the one that the first part found first comes first. Passages
     are the same when their `source` and text are.
-
-    Example:
-        >>> class Fixed(Index):
-        ...     def __init__(self, *found): self.found = [Evidence(text=text, source=text) for text in found]
-        ...     def search_batch(self, queries, top_k): return [self.found[:top_k] for _ in queries]
-        ...     def __len__(self): return 3
-        >>> hybrid = HybridIndex((Fixed("a", "b"), Fixed("c", "b")))
-        >>> [(found.source, found.score) for found in hybrid.search("?", 2)]
-        [('b', 0.032258), ('a', 0.016393)]
     """
 
     parts: tuple[Index, ...]
