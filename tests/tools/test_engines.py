@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_qdrant_from_the_command_to_the_tool(tmp_path, corpus, model):
     assert code == 0 and said.startswith(f"20 passages of {corpus} in {url}, "), told
     tool = open_search(url, top_k=3)
     assert isinstance(tool, LocalSearch) and isinstance(tool.index, QdrantIndex)
-    with tool.index as index:
+    with closing(tool.index) as index:
         query = "Title 7\nw7 of all"
         nearest = Embedder(model).queries([query]) @ index.embedder.passages(index.search("w7", 20)).T
         assert index.embedder.model == model and len(index) == 20
@@ -91,7 +92,7 @@ def test_an_upload_that_is_done_encodes_no_more_than_its_last_batch(tmp_path, co
         assert fill_engine(corpus, url, model=Path(model).name, limit=10) == 10
     assert encoded == [6, 4, 4]
     monkeypatch.chdir(tmp_path)
-    with open_engine("qdrant+store/wiki") as index:
+    with closing(open_engine("qdrant+store/wiki")) as index:
         assert len(index) == 10
 
 
@@ -126,7 +127,7 @@ def test_a_collection_that_names_no_encoder_needs_one(tmp_path, model):
     QdrantIndex("wiki", Embedder(model), tmp_path / "store").close()
     with pytest.raises(ToolError, match="no collection 'wiki'"):
         QdrantIndex("wiki", where=tmp_path / "store")
-    with QdrantIndex("wiki", Embedder(model), tmp_path / "store") as index:
+    with closing(QdrantIndex("wiki", Embedder(model), tmp_path / "store")) as index:
         index._prepare(None)
     with pytest.raises(ConfigError, match="does not say which encoder"):
         open_engine(f"qdrant+{tmp_path}/store/wiki")

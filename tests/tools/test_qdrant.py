@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ def embedder(tmp_path_factory) -> Embedder:
 
 @pytest.fixture(scope="module")
 def index(embedder) -> Iterator[QdrantIndex]:
-    with QdrantIndex("wiki", embedder) as index:
+    with closing(QdrantIndex("wiki", embedder)) as index:
         assert index.upload(corpus(COUNT)) == COUNT
         yield index
 
@@ -52,17 +53,17 @@ def test_an_interrupted_upload_goes_on_in_its_folder(tmp_path, embedder, monkeyp
         raise KeyboardInterrupt
 
     monkeypatch.setattr(QdrantIndex, "batch", 16)
-    with QdrantIndex("wiki", embedder, tmp_path / "store") as index, pytest.raises(KeyboardInterrupt):
+    with closing(QdrantIndex("wiki", embedder, tmp_path / "store")) as index, pytest.raises(KeyboardInterrupt):
         index.upload(stops())
     encoded: list[int] = []
     encode = Embedder.passages
     monkeypatch.setattr(Embedder, "passages", lambda self, part: encoded.append(len(part)) or encode(self, part))
-    with QdrantIndex("wiki", embedder, tmp_path / "store") as index:
+    with closing(QdrantIndex("wiki", embedder, tmp_path / "store")) as index:
         assert len(index) == 32
         assert index.upload(corpus(COUNT)) == COUNT
         assert sum(encoded) == COUNT - 32
         resumed = index.search_batch(QUERIES, 9)
-    with QdrantIndex("wiki", embedder) as whole:
+    with closing(QdrantIndex("wiki", embedder)) as whole:
         whole.upload(corpus(COUNT))
         assert [[hit.source for hit in row] for row in whole.search_batch(QUERIES, 9)] == [
             [hit.source for hit in row] for row in resumed
@@ -71,7 +72,7 @@ def test_an_interrupted_upload_goes_on_in_its_folder(tmp_path, embedder, monkeyp
 
 def test_a_batch_of_which_a_server_took_only_the_end_is_written_again(embedder, monkeypatch):
     monkeypatch.setattr(QdrantIndex, "batch", 4)
-    with QdrantIndex("torn", embedder) as index:
+    with closing(QdrantIndex("torn", embedder)) as index:
         index.upload(corpus(4))
         index._write(corpus(6)[5:], 5, None)
         assert index.upload(corpus(8)) == len(index) == 8
@@ -79,25 +80,28 @@ def test_a_batch_of_which_a_server_took_only_the_end_is_written_again(embedder, 
 
 
 def test_another_encoder_is_refused(tmp_path, embedder):
-    with QdrantIndex("wiki", embedder, tmp_path / "store") as index:
+    with closing(QdrantIndex("wiki", embedder, tmp_path / "store")) as index:
         index.upload(corpus(5))
     for size in (16, 32):
         other = Embedder(other_model(tmp_path / str(size), size=size))
         with pytest.raises(ConfigError, match="gives other vectors than"):
             QdrantIndex("wiki", other, tmp_path / "store")
-    with QdrantIndex("wiki", embedder, tmp_path / "store") as index:
+    with closing(QdrantIndex("wiki", embedder, tmp_path / "store")) as index:
         assert len(index) == 5
 
 
 def test_a_collection_that_is_not_there_is_empty_and_says_so(embedder):
-    with QdrantIndex("wiki", embedder) as index:
+    with closing(QdrantIndex("wiki", embedder)) as index:
         assert len(index) == 0
         with pytest.raises(ToolError, match="wiki"):
             index.search("w1", 1)
 
 
 def test_a_folder_in_use_is_refused(tmp_path, embedder):
-    with QdrantIndex("wiki", embedder, tmp_path / "store"), pytest.raises(ConfigError, match="is in use elsewhere"):
+    with (
+        closing(QdrantIndex("wiki", embedder, tmp_path / "store")),
+        pytest.raises(ConfigError, match="is in use elsewhere"),
+    ):
         QdrantIndex("wiki", embedder, tmp_path / "store")
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ from .app import SIZES, Limits, RequestError, Service, decode
 
 Query = tuple[str, int]
 """A query and how many passages it asks for."""
+Found = Sequence[list[Evidence]]
 
 _FEW, _THREADS = 4, 8  # queries that are searched on the event loop, and threads for more
 _RECALL = {"queries": "query", "top_k": "top_n", "scores": "return_score"}
@@ -39,18 +40,46 @@ class _SearchR1(msgspec.Struct, rename={"top_k": "topk", "scores": "return_score
     queries: list[str]
     top_k: int | None = None
     scores: bool | None = False
+    like: ClassVar[str] = '{"queries": ["…"], "topk": 3, "return_scores": true}'
+
+    def write(self, found: Found) -> Any:
+        if not self.scores:
+            return {"result": _documents(found)}
+        return {"result": [[{"document": _document(item), "score": item.score} for item in items] for items in found]}
 
 
 class _ReCall(msgspec.Struct, rename=_RECALL):
-    queries: str
-    top_k: int | None = None
-    scores: bool | None = False
-
-
-class _ReCallBatch(msgspec.Struct, rename=_RECALL):
     queries: list[str]
     top_k: int | None = None
     scores: bool | None = False
+    like: ClassVar[str] = '{"query": ["…"], "top_n": 3, "return_score": true}'
+
+    def write(self, found: Found) -> Any:
+        documents = _documents(found)
+        return (documents, [[item.score for item in items] for items in found]) if self.scores else documents
+
+
+class _ReCallOne(msgspec.Struct, rename=_RECALL):
+    queries: str
+    top_k: int | None = None
+    scores: bool | None = False
+    like: ClassVar[str] = '{"query": "…", "top_n": 3, "return_score": true}'
+
+    def write(self, found: Found) -> Any:
+        documents, scores = _documents(found)[0], [item.score for item in found[0]]
+        return (documents, scores) if self.scores else documents
+
+
+_FORMATS: dict[str, Any] = {"/retrieve": _SearchR1, "/search": _ReCallOne, "/batch_search": _ReCall}
+
+
+def _documents(found: Found) -> list[list[dict[str, str]]]:
+    return [[_document(item) for item in items] for items in found]
+
+
+def _document(item: Evidence) -> dict[str, str]:
+    document = {"id": item.source, "contents": join_contents(item.title, item.text)}
+    return document | {"url": item.url} if item.url else document
 
 
 class Retrieval(Service):
@@ -63,7 +92,7 @@ class Retrieval(Service):
     """
 
     def __init__(self, index: Index, top_k: int = 3, limits: Limits | None = None, batch: int = 64) -> None:
-        answers = {path: partial(self._answer_in, form) for path, form in _FORMATS.items()}
+        answers = {path: partial(self._answer_in, shape) for path, shape in _FORMATS.items()}
         super().__init__(answers, limits, {"passages": len(index)})
         self.index, self.top_k = index, top_k
         self._queries = self.counter("queries", "Queries searched for.")
@@ -71,19 +100,19 @@ class Retrieval(Service):
         batch, threads = (min(batch, _FEW), min(os.cpu_count() or 1, _THREADS)) if index.inline else (batch, 1)
         self._batcher: Batcher[Query, list[Evidence]] = Batcher(self._search, batch, threads)
 
-    def _answer_in(self, form: _Format, body: bytes) -> Any:
-        asked = decode(body, form.shape, form.like)
+    def _answer_in(self, shape: Any, body: bytes) -> Any:
+        asked = decode(body, shape, shape.like)
         queries: list[str] = [asked.queries] if isinstance(asked.queries, str) else asked.queries
-        if form.shape is _ReCall and not asked.queries.strip():
+        if shape is _ReCallOne and not asked.queries.strip():
             raise RequestError("query is empty: say what to search for")
         top_k = self._within_limits(queries, asked.top_k)
         self._queries.inc(len(queries))
         wanted = [(query, top_k) for query in queries]
         if self.index.quick and len(wanted) <= _FEW:
-            return form.write([_found(result) for result in self._search(wanted)], asked.scores)
+            return asked.write([_found(result) for result in self._search(wanted)])
 
         async def batched() -> Any:
-            return form.write(await asyncio.gather(*map(self._batcher.ask, wanted)), asked.scores)
+            return asked.write(await asyncio.gather(*map(self._batcher.ask, wanted)))
 
         return batched()
 
@@ -116,41 +145,3 @@ def _found(result: list[Evidence] | ToolError) -> list[Evidence]:
     if isinstance(result, ToolError):
         raise result
     return result
-
-
-def _write_search_r1(found: list[list[Evidence]], scores: bool | None) -> Any:
-    if not scores:
-        return {"result": _documents(found)}
-    return {"result": [[{"document": _document(item), "score": item.score} for item in items] for items in found]}
-
-
-def _write_recall_batch(found: list[list[Evidence]], scores: bool | None) -> Any:
-    documents = _documents(found)
-    return (documents, [[item.score for item in items] for items in found]) if scores else documents
-
-
-def _write_recall(found: list[list[Evidence]], scores: bool | None) -> Any:
-    written = _write_recall_batch(found, scores)
-    return tuple(part[0] for part in written) if scores else written[0]
-
-
-def _documents(found: list[list[Evidence]]) -> list[list[dict[str, str]]]:
-    return [[_document(item) for item in items] for items in found]
-
-
-def _document(item: Evidence) -> dict[str, str]:
-    document = {"id": item.source, "contents": join_contents(item.title, item.text)}
-    return document | {"url": item.url} if item.url else document
-
-
-class _Format(NamedTuple):
-    shape: type[Any]
-    write: Callable[[list[list[Evidence]], bool | None], Any]
-    like: str
-
-
-_FORMATS = {
-    "/retrieve": _Format(_SearchR1, _write_search_r1, '{"queries": ["…"], "topk": 3, "return_scores": true}'),
-    "/search": _Format(_ReCall, _write_recall, '{"query": "…", "top_n": 3, "return_score": true}'),
-    "/batch_search": _Format(_ReCallBatch, _write_recall_batch, '{"query": ["…"], "top_n": 3, "return_score": true}'),
-}

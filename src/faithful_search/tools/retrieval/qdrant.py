@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import httpx
 import msgspec
@@ -77,12 +77,6 @@ class QdrantIndex(EngineIndex):
 
     def close(self) -> None:
         self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self._remote:
