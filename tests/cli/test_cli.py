@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from agent_rows import JUDGED, CountingJudge, file_of, rollout
+from agent_rows import JUDGED, CountingJudge, file_of, rollout, rollouts, silent_on
 from click.testing import CliRunner, Result
 from served import COMMAND
 from stub_server import StubServer
@@ -31,7 +31,7 @@ def run(tmp_path, monkeypatch):
 
 
 def test_an_audit_prints_a_table_and_leaves_its_files(run, tmp_path):
-    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(12)])
+    rollouts(tmp_path, *range(12))
     done = run("audit", "a.jsonl", "--report-rows", "4")
     assert done.exit_code == 0, done.output
     assert "info_think_lexical" in done.output and "report.html, audit.json, scores.jsonl in a-audit" in done.output
@@ -67,15 +67,15 @@ def test_rows_that_could_not_be_read_give_another_exit_code_and_are_named(run, t
 
 
 def test_rows_without_a_verdict_give_another_exit_code_and_are_named(run, tmp_path, monkeypatch):
-    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(5)])
-    judge = CountingJudge(abstains="Lighthouse 3")
+    rollouts(tmp_path, *range(5))
+    judge = CountingJudge(silent_on("Lighthouse 3"))
     monkeypatch.setattr("faithful_search.judges.arguments.load", lambda kind, model, **knobs: judge)
     command = ["audit", "a.jsonl", "--judge", "endpoint", "--judge-model", "m", "--no-report"]
     command += ["--metrics", ",".join(JUDGED)]
     done = run(*command)
     assert done.exit_code == 3
     assert "row 4, info_think_faithfulness: the judge abstained: timed out" in done.stderr
-    judge.abstains = "\0"
+    judge.say = lambda pair: True
     assert run(*command).exit_code == 0
 
 
@@ -114,7 +114,7 @@ def test_wrong_usage_has_its_own_exit_code(run, arguments):
 
 
 def test_a_file_of_options_is_read_and_what_is_typed_wins(run, tmp_path, monkeypatch):
-    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(3)])
+    rollouts(tmp_path, *range(3))
     options = "how: pokee\nmetrics: [answer_correctness, tool_use]\nno-report: true\nout: there\nlimit: 2\n"
     (tmp_path / "c.yaml").write_text(options)
     from_file = ["audit", "a.jsonl", "--config", "c.yaml"]
@@ -152,7 +152,7 @@ def test_the_standard_input_is_kept_so_that_it_can_be_shown_and_gone_on_with(run
 
 
 def test_an_interruption_says_how_to_go_on(run, tmp_path, monkeypatch):
-    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(130)])
+    rollouts(tmp_path, *range(130))
     score, batches = auditing.Scorer.score, []
 
     def stops(self, batch):
@@ -178,7 +178,7 @@ def test_an_interrupted_index_says_how_to_go_on(run, tmp_path, monkeypatch):
 
 
 def test_the_bar_moves_with_the_verdicts_of_a_slow_judge(run, tmp_path, monkeypatch):
-    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)])
+    rollouts(tmp_path, *range(20))
     told: list[str] = []
     monkeypatch.setattr("tqdm.auto.tqdm.set_description", lambda self, text, refresh=True: told.append(text))
     monkeypatch.setattr("faithful_search.cli.auditing._PAUSE", 0)
@@ -194,7 +194,7 @@ def test_the_bar_moves_with_the_verdicts_of_a_slow_judge(run, tmp_path, monkeypa
 
 
 def test_what_may_be_spent_is_a_limit_and_only_paid_judges_have_a_bill(run, tmp_path):
-    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)])
+    rollouts(tmp_path, *range(20))
     with StubServer() as server:
         endpoint = ("--judge", "endpoint", "--judge-model", "m", "--judge-url", server.url, "--judge-cache", "none")
         asked = ("audit", "a.jsonl", "--no-report", "--metrics", "info_think_faithfulness", *endpoint)
@@ -213,7 +213,7 @@ def test_judges_are_compared_with_labels_and_audits_with_each_other(run, tmp_pat
     done = run("agreement", "labels.jsonl", "--judge", "lexical", "--judge", "containment", "--limit", "16")
     assert done.exit_code == 0 and "lexical" in done.output, done.output
     assert (tmp_path / "agreement" / "agreement.json").exists()
-    source = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(8)])
+    source = rollouts(tmp_path, *range(8))
     audit(source, tmp_path / "one", metrics=["info_think_faithfulness"])
     audit(source, tmp_path / "two", metrics=["info_think_faithfulness"], judge=CountingJudge())
     done = run("agreement", "one/scores.jsonl", "two/scores.jsonl", "--out", "both")

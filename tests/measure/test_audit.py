@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
@@ -17,36 +16,38 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from agent_rows import JUDGED, CountingJudge, file_of, rollout
+from agent_rows import JUDGED, CountingJudge, file_of, lines_of, rollout, rollouts, silent_on
 from paths import SHARED
 from stub_server import StubServer
 
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Verdict
 from faithful_search.judges.endpoint import EndpointJudge
-from faithful_search.measure.audit import Audit, audit, choose_rows, pick
-from faithful_search.measure.bill import bill
+from faithful_search.measure.audit import Audit, audit, bill, choose_rows, pick
 from faithful_search.measure.scores import ScoreLog, read_scores
 from faithful_search.measure.summary import summarize
 
 REAL = SHARED / "data" / "trajectories"
+INFO_THINK = {"metrics": ["info_think_faithfulness"]}
 
 
-def lines(out: Path) -> list[dict]:
-    return [json.loads(line) for line in (out / "scores.jsonl").read_text().splitlines()]
+def scored(out: Path) -> list[dict]:
+    return lines_of(out / "scores.jsonl")
+
+
+# what is measured
 
 
 def test_the_scores_and_the_summary_say_what_was_measured(tmp_path):
     path = file_of(tmp_path / "a.jsonl", [rollout(n, n // 2) for n in range(8)])
     found = audit(path, tmp_path / "out", dialect="search_r1")
-    assert found.rows["exact_match_squad"].value == 0.25
-    assert found.rows["exact_match_squad"].n == 4  # questions, not rollouts
+    assert (found.rows["exact_match_squad"].value, found.rows["exact_match_squad"].n) == (0.25, 4)  # n are questions
     assert found.rows["info_think_lexical"].value == 1.0
-    assert "info_think_faithfulness" not in found.rows and "evidence_sensitivity" not in found.rows
+    assert not {"info_think_faithfulness", "evidence_sensitivity"} & found.rows.keys()
     assert (found.n, found.errors, found.abstained, found.complete) == (8, 0, 0, True)
     assert found.tools.counts == {"search": 8} and found.tools.ratios == {"search": 1.0}
     assert found.dialects == {"search_r1": 8} and found.settings["judge"] == "lexical"
-    first = lines(tmp_path / "out")[0]
+    first = scored(tmp_path / "out")[0]
     written = "row digest id question answer answers dialect stop_reason scores tools evidence issues"
     assert list(first) == written.split()
     assert (first["row"], first["answer"], first["tools"]) == (1, "Orvik", {"search": 1})
@@ -55,39 +56,329 @@ def test_the_scores_and_the_summary_say_what_was_measured(tmp_path):
     assert "exact_match_squad" in str(found) and "0.250" in str(found) and "100.0%  search" in str(found)
 
 
+def test_several_dialects_are_shown_apart_too(tmp_path):
+    """A mean over agents that write differently hides which of them is meant."""
+    one, other = [rollout(n) for n in range(4)], []
+    for row in map(rollout, range(4, 10)):
+        text = re.sub(r"(</?)information>", r"\1result>", row["output"])
+        other.append(row | {"output": re.sub("<answer>(.*)</answer>", r"<answer>\\boxed{\1}</answer>", text)})
+    which = {"metrics": ["answer_correctness"]}
+    found = audit(file_of(tmp_path / "a.jsonl", [*one, *other]), tmp_path / "mixed", **which)
+    apart = {name: rows["exact_match_squad"] for name, rows in found.by_dialect.items()}
+    assert {name: row.n for name, row in apart.items()} == {"research": 6, "search_r1": 4}
+    whole = found.rows["exact_match_squad"]
+    assert whole.n == 10 and sum(row.value * row.n for row in apart.values()) == pytest.approx(10 * whole.value)
+    assert "by dialect" in str(found) and "(n=6)" in str(found)
+    alone = audit(file_of(tmp_path / "b.jsonl", one), tmp_path / "one", **which)
+    assert alone.by_dialect == {} and "by dialect" not in str(alone)
+
+
 def test_rows_that_cannot_be_read_or_have_no_question_are_counted_and_the_others_scored(tmp_path):
     bare = [{name: value for name, value in rollout(n).items() if name != "question"} for n in range(3)]
     rows = [rollout(0), "{half", rollout(1), {"text": "no agent wrote this"}, *bare]
     found = audit(file_of(tmp_path / "a.jsonl", rows), tmp_path / "out")
     assert (found.n, found.errors, found.complete) == (5, 2, False)
     assert [item.row for item in found.unread] == [2, 4] and "not JSON" in found.unread[0].error
-    assert list(lines(tmp_path / "out")[1]) == list(lines(tmp_path / "out")[3]) == ["row", "digest", "error"]
+    assert list(scored(tmp_path / "out")[1]) == list(scored(tmp_path / "out")[3]) == ["row", "digest", "error"]
     assert found.unasked == 3 and found.rows["answered"].n == 5  # each is a question of its own
     assert "without a question: 3, each counts as one of its own" in str(found)
 
 
-def test_a_source_without_a_single_good_row_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="cannot read"):
-        audit(tmp_path / "none.jsonl", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    with pytest.raises(DataError, match=r"none of its rows \(2\) can be read; row 1: no column"):
-        audit(file_of(tmp_path / "a.jsonl", [{"a": 1}, {"b": 2}]), tmp_path / "out")
-
-
 def test_a_source_that_ends_early_is_scored_as_far_as_it_goes(tmp_path):
     rows = [{**rollout(n), "id": os.urandom(2000).hex()} for n in range(300)]
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())[:-3000])
+    path = file_of(tmp_path / "a.jsonl.gz", rows)
+    path.write_bytes(path.read_bytes()[:-3000])
     found = audit(path, tmp_path / "out", metrics=["protocol_format"])
     assert 250 < found.n < 300 and "cannot read" in found.source_error and not found.complete
 
 
+def test_the_rows_to_show_are_the_worst_and_some_from_everywhere(tmp_path):
+    scores = tmp_path / "out" / "scores.jsonl"
+    path = rollouts(tmp_path, *range(40))
+    audit(path, tmp_path / "out", metrics=["answer_correctness"])
+    chosen = choose_rows(scores, "exact_match_squad", 10)
+    assert chosen == choose_rows(scores, "exact_match_squad", 10) == sorted(set(chosen))
+    assert len(chosen) == 10 and chosen[-1] > 30
+    lowest = [line.row for line in read_scores(scores) if line.values["exact_match_squad"] == 0]
+    assert len({*lowest} & {*chosen}) >= 5
+    shown = dict(pick(path, chosen))
+    assert list(shown) == chosen and all(trajectory.id == str(row - 1) for row, trajectory in shown.items())
+    assert choose_rows(scores, None, 99) == list(range(1, 41))
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")
+@pytest.mark.parametrize("name", ["r1_searcher_hotpotqa_qwen", "search_r1_ppo_3b", "webdancer"])
+def test_real_files_are_audited_as_they_are(tmp_path, name):
+    found = audit(REAL / f"{name}.jsonl.gz", tmp_path / "out", limit=30)
+    assert (found.n, found.errors, found.abstained) == (30, 0, 0)
+    assert found.rows["info_think_lexical"].n > 10 and sum(found.tools.counts.values()) >= 20
+    for line in read_scores(tmp_path / "out" / "scores.jsonl"):
+        assert all(cell.value is None or -1 <= cell.value <= 1 for cell in line.scores.values())
+
+
+# judges
+
+
+def test_a_judge_is_asked_once_a_batch_and_once_for_each_pair(tmp_path):
+    judge = CountingJudge()
+    path = file_of(tmp_path / "a.jsonl", [rollout(n % 8) for n in range(16)])
+    found = audit(path, tmp_path / "out", judge=judge, metrics=JUDGED)
+    assert judge.calls <= 2 and len(judge.asked) == len(set(judge.asked)) > 16
+    assert found.rows["info_think_faithfulness"].value == 1.0 and found.settings["judge"] == "counting@1"
+
+
+def test_a_judge_that_dies_on_the_way_leaves_whole_rows(tmp_path):
+    class Dying(CountingJudge):
+        def judge_batch(self, pairs):
+            return [Verdict(1.0, True)] * 12 + [Verdict(None, None, "gone", self.name)] * (len(pairs) - 12)
+
+    found = audit(rollouts(tmp_path, *range(10)), tmp_path / "out", judge=Dying(), metrics=JUDGED[:2])
+    assert {item.row for item in found.unjudged} == {7, 8, 9, 10}  # two pairs a row
+
+
+def test_a_metric_that_fails_on_a_row_abstains_there_and_only_there(tmp_path):
+    def picky(pair):
+        if "lighthouse 3" in pair.question:
+            raise RuntimeError("a bug")
+        return True
+
+    path = rollouts(tmp_path, *range(4), *range(44, 52))
+    metrics = ["info_think_faithfulness", "protocol_format"]
+    found = audit(path, tmp_path / "out", judge=CountingJudge(picky), metrics=metrics)
+    [item] = found.unjudged
+    assert (item.row, item.metric, item.why) == (4, "info_think_faithfulness", "failed: RuntimeError")
+    assert all(found.rows[name].value == 1.0 for name in metrics)
+
+
+def test_what_an_outage_leaves_is_no_mean(tmp_path):
+    """Exact matches need no judge: alone they would make every agent look right."""
+    judge = CountingJudge(silent_on(""))
+    found = audit(rollouts(tmp_path, *range(8)), tmp_path / "out", judge=judge, metrics=["answer_correctness"])
+    row = found.rows["answer_correctness"]
+    assert (row.value, row.low, row.n, row.abstained) == (None, None, 2, 6)
+
+
+@pytest.mark.parametrize("mode", ["busy", "error", "hang", "cut", "schema", "closed", "empty", "garbage"])
+def test_a_misbehaving_server_costs_only_the_rows_it_failed_on(tmp_path, mode):
+    path, out = rollouts(tmp_path, *range(12)), tmp_path / "out"
+    metrics = ["info_think_faithfulness", "think_search_faithfulness", "protocol_format"]
+    with StubServer(mode=mode, faults=5, retry_after="60") as server:
+        knobs = {"retries": 0, "timeout": 0.5, "patience": 5.0, "concurrency": 2, "cache": None}
+        judge = EndpointJudge("stub", url=server.url, **knobs)
+        first = audit(path, out, judge=judge, metrics=metrics)
+        assert 0 < first.abstained <= 5 and first.n == 12 and not first.complete
+        missing = {line.row for line in read_scores(out / "scores.jsonl") if not line.complete}
+        assert missing == {item.row for item in first.unjudged} and len(missing) == first.abstained
+        assert first.rows["protocol_format"].value == 1.0  # what needs no judge is there
+        assert all(item.why.startswith("the judge abstained: ") for item in first.unjudged)
+        before = server.calls
+        assert audit(path, out, judge=judge, metrics=metrics).complete
+        assert server.calls - before == judge.stats.failures  # what was answered of those rows is not paid again
+        judge.close()
+
+
+@pytest.mark.parametrize("mode", ["unauthorized", "missing"])
+def test_a_server_that_refuses_stops_the_audit(tmp_path, mode):
+    path, out = rollouts(tmp_path, *range(100)), tmp_path / "out"
+    with StubServer(mode=mode) as server:
+        judge = EndpointJudge("stub", url=server.url, retries=0, cache=None, concurrency=2)
+        with pytest.raises(JudgeError, match=r"the judge cannot be asked: .* lines are in .*scores\.jsonl"):
+            audit(path, out, judge=judge, **INFO_THINK)
+        assert server.calls < 20
+        assert all(line["scores"]["info_think_faithfulness"]["value"] is None for line in scored(out))
+        server.mode = "ok"
+        found = audit(path, out, judge=judge, **INFO_THINK)
+        assert found.n == 100 and found.complete
+        judge.close()
+
+
+def test_an_estimate_asks_nothing_and_counts_what_an_audit_then_asks_and_of_whom(tmp_path):
+    path, metrics = rollouts(tmp_path, *range(20)), ["info_think_faithfulness", "think_search_faithfulness"]
+    with StubServer() as server:
+        judge = EndpointJudge("large", url=server.url, cache=None, prices=(1.0, 2.0))
+        found = bill(path, judge, metrics=metrics)
+        assert server.calls == 0 and (found.rows, found.read, found.calls) == (20, 20, 40)
+        assert found.cost == pytest.approx((found.prompt_tokens + 2 * found.completion_tokens) / 1e6)
+        assert "20 rows: about 40 calls" in str(found)
+        measured = audit(path, tmp_path / "out", judge=judge, metrics=metrics)
+        assert server.calls == 40
+        judge.close()
+    assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["audit.json", "scores.jsonl"]
+    assert measured.usage["notes"] == {"large was asked, stub answered": 40}
+    assert "judge: large was asked, stub answered (40 times)" in str(measured)
+
+
+class Metered(CountingJudge):
+    """Counts its work as an endpoint does."""
+
+    @property
+    def stats(self):
+        return {"calls": len(self.asked), "hits": 0, "retries": 0, "failures": 0, "cost": len(self.asked) / 4}
+
+
+def test_what_a_judge_was_asked_is_counted_over_the_runs_of_an_audit_and_not_over_audits(tmp_path):
+    path, judge = rollouts(tmp_path, *range(20)), Metered()
+    assert audit(path, tmp_path / "one", judge=judge, limit=12, **INFO_THINK).usage["calls"] == 12
+    found = audit(path, tmp_path / "one", judge=Metered(), **INFO_THINK)
+    assert found.usage["calls"] == 20 and "judge: 20 calls" in str(found) and "cost 5.0000" in str(found)
+    assert audit(path, tmp_path / "two", judge=judge, **INFO_THINK).usage["calls"] == 20
+
+
+# going on
+
+
+def test_a_second_run_asks_only_about_what_is_missing(tmp_path):
+    path, out = rollouts(tmp_path, *range(20)), tmp_path / "out"
+    first = audit(path, out, judge=CountingJudge(silent_on("Lighthouse 7 ")), metrics=JUDGED)
+    assert first.abstained == 1 and first.rows["info_think_faithfulness"].abstained == 1
+    assert (first.unjudged[0].row, first.unjudged[0].why) == (8, "the judge abstained: timed out")
+    assert first.rows["info_think_faithfulness"].value == 1.0  # never counted as zero
+    again, never = CountingJudge(), CountingJudge()
+    second = audit(path, out, judge=again, metrics=JUDGED)
+    assert {pair.question for pair in again.asked} == {"Where is lighthouse 7?"}
+    assert second.complete and [line["row"] for line in scored(out)] == list(range(1, 21))
+    assert audit(path, out, judge=never, metrics=JUDGED) == second and never.asked == []
+
+
+def test_rows_that_moved_or_were_added_are_recognised(tmp_path):
+    path, out = rollouts(tmp_path, *range(5)), tmp_path / "out"
+    audit(path, out, judge=CountingJudge(), metrics=JUDGED)
+    judge = CountingJudge()
+    found = audit(rollouts(tmp_path, 9, 4, 3, 2, 1), out, judge=judge, metrics=JUDGED)
+    assert {pair.question for pair in judge.asked} == {"Where is lighthouse 9?"} and found.n == 5
+    assert [(line["row"], line["id"]) for line in scored(out)] == [(1, "9"), (2, "4"), (3, "3"), (4, "2"), (5, "1")]
+
+
+def test_a_limit_is_the_beginning_of_the_whole(tmp_path):
+    path, out = rollouts(tmp_path, *range(9)), tmp_path / "out"
+    for limit, asked in ((4, 4), (None, 5), (2, 0)):
+        judge = CountingJudge()
+        assert audit(path, out, judge=judge, metrics=JUDGED, limit=limit).n == limit or 9
+        assert len({pair.question for pair in judge.asked}) == asked
+    assert len(scored(out)) == 9  # what lies beyond a limit is not thrown away
+
+
+def test_half_a_last_line_and_a_damaged_one_are_scored_again(tmp_path):
+    path, out = rollouts(tmp_path, *range(6)), tmp_path / "out"
+    whole, scores = audit(path, out), out / "scores.jsonl"
+    good = scores.read_bytes()
+    parts = good.splitlines(keepends=True)
+    damaged = b"".join([*parts[:2], b"garbage\n", *parts[3:5], parts[5][:50]])
+    for broken in (good.removesuffix(b"\n"), damaged):
+        scores.write_bytes(broken)
+        assert audit(path, out) == whole and scores.read_bytes() == good
+    scores.write_bytes(good[:-50])
+    assert audit(path, out, limit=3).n == 3  # half a line is gone also where only the first rows are wanted
+    assert [line.row for line in read_scores(scores)] == [1, 2, 3, 4, 5]
+
+
+def test_a_later_line_of_a_row_stands_for_the_earlier_ones(tmp_path):
+    said = [(2, "b", 0), (1, "a", 1), (2, "b", 2), (3, "c", 3)]
+    lines = ({"row": row, "digest": of, "scores": {"m": {"value": value}}} for row, of, value in said)
+    with ScoreLog(file_of(tmp_path / "scores.jsonl", lines)) as log:
+        assert log.holds(7, "a") and log.holds(2, "b") and not log.holds(1, "changed")
+        log.finish(whole=True)
+    assert [(line.row, line.digest, line.values["m"]) for line in read_scores(log.path)] == [(2, "b", 2), (7, "a", 1)]
+
+
+PAID = """
+import sys
+from faithful_search.judges.endpoint import EndpointJudge
+from faithful_search.measure.audit import audit
+
+if __name__ == "__main__":
+    audit(sys.argv[1], sys.argv[2], judge=EndpointJudge("stub", url=sys.argv[3], cache=None, concurrency=2),
+          metrics=["info_think_faithfulness"])
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_after_an_interruption_only_the_rest_is_asked_also_without_a_cache(tmp_path, how):
+    path, out = rollouts(tmp_path, *range(200)), tmp_path / "out"
+    with StubServer(latency=0.02) as server:
+        running = subprocess.Popen([sys.executable, "-c", PAID, path, out, server.url], stderr=subprocess.PIPE)
+        while server.calls < 90:
+            time.sleep(0.01)
+        running.send_signal(how)
+        said = running.communicate(timeout=20)[1]
+        assert how == signal.SIGKILL or re.search(rb"64 lines are in .*, run the same again", said)
+        assert server.calls < 200 and [line.row for line in read_scores(out / "scores.jsonl")] == list(range(1, 65))
+        subprocess.run([sys.executable, "-c", PAID, path, out, server.url], check=True, timeout=60)
+        # also the answers of rows that were not yet written are kept; when it was killed two were under way
+        assert 0 <= server.calls - 200 <= (2 if how == signal.SIGKILL else 0)
+    assert [line["row"] for line in scored(out)] == list(range(1, 201)) and not (out / "answers.sqlite").exists()
+
+
+# what is refused
+
+
+def test_other_settings_are_refused_by_name_and_overwrite_begins_anew(tmp_path):
+    path, out = rollouts(tmp_path, *range(3)), tmp_path / "out"
+    audit(path, out)
+    before = (out / "scores.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match=r"how: 'squad' there, 'pokee' now.*--overwrite"):
+        audit(path, out, how="pokee")
+    with pytest.raises(ConfigError, match="judge: 'lexical' there, 'counting@1' now"):
+        audit(path, out, judge=CountingJudge())
+    with pytest.raises(DataError, match="cannot read"):
+        audit(tmp_path / "none.jsonl", out, resume=False)
+    with ScoreLog(out / "scores.jsonl"), pytest.raises(DataError, match="another audit is writing"):
+        audit(path, out, resume=False)
+    assert (out / "scores.jsonl").read_bytes() == before
+    assert "f1_pokee" in audit(path, out, how="pokee", resume=False).rows
+    (out / "audit.json").unlink()
+    with pytest.raises(ConfigError, match="does not say how what lies there was made"):
+        audit(path, out, how="pokee")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"source": "none.jsonl"}, "cannot read"),
+        ({"metrics": ["nonsense"]}, "unknown metric 'nonsense'"),
+        ({"metrics": []}, "no metrics named"),
+        ({"metrics": ["evidence_sensitivity"]}, "name the policy"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"limit": 0}, "limit must be at least 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_written(tmp_path, monkeypatch, wrong, message):
+    monkeypatch.chdir(tmp_path)
+    rollouts(tmp_path, 0)
+    with pytest.raises((ConfigError, DataError), match=message):
+        audit(**{"source": "a.jsonl", "out": "out", **wrong})
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_good_row_and_nowhere_to_write_are_errors(tmp_path):
+    with pytest.raises(DataError, match=r"none of its rows \(2\) can be read; row 1: no column"):
+        audit(file_of(tmp_path / "b.jsonl", [{"a": 1}, {"b": 2}]), tmp_path / "none")
+    path = rollouts(tmp_path, 0)
+    with pytest.raises(DataError, match="cannot make the folder"):
+        audit(path, path / "out")
+    (tmp_path / "out" / "scores.jsonl").mkdir(parents=True)
+    with pytest.raises(DataError, match="cannot write"):
+        audit(path, tmp_path / "out", resume=False)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_an_error_that_says_what_was_kept(tmp_path):
+    log = ScoreLog(tmp_path / "scores.jsonl")
+    log.add([1], [b'{"row":1,"digest":"a"}\n'])
+    log._file.close()
+    log._file = open("/dev/full", "wb")  # noqa: SIM115
+    with log, pytest.raises(DataError, match=r"No space left.*1 lines are in it"):
+        log.add([2], [b'{"row":2,"digest":"b"}\n'])
+    assert [line.row for line in read_scores(log.path)] == [1]
+
+
+# processes, memory, files
+
+
 def test_two_processes_write_what_one_writes(tmp_path):
-    rows = [rollout(n) if n % 50 else "{broken" for n in range(700)]
-    path = file_of(tmp_path / "a.jsonl", rows)
-    one = audit(path, tmp_path / "one", workers=1)
-    two = audit(path, tmp_path / "two", workers=2)
-    assert (tmp_path / "one" / "scores.jsonl").read_bytes() == (tmp_path / "two" / "scores.jsonl").read_bytes()
+    path = file_of(tmp_path / "a.jsonl", [rollout(n) if n % 50 else "{broken" for n in range(700)])
+    one, two = (audit(path, tmp_path / str(workers), workers=workers) for workers in (1, 2))
+    assert (tmp_path / "1" / "scores.jsonl").read_bytes() == (tmp_path / "2" / "scores.jsonl").read_bytes()
     assert one == two and one.errors == 14
 
 
@@ -114,231 +405,14 @@ def test_the_workers_of_a_process_that_was_killed_end_too(tmp_path):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_judge_is_asked_once_a_batch_and_once_for_each_pair(tmp_path):
-    judge = CountingJudge()
-    path = file_of(tmp_path / "a.jsonl", [rollout(n % 8) for n in range(16)])
-    found = audit(path, tmp_path / "out", judge=judge, metrics=JUDGED)
-    assert judge.calls <= 2 and len(judge.asked) == len(set(judge.asked)) > 16
-    assert found.rows["info_think_faithfulness"].value == 1.0 and found.settings["judge"] == "counting@1"
-
-
-def test_a_judge_that_dies_on_the_way_leaves_whole_rows(tmp_path):
-    class Dying(CountingJudge):
-        def judge_batch(self, pairs):
-            return [Verdict(1.0, True)] * 12 + [Verdict(None, None, "gone", self.name)] * (len(pairs) - 12)
-
-    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(10)])
-    found = audit(path, tmp_path / "out", judge=Dying(), metrics=JUDGED[:2])
-    assert {item.row for item in found.unjudged} == {7, 8, 9, 10}  # two pairs a row
-
-
-def test_a_second_run_asks_only_about_what_is_missing(tmp_path):
-    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)]), tmp_path / "out"
-    first = audit(path, out, judge=CountingJudge(abstains="Lighthouse 7 "), metrics=JUDGED)
-    assert first.abstained == 1 and first.rows["info_think_faithfulness"].abstained == 1
-    assert (first.unjudged[0].row, first.unjudged[0].why) == (8, "the judge abstained: timed out")
-    assert first.rows["info_think_faithfulness"].value == 1.0  # never counted as zero
-    again = CountingJudge()
-    second = audit(path, out, judge=again, metrics=JUDGED)
-    assert {pair.question for pair in again.asked} == {"Where is lighthouse 7?"}
-    assert second.complete and [line["row"] for line in lines(out)] == list(range(1, 21))
-    never = CountingJudge()
-    assert audit(path, out, judge=never, metrics=JUDGED) == second and never.asked == []
-
-
-def test_rows_that_moved_or_were_added_are_recognised(tmp_path):
-    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(5)]), tmp_path / "out"
-    audit(path, out, judge=CountingJudge(), metrics=JUDGED)
-    file_of(path, [rollout(9), *(rollout(n) for n in (4, 3, 2, 1))])
-    judge = CountingJudge()
-    found = audit(path, out, judge=judge, metrics=JUDGED)
-    assert {pair.question for pair in judge.asked} == {"Where is lighthouse 9?"}
-    assert [(line["row"], line["id"]) for line in lines(out)] == [(1, "9"), (2, "4"), (3, "3"), (4, "2"), (5, "1")]
-    assert found.n == 5
-
-
-def test_a_limit_is_the_beginning_of_the_whole(tmp_path):
-    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(9)]), tmp_path / "out"
-    assert audit(path, out, judge=CountingJudge(), metrics=JUDGED, limit=4).n == 4
-    rest = CountingJudge()
-    assert audit(path, out, judge=rest, metrics=JUDGED).n == 9
-    assert len({pair.question for pair in rest.asked}) == 5
-    assert audit(path, out, judge=CountingJudge(), metrics=JUDGED, limit=2).n == 2
-    assert len(lines(out)) == 9  # what lies beyond a limit is not thrown away
-
-
-def test_other_settings_are_refused_by_name_and_overwrite_begins_anew(tmp_path):
-    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(3)]), tmp_path / "out"
-    audit(path, out)
-    before = (out / "scores.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match=r"how: 'squad' there, 'pokee' now.*--overwrite"):
-        audit(path, out, how="pokee")
-    with pytest.raises(ConfigError, match="judge: 'lexical' there, 'counting@1' now"):
-        audit(path, out, judge=CountingJudge())
-    with pytest.raises(DataError):
-        audit(tmp_path / "none.jsonl", out, resume=False)
-    assert (out / "scores.jsonl").read_bytes() == before
-    assert "f1_pokee" in audit(path, out, how="pokee", resume=False).rows
-    (out / "audit.json").unlink()
-    with pytest.raises(ConfigError, match="does not say how what lies there was made"):
-        audit(path, out, how="pokee")
-
-
-def test_half_a_last_line_and_a_damaged_one_are_scored_again(tmp_path):
-    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(6)]), tmp_path / "out"
-    whole, scores = audit(path, out), out / "scores.jsonl"
-    good = scores.read_bytes()
-    parts = good.splitlines(keepends=True)
-    damaged = b"".join([*parts[:2], b"garbage\n", *parts[3:5], parts[5][:50]])
-    for broken in (good.removesuffix(b"\n"), damaged):
-        scores.write_bytes(broken)
-        assert audit(path, out) == whole and scores.read_bytes() == good
-    scores.write_bytes(good[:-50])
-    assert audit(path, out, limit=3).n == 3  # half a line is gone also where only the first rows are wanted
-    assert [line.row for line in read_scores(scores)] == [1, 2, 3, 4, 5]
-
-
-def test_a_later_line_of_a_row_stands_for_the_earlier_ones_and_rows_may_have_moved(tmp_path):
-    path = tmp_path / "scores.jsonl"
-    said = [(2, "b", 0), (1, "a", 1), (2, "b", 2), (3, "c", 3)]
-    file_of(path, [{"row": row, "digest": of, "scores": {"m": {"value": value}}} for row, of, value in said])
-    with ScoreLog(path) as log:
-        assert log.holds(7, "a") and log.holds(2, "b") and not log.holds(1, "changed")
-        log.finish(whole=True)
-    assert [(line.row, line.digest, line.values["m"]) for line in read_scores(path)] == [(2, "b", 2), (7, "a", 1)]
-
-
-def test_a_metric_that_fails_on_a_row_abstains_there_and_only_there(tmp_path):
-    class Picky(CountingJudge):
-        def judge_batch(self, pairs):
-            if any("lighthouse 3" in pair.question for pair in pairs):
-                raise RuntimeError("a bug")
-            return super().judge_batch(pairs)
-
-    path = file_of(tmp_path / "a.jsonl", [rollout(n if n < 4 else n + 40) for n in range(12)])
-    found = audit(path, tmp_path / "out", judge=Picky(), metrics=["info_think_faithfulness", "protocol_format"])
-    [item] = found.unjudged
-    assert (item.row, item.metric, item.why) == (4, "info_think_faithfulness", "failed: RuntimeError")
-    assert found.rows["info_think_faithfulness"].value == 1.0 and found.rows["protocol_format"].value == 1.0
-
-
-def test_what_an_outage_leaves_is_no_mean(tmp_path):
-    """Exact matches need no judge: alone they would make every agent look right."""
-    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(8)])
-    judge = CountingJudge(abstains="")
-    row = audit(path, tmp_path / "out", judge=judge, metrics=["answer_correctness"]).rows["answer_correctness"]
-    assert (row.value, row.low, row.n, row.abstained) == (None, None, 2, 6)
-
-
-def test_settings_that_make_no_sense_are_refused_before_anything_is_written(tmp_path):
-    path, out = file_of(tmp_path / "a.jsonl", [rollout(0)]), tmp_path / "out"
-    for wrong, message in (
-        ({"metrics": ["nonsense"]}, "unknown metric 'nonsense'"),
-        ({"metrics": []}, "no metrics named"),
-        ({"metrics": ["evidence_sensitivity"]}, "name the policy"),
-        ({"workers": 0}, "workers must be at least 1"),
-        ({"limit": 0}, "limit must be at least 1"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            audit(path, out, **wrong)
-    assert not out.exists()
-
-
-def test_where_nothing_can_be_written_that_is_said(tmp_path):
-    path = file_of(tmp_path / "a.jsonl", [rollout(0)])
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match="cannot make the folder"):
-        audit(path, tmp_path / "file" / "out")
-    (tmp_path / "out" / "scores.jsonl").mkdir(parents=True)
-    with pytest.raises((DataError, ConfigError), match=r"cannot write|does not say"):
-        audit(path, tmp_path / "out", resume=False)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_an_error_that_says_what_was_kept(tmp_path):
-    log = ScoreLog(tmp_path / "scores.jsonl")
-    log.add([1], [b'{"row":1,"digest":"a"}\n'])
-    log._file.close()
-    log._file = open("/dev/full", "wb")  # noqa: SIM115
-    with log, pytest.raises(DataError, match=r"No space left.*1 lines are in it"):
-        log.add([2], [b'{"row":2,"digest":"b"}\n'])
-    assert [line.row for line in read_scores(log.path)] == [1]
-
-
-def test_two_audits_do_not_write_the_same_file(tmp_path):
-    path, out = file_of(tmp_path / "a.jsonl", [rollout(0)]), tmp_path / "out"
-    audit(path, out)
-    before = (out / "scores.jsonl").read_bytes()
-    with ScoreLog(out / "scores.jsonl"), pytest.raises(DataError, match="another audit is writing"):
-        audit(path, out, resume=False)
-    assert (out / "scores.jsonl").read_bytes() == before
-
-
 def test_a_script_that_guards_nothing_is_told_what_to_do(tmp_path):
-    path, script = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(600)]), tmp_path / "script.py"
+    path, script = rollouts(tmp_path, *range(600)), tmp_path / "script.py"
     script.write_text(
         "from faithful_search.measure.audit import audit\n"
         f"audit({str(path)!r}, {str(tmp_path / 'out')!r}, metrics=['protocol_format'], workers=2)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and '`if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
-
-
-def test_the_rows_to_show_are_the_worst_and_some_from_everywhere(tmp_path):
-    out = tmp_path / "out"
-    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(40)])
-    audit(path, out, metrics=["answer_correctness"])
-    chosen = choose_rows(out / "scores.jsonl", "exact_match_squad", 10)
-    assert chosen == choose_rows(out / "scores.jsonl", "exact_match_squad", 10) == sorted(set(chosen))
-    assert len(chosen) == 10 and chosen[-1] > 30
-    assert sum(line["scores"]["exact_match_squad"]["value"] == 0 for line in lines(out) if line["row"] in chosen) >= 5
-    shown = dict(pick(path, chosen))
-    assert list(shown) == chosen and all(trajectory.id == str(row - 1) for row, trajectory in shown.items())
-    assert choose_rows(out / "scores.jsonl", None, 99) == list(range(1, 41))
-
-
-@pytest.mark.parametrize("mode", ["busy", "error", "hang", "cut", "schema", "closed", "empty", "garbage"])
-def test_a_misbehaving_server_costs_only_the_rows_it_failed_on(tmp_path, mode):
-    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(12)]), tmp_path / "out"
-    metrics = ["info_think_faithfulness", "think_search_faithfulness", "protocol_format"]
-    with StubServer(mode=mode, faults=5, retry_after="60") as server:
-        knobs = {"retries": 0, "timeout": 0.5, "patience": 5.0, "concurrency": 2, "cache": None}
-        judge = EndpointJudge("stub", url=server.url, **knobs)
-        first = audit(path, out, judge=judge, metrics=metrics)
-        assert 0 < first.abstained <= 5 and first.n == 12 and not first.complete
-        missing = {line.row for line in read_scores(out / "scores.jsonl") if not line.complete}
-        assert missing == {item.row for item in first.unjudged} and len(missing) == first.abstained
-        assert first.rows["protocol_format"].value == 1.0  # what needs no judge is there
-        assert all(item.why.startswith("the judge abstained: ") for item in first.unjudged)
-        before = server.calls
-        assert audit(path, out, judge=judge, metrics=metrics).complete
-        assert server.calls - before == judge.stats.failures  # what was answered of those rows is not paid again
-        judge.close()
-
-
-@pytest.mark.parametrize("mode", ["unauthorized", "missing"])
-def test_a_server_that_refuses_stops_the_audit(tmp_path, mode):
-    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(100)]), tmp_path / "out"
-    with StubServer(mode=mode) as server:
-        judge = EndpointJudge("stub", url=server.url, retries=0, cache=None, concurrency=2)
-        with pytest.raises(JudgeError, match="the judge cannot be asked"):
-            audit(path, out, judge=judge, metrics=["info_think_faithfulness"])
-        assert server.calls < 20
-        assert all(line["scores"]["info_think_faithfulness"]["value"] is None for line in lines(out))
-        server.mode = "ok"
-        found = audit(path, out, judge=judge, metrics=["info_think_faithfulness"])
-        assert found.n == 100 and found.complete
-        judge.close()
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")
-@pytest.mark.parametrize("name", ["r1_searcher_hotpotqa_qwen", "search_r1_ppo_3b", "webdancer"])
-def test_real_files_are_audited_as_they_are(tmp_path, name):
-    found = audit(REAL / f"{name}.jsonl.gz", tmp_path / "out", limit=30)
-    assert (found.n, found.errors, found.abstained) == (30, 0, 0)
-    assert found.rows["info_think_lexical"].n > 10 and sum(found.tools.counts.values()) >= 20
-    for line in read_scores(tmp_path / "out" / "scores.jsonl"):
-        assert all(cell.value is None or -1 <= cell.value <= 1 for cell in line.scores.values())
 
 
 @pytest.mark.slow
@@ -373,116 +447,31 @@ def test_of_a_row_a_few_numbers_are_kept(tmp_path):
     assert found.n == found.rows["a"].n == count and kept < 40 * count and peak < 250 * count
 
 
-def test_several_dialects_are_shown_apart_too(tmp_path):
-    """A mean over agents that write differently hides which of them is meant."""
-    one, other = [rollout(n) for n in range(4)], []
-    for row in map(rollout, range(4, 10)):
-        text = re.sub(r"(</?)information>", r"\1result>", row["output"])
-        other.append(row | {"output": re.sub("<answer>(.*)</answer>", r"<answer>\\boxed{\1}</answer>", text)})
-    found = audit(file_of(tmp_path / "a.jsonl", [*one, *other]), tmp_path / "mixed", metrics=["answer_correctness"])
-    assert list(found.by_dialect) == ["research", "search_r1"]
-    apart = [found.by_dialect[name]["exact_match_squad"] for name in found.by_dialect]
-    assert [row.n for row in apart] == [6, 4] and found.rows["exact_match_squad"].n == 10
-    assert sum(row.value * row.n for row in apart) == pytest.approx(10 * found.rows["exact_match_squad"].value)
-    assert "by dialect" in str(found) and "(n=6)" in str(found)
-    assert Audit.from_dict(json.loads((tmp_path / "mixed" / "audit.json").read_text())) == found
-    alone = audit(file_of(tmp_path / "b.jsonl", one), tmp_path / "one", metrics=["answer_correctness"])
-    assert alone.by_dialect == {} and "by dialect" not in str(alone)
-
-
-class Metered(CountingJudge):
-    """Counts its work as an endpoint does."""
-
-    @property
-    def stats(self):
-        return {"calls": len(self.asked), "hits": 0, "retries": 0, "failures": 0, "cost": len(self.asked) / 4}
-
-
-def test_an_estimate_asks_nothing_and_counts_what_an_audit_then_asks(tmp_path):
-    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)])
-    with StubServer() as server:
-        judge = EndpointJudge("stub", url=server.url, cache=None, prices=(1.0, 2.0))
-        found = bill(path, judge, metrics=["info_think_faithfulness", "think_search_faithfulness"])
-        assert server.calls == 0 and (found.rows, found.read, found.calls) == (20, 20, 40)
-        assert found.cost == pytest.approx((found.prompt_tokens + 2 * found.completion_tokens) / 1e6)
-        assert "20 rows: about 40 calls" in str(found)
-        audit(path, tmp_path / "out", judge=judge, metrics=["info_think_faithfulness", "think_search_faithfulness"])
-        assert server.calls == 40
-        judge.close()
-    assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["audit.json", "scores.jsonl"]
-
-
-PAID = """
-import sys
-from faithful_search.judges.endpoint import EndpointJudge
-from faithful_search.measure.audit import audit
-
-if __name__ == "__main__":
-    audit(sys.argv[1], sys.argv[2], judge=EndpointJudge("stub", url=sys.argv[3], cache=None, concurrency=2),
-          metrics=["info_think_faithfulness"])
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
-def test_after_an_interruption_only_the_rest_is_asked_also_without_a_cache(tmp_path, how):
-    path, out = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(200)]), tmp_path / "out"
-    with StubServer(latency=0.02) as server:
-        running = subprocess.Popen([sys.executable, "-c", PAID, path, out, server.url], stderr=subprocess.PIPE)
-        while server.calls < 90:
-            time.sleep(0.01)
-        running.send_signal(how)
-        said = running.communicate(timeout=20)[1]
-        assert how == signal.SIGKILL or re.search(rb"64 lines are in .*, run the same again", said)
-        assert server.calls < 200 and [line.row for line in read_scores(out / "scores.jsonl")] == list(range(1, 65))
-        subprocess.run([sys.executable, "-c", PAID, path, out, server.url], check=True, timeout=60)
-        # also the answers of rows that were not yet written are kept; when it was killed two were under way
-        assert 0 <= server.calls - 200 <= (2 if how == signal.SIGKILL else 0)
-    assert [line["row"] for line in lines(out)] == list(range(1, 201)) and not (out / "answers.sqlite").exists()
-
-
-def test_a_model_that_answers_for_another_is_named_in_the_audit(tmp_path):
-    path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(4)])
-    with StubServer() as server:
-        judge = EndpointJudge("large", url=server.url, cache=None)
-        found = audit(path, tmp_path / "out", judge=judge, metrics=["info_think_faithfulness"])
-        judge.close()
-    assert found.usage["notes"] == {"large was asked, stub answered": 4}
-    assert "judge: large was asked, stub answered (4 times)" in str(found)
-
-
-def test_what_a_judge_was_asked_is_counted_over_the_runs_of_an_audit_and_not_over_audits(tmp_path):
-    path, judge = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(20)]), Metered()
-    which = {"metrics": ["info_think_faithfulness"]}
-    assert audit(path, tmp_path / "one", judge=judge, limit=12, **which).usage["calls"] == 12
-    found = audit(path, tmp_path / "one", judge=Metered(), **which)
-    assert found.usage["calls"] == 20 and "judge: 20 calls" in str(found) and "cost 5.0000" in str(found)
-    assert audit(path, tmp_path / "two", judge=judge, **which).usage["calls"] == 20
-
-
 def test_the_standard_input_replaces_the_kept_one_only_when_the_audit_goes_on(tmp_path, monkeypatch):
-    def piped(rows):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file_of(tmp_path / "in", rows).read_bytes())))
+    def piped(*numbers):
+        content = rollouts(tmp_path, *numbers).read_bytes()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
 
-    out, rows = tmp_path / "out", [rollout(n, n) for n in range(3)]
-    piped(rows)
+    out = tmp_path / "out"
+    piped(0, 1, 2)
     assert audit("-", out, workers=1).n == 3
     kept = (out / "source.jsonl").read_bytes()
-    for given, other, message in (({"how": "pokee"}, rows[:1], "other settings"), ({}, [], "no rows in it")):
-        piped(other)
+    for given, numbers, message in (({"how": "pokee"}, [0], "other settings"), ({}, [], "no rows in it")):
+        piped(*numbers)
         with pytest.raises((ConfigError, DataError), match=message):
             audit("-", out, workers=1, **given)
-    piped(rows[:1])
+    piped(0)
     with ScoreLog(out / "scores.jsonl"), pytest.raises(DataError, match="another audit"):
         audit("-", out, workers=1)
     assert (out / "source.jsonl").read_bytes() == kept
-    piped(rows[:2])
+    piped(0, 1)
     assert audit("-", out, workers=1).n == 2
     assert sorted(path.name for path in out.iterdir()) == ["audit.json", "scores.jsonl", "source.jsonl"]
 
 
 @pytest.mark.parametrize("out", ["", "audit"])
 def test_an_audit_within_its_source_is_no_source(tmp_path, out):
-    file_of(tmp_path / "rows.jsonl", [rollout(n, n) for n in range(3)])
+    rollouts(tmp_path, *range(3))
     for _ in range(2):
         found = audit(tmp_path, tmp_path / out, workers=1)
         assert (found.n, found.errors) == (3, 0)

@@ -262,16 +262,11 @@ def test_histograms_count_the_rows_of_the_audit_alone(tmp_path):
     assert ": 2<" in page and ": 6<" not in page
 
 
-class Sure:
-    """A judge that gives labels without probabilities."""
-
-    name = "sure"
-
-    def judge_batch(self, pairs):
-        return [Verdict(None, True) for _ in pairs]
-
-
 def test_a_label_without_a_probability_is_shown(tmp_path):
+    class Sure(CountingJudge):
+        def _verdict(self, label):
+            return Verdict(None, label)
+
     shown = plain(make(tmp_path, [rollout(1)], judge=Sure()))
     assert "think_answer_faithfulness upheld" in shown and "think_answer_faithfulness upheld (" not in shown
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import datasets
 import numpy as np
 import pandas
 import pytest
-from agent_rows import CountingJudge, file_of, rollout
+from agent_rows import CountingJudge, file_of, lines_of, rollout, silent_on
 
 import faithful_search as fs
 from faithful_search.errors import ConfigError
@@ -22,7 +21,7 @@ COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
 def test_a_batch_gets_the_scores_of_an_audit(tmp_path):
     audit(file_of(tmp_path / "a.jsonl", ROWS), tmp_path / "out", workers=1)
     scored = fs.BatchScorer(dialect="search_r1")(COLUMNS)
-    rows = [json.loads(line) for line in (tmp_path / "out" / "scores.jsonl").read_text().splitlines()]
+    rows = lines_of(tmp_path / "out" / "scores.jsonl")
     for name in rows[0]["scores"]:
         wanted = [row["scores"][name]["value"] for row in rows[:6]]
         assert [None if np.isnan(value) else value for value in scored[name][:6]] == wanted, name
@@ -43,7 +42,7 @@ def test_half_a_character_in_one_row_leaves_every_row_its_score():
 
 
 def test_verdicts_that_are_missing_are_counted_and_no_zeros():
-    judge = CountingJudge(abstains="Lighthouse 2 ")
+    judge = CountingJudge(silent_on("Lighthouse 2 "))
     scored = fs.BatchScorer(("info_think_faithfulness",), judge)(COLUMNS)
     assert np.isnan(scored["info_think_faithfulness"][2]) and scored["abstained"].tolist()[:4] == [0.0, 0.0, 1.0, 0.0]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import os
 import re
 import subprocess
@@ -16,14 +15,15 @@ import evaluate
 import msgspec
 import pytest
 import yaml
+from agent_rows import CountingJudge, file_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab import tokenizer
 from paths import ROOT
 
 import faithful_search as fs
-from faithful_search.errors import ConfigError, DataError, DialectError, JudgeError
-from faithful_search.judges import GroundingJudge, Pair, Verdict
+from faithful_search.errors import ConfigError, DataError, DialectError
+from faithful_search.judges import GroundingJudge
 from faithful_search.measure import metrics, widget
 from faithful_search.measure.rows import read_trajectories
 
@@ -70,25 +70,9 @@ def python(code: str, home: Path) -> str:
     return done.stdout
 
 
-class Recorded:
-    """A judge that says yes where the hypothesis holds a word, and abstains where it is told to."""
-
-    name = "recorded:1"
-
-    def __init__(self, word: str, silent: str = "\0") -> None:
-        self.word, self.silent, self.pairs = word, silent, []
-
-    def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
-        self.pairs += pairs
-        said = [None if self.silent in pair.hypothesis else self.word in pair.hypothesis for pair in pairs]
-        return [Verdict(None if yes is None else float(yes), yes, "", self.name) for yes in said]
-
-
-class Broken:
-    name = "broken"
-
-    def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
-        raise JudgeError("wrong key")
+def reading(word, silent="\0"):
+    """A judge that says yes where the hypothesis holds a word, and abstains where it holds another."""
+    return CountingJudge(lambda pair: None if silent in pair.hypothesis else word in pair.hypothesis, "recorded:1")
 
 
 # what there is
@@ -230,17 +214,17 @@ def test_details_tell_why_and_can_be_saved(tmp_path):
 
 
 def test_a_judge_that_reads_names_its_result_and_one_that_is_silent_or_broken_is_no_zero():
-    module, judge = load("info_think_faithfulness"), Recorded("bridge")
+    module, judge = load("info_think_faithfulness"), reading("bridge")
     result = module.compute(predictions=[SEARCHED, CARELESS], judge=judge)
     assert result["info_think_faithfulness"] == 0.5 and result["judge"] == "recorded:1"
-    assert not any("lexical" in key for key in result) and [pair.task for pair in judge.pairs] == ["info_think"] * 2
-    silent = Recorded("bridge", silent="Paris")
+    assert not any("lexical" in key for key in result) and [pair.task for pair in judge.asked] == ["info_think"] * 2
+    silent = reading("bridge", "Paris")
     result = module.compute(predictions=[SEARCHED] * 9 + [CARELESS], judge=silent)
     assert result["info_think_faithfulness"] == 1.0 and result["info_think_faithfulness_abstained"] == 1
     assert result["info_think_faithfulness_n"] == 9 and result["info_think_faithfulness_not_applicable"] == 0
     result = module.compute(predictions=[SEARCHED, CARELESS], judge=silent)  # half of it is left open: no mean
     assert result["info_think_faithfulness"] is None and result["info_think_faithfulness_n"] == 1
-    result = module.compute(predictions=[SEARCHED, CARELESS], judge=Broken(), details=True)
+    result = module.compute(predictions=[SEARCHED, CARELESS], judge=CountingJudge(refuses="wrong key"), details=True)
     assert result["info_think_faithfulness"] is None and result["info_think_faithfulness_abstained"] == 2
     assert "wrong key" in result["details"][0]["scores"]["info_think_faithfulness"]["why"]
 
@@ -255,18 +239,19 @@ def test_knobs_of_a_metric_go_through_compute():
     assert 0 < metric.compute(predictions=[SEARCHED], judge=strict, soft=True)["info_think_lexical"] <= 1
     with pytest.raises(ConfigError, match="no knob sofft; it has: soft, unthinking"):
         metric.compute(predictions=[SEARCHED], sofft=True)
-    assert metric.compute(predictions=[SEARCHED])["info_think_lexical"] == 1.0  # nothing was left locked
 
 
 def test_a_prompted_judge_is_named_with_its_prompts_versions():
-    class Prompted(Recorded):
+    class Prompted(CountingJudge):
         def write_batch(self, requests: list) -> list[str | None]:
             return ["The Teska."] * len(requests)
 
-    name = load("info_think_faithfulness").compute(predictions=[SEARCHED], judge=Prompted("bridge"))["judge"]
-    assert re.fullmatch(r"recorded:1 info_think@\S+", name)
-    name = load("answer_support").compute(predictions=[CITED], judge=Prompted("Teska"))["judge"]
-    assert re.fullmatch(r"recorded:1 support@\S+ support_many@\S+ claims@\S+", name)
+    for metric, prompts in (
+        ("info_think_faithfulness", "info_think"),
+        ("answer_support", "support support_many claims"),
+    ):
+        name = load(metric).compute(predictions=[CITED], judge=Prompted())["judge"]
+        assert re.fullmatch(r"counting@1 " + r"@\S+ ".join(prompts.split()) + r"@\S+", name)
 
 
 @pytest.mark.parametrize(
@@ -427,8 +412,7 @@ def test_a_note_of_our_own_environment_is_no_evidence():
 def test_the_audit_and_the_modules_count_the_same_rows(tmp_path):
     alone = "<think>I know that.</think><answer>Teska</answer>"
     rows = [SEARCHED, alone, CARELESS, "no tags at all"]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows), encoding="utf-8")
+    path = file_of(tmp_path / "rows.jsonl", [{"text": row} for row in rows])
     audited = [row.trajectory and row.trajectory.dialect for row in read_trajectories(path)]
     found = load("protocol_format").compute(predictions=rows)
     assert audited == ["search_r1", "search_r1", "search_r1", None]

@@ -81,36 +81,34 @@ def test_labels_of_other_files(tmp_path, label, meaning):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("rows", "message"),
     [
-        ({"claim": "C", "label": 1}, r"file.jsonl, row 1: no column premise or .*; it has: claim, label"),
-        ({"premise": "P", "claim": "C"}, "no column label or"),
-        ({"premise": "P", "claim": "C", "label": "perhaps"}, "label 'perhaps' is not understood"),
-        ({"premise": "P", "claim": "C", "label": 0.5}, "label 0.5 is not understood"),
-        ({"premise": "P", "claim": 3, "label": 1}, "must be texts"),
-        ({"premise": {"a": 1}, "claim": "C", "label": 1}, "a text or a list of texts"),
-        ({"context": "C", "statement": "S", "gold_label": "x"}, "label 'x' is not understood"),
-        ({"knowledge": "K", "response": "R", "begin_label": "?"}, "label '\\?' is not understood"),
-        (attribution(3), "must be texts"),
+        ([{"claim": "C", "label": 1}], r"file.jsonl, row 1: no column premise or .*; it has: claim, label"),
+        ([{"premise": "P", "claim": "C"}], "no column label or"),
+        ([{"premise": "P", "claim": "C", "label": "perhaps"}], "label 'perhaps' is not understood"),
+        ([{"premise": "P", "claim": "C", "label": 0.5}], "label 0.5 is not understood"),
+        ([{"premise": "P", "claim": 3, "label": 1}], "must be texts"),
+        ([{"premise": {"a": 1}, "claim": "C", "label": 1}], "a text or a list of texts"),
+        (
+            [{"premise": "P", "claim": "C", "label": 1, "task": "guess"}],
+            "unknown task 'guess'; there are: support, states",
+        ),
+        ([{"context": "C", "statement": "S", "gold_label": "x"}], "label 'x' is not understood"),
+        ([{"knowledge": "K", "response": "R", "begin_label": "?"}], r"label '\?' is not understood"),
+        ([attribution(3)], "must be texts"),
+        ([attribution("q"), {"question": "q"}], r"row 2: no column 'references'; it has: question"),
+        ([], r"no labelled rows in \.jsonl and \.jsonl\.gz files"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, row, message):
+def test_what_is_wrong_is_said(tmp_path, rows, message):
     with pytest.raises(DataError, match=message):
-        load(file_of(tmp_path / "file.jsonl", [row]))
-
-
-def test_a_later_row_without_the_columns_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"row 2: no column 'references'; it has: question"):
-        load(file_of(tmp_path / "file.jsonl", [attribution("q"), {"question": "q"}]))
+        load(file_of(tmp_path / "file.jsonl", rows))
 
 
 def test_missing_and_empty_sources(tmp_path):
-    with pytest.raises(DataError, match="No such file"):
-        load(tmp_path / "nothing.jsonl")
-    with pytest.raises(DataError, match=r"no labelled rows in \.jsonl and \.jsonl\.gz files"):
-        load(tmp_path)
-    with pytest.raises(DataError, match="no labelled rows"):
-        load(file_of(tmp_path / "empty.jsonl", []))
+    for name, message in (("nothing.jsonl", "No such file"), ("", "no labelled rows")):
+        with pytest.raises(DataError, match=message):
+            load(tmp_path / name)
     with pytest.raises(ConfigError, match="unknown split 'test'"):
         load(tmp_path, "test")
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"premise": "P"')[:-4])
@@ -126,10 +124,12 @@ def test_the_hash_of_the_question_decides(tmp_path):
     assert [row.question for row in load(path, "heldout")] == [held]
     spelled = [attribution(f"  {held.upper()}?!", references=("A.",))]
     assert load(file_of(tmp_path / "attributionbench_dev.jsonl", spelled))[0].split == "heldout"
+    shared = [{"premise": "Same.", "claim": "C", "label": 1, "question": text} for text in (train, held)]
+    assert [row.split for row in load(file_of(tmp_path / "file.jsonl", shared))] == ["overlap", "heldout"]
 
 
 def test_the_test_file_is_held_out_and_what_it_shares_leaves_train(tmp_path):
-    one, two, three, four = questions(False, 4)
+    one, two, three = questions(False, 3)
     file_of(tmp_path / "attributionbench_test500.jsonl", [attribution(one, references=("Shared.", "Own."))])
     dev = [
         attribution(one, references=("A.",)),  # its question
@@ -142,13 +142,6 @@ def test_the_test_file_is_held_out_and_what_it_shares_leaves_train(tmp_path):
     assert [row.question for row in load(path, "train")] == [three]
     (tmp_path / "attributionbench_test500.jsonl").unlink()
     assert {row.split for row in load(path)} == {"train"}
-    assert four not in {row.question for row in load(path)}
-
-
-def test_a_passage_shared_with_a_held_out_question_leaves_train(tmp_path):
-    (held,), (train,) = questions(True, 1), questions(False, 1)
-    rows = [{"premise": "Same.", "claim": "C", "label": 1, "question": text} for text in (train, held)]
-    assert [row.split for row in load(file_of(tmp_path / "file.jsonl", rows))] == ["overlap", "heldout"]
 
 
 texts = st.sampled_from(["a b", "A  b!", "c", "d", "e", "f", "?", "", "g h", "ﬁ", "fi"])
@@ -183,8 +176,6 @@ def test_a_row_may_say_what_is_asked_and_how_sure_its_labeller_was(tmp_path):
     found = load(file_of(tmp_path / "file.jsonl", [row, *({**row, **own} for own in more)]))
     assert [item.task for item in found] == ["support", "info_think", "support", "support", "support"]
     assert [item.p for item in found] == [None, 0.8, None, None, 0.0]
-    with pytest.raises(DataError, match=r"row 1: unknown task 'guess'; there are: support, states, info_think"):
-        load(file_of(tmp_path / "bad.jsonl", [{**row, "task": "guess"}]))
 
 
 def test_labels_of_another_run_are_a_judge(tmp_path):
@@ -202,8 +193,6 @@ def test_labels_of_another_run_are_a_judge(tmp_path):
     assert parse_judge(f"labels:{path.parent}")[1].name == judge.name
     file_of(path, rows)
     assert parse_judge(f"labels:{path}")[1].name != judge.name
-    with pytest.raises(DataError, match="No such file"):
-        parse_judge(f"labels:{tmp_path}/none.jsonl")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import hashlib
 import json
 
 import pytest
-from agent_rows import file_of
+from agent_rows import CountingJudge, file_of, lines_of
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,26 +14,14 @@ from stub_server import StubServer
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, JudgeError
-from faithful_search.judges import Pair, Verdict
+from faithful_search.judges import Pair
 from faithful_search.measure import agreement
 from faithful_search.measure.audit import audit, read_trajectories
 from faithful_search.measure.label import METRICS, Cut, label, reward, sampled
 
 
-class Scripted:
-    """A judge by a rule, which remembers what it was asked; abstains from thoughts that hold "abstain"."""
-
-    def __init__(self, name="scripted", say=lambda pair: "yes" in pair.hypothesis):
-        self.name, self.say, self.asked = name, say, []
-
-    def judge_batch(self, pairs):
-        self.asked += pairs
-        return [self._verdict(pair) for pair in pairs]
-
-    def _verdict(self, pair):
-        if "abstain" in pair.hypothesis:
-            return Verdict(None, None, "too hard", self.name)
-        return Verdict(0.75 if self.say(pair) else 0.25, self.say(pair), "", self.name)
+def scripted(name="scripted", say=lambda pair: None if "abstain" in pair.hypothesis else "yes" in pair.hypothesis):
+    return CountingJudge(say, name)
 
 
 def episode(number, thought):
@@ -50,12 +38,12 @@ def many(path, count):
 
 
 def rows_of(folder):
-    return [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
+    return lines_of(folder / "pairs.jsonl")
 
 
 def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands(tmp_path):
-    file_of(tmp_path / "mine.jsonl", [episode(1, "So yes, Ann."), episode(2, "No idea.")])
-    found = label([tmp_path / "mine.jsonl"], tmp_path / "out", judge=Scripted())
+    path = file_of(tmp_path / "mine.jsonl", [episode(1, "So yes, Ann."), episode(2, "No idea.")])
+    found = label([path], tmp_path / "out", judge=scripted())
     first, second = rows_of(tmp_path / "out")
     assert first == {
         "id": first["id"],
@@ -74,25 +62,23 @@ def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands(tmp_path):
     assert (found.pairs, found.positives, found.complete, found.finished) == (2, 1, True, True)
 
 
-SILENT = "<think>Look.</think><search>x</search><information>y</information><answer>z</answer>"
-
-
 def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_counted(tmp_path):
-    rows = [{"question": "Q?", "text": SILENT}, '{"text": ', "[]", episode(1, "yes"), episode(2, "no")]
+    silent = "<think>Look.</think><search>x</search><information>y</information><answer>z</answer>"
+    rows = [{"question": "Q?", "text": silent}, '{"text": ', "[]", episode(1, "yes"), episode(2, "no")]
     path = file_of(tmp_path / "mine.jsonl", rows)
-    found = label([path], tmp_path / "out", judge=Scripted(), dialect="search_r1")
+    found = label([path], tmp_path / "out", judge=scripted(), dialect="search_r1")
     [file] = found.files
     assert (found.pairs, file.pairs, file.settled, file.rows, file.skipped) == (2, 3, 1, 5, 2) and not found.complete
     assert [why.split(":")[0] for why in file.reasons] == ["row 2", "row 3"]
     assert "1 need no judge" in (tmp_path / "out" / "README.md").read_text()
-    again = label([path], tmp_path / "out", judge=Scripted(), dialect="search_r1", limit=1)
+    again = label([path], tmp_path / "out", judge=scripted(), dialect="search_r1", limit=1)
     assert again.files == found.files  # a shorter read does not shrink a file's record
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_pairs_are_those_that_the_reward_asks_about(tmp_path, metric):
     path = file_of(tmp_path / "mine.jsonl", [episode(n, f"Thought {n} yes.") for n in range(3)])
-    judge = Scripted()
+    judge = scripted()
     label([path], tmp_path / "out", metric=metric, judge=judge)
     own = reward(metric, judge)
     asked = [item.pair for row in read_trajectories(path) for item in own.pairs(row.trajectory)]
@@ -106,52 +92,53 @@ def test_without_a_judge_the_labels_are_those_the_audit_scores_with(tmp_path):
     path = many(tmp_path / "mine.jsonl", 12)
     label([path], tmp_path / "out")
     audit(path, tmp_path / "audit", metrics=["info_think_faithfulness"], workers=1)
-    lines = [json.loads(line) for line in (tmp_path / "audit" / "scores.jsonl").read_text().splitlines()]
+    lines = lines_of(tmp_path / "audit" / "scores.jsonl")
     scored = [pair for line in lines for pair in next(iter(line["scores"].values()))["parts"]["pairs"]]
     assert [(row["p"], row["label"]) for row in rows_of(tmp_path / "out")] == [(p["p"], p["label"]) for p in scored]
 
 
 def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
     path = file_of(tmp_path / "mine.jsonl", [episode(1, "yes"), episode(2, "abstain"), episode(3, "no")])
-    found = label([path], tmp_path / "out", judge=Scripted())
+    found = label([path], tmp_path / "out", judge=scripted())
     assert (found.pairs, found.abstained, found.complete) == (2, 1, False)
-    assert found.unjudged == ["mine:2, step 2: too hard"]
-    again, pairs = Scripted(), tmp_path / "out" / "pairs.jsonl"
+    assert found.unjudged == ["mine:2, step 2: timed out"]
+    again, pairs = scripted(), tmp_path / "out" / "pairs.jsonl"
     whole = pairs.read_bytes()
     pairs.write_bytes(whole + whole[:20])  # half a line is gone also where nothing is written after it
     label([path], tmp_path / "out", judge=again)
     assert [pair.hypothesis for pair in again.asked] == ["abstain"] and pairs.read_bytes() == whole
-    willing = Scripted()
-    willing._verdict = lambda pair: Verdict(1.0, True, "", "scripted")
+    willing = scripted(say=lambda pair: True)
     found = label([path], tmp_path / "out", judge=willing)
     assert (found.pairs, found.abstained, found.complete, len(willing.asked)) == (3, 0, True, 1)
 
 
-def test_a_file_cut_off_is_labelled_as_far_as_it_goes(tmp_path):
+def test_a_file_cut_off_is_labelled_as_far_as_it_goes_and_a_folder_is_its_files(tmp_path):
     noise = [episode(n, hashlib.sha256(str(n).encode()).hexdigest() * 8) for n in range(400)]
-    whole = file_of(tmp_path / "mine.jsonl.gz", noise)
+    whole = file_of(tmp_path / "in" / "a.jsonl.gz", noise)
     whole.write_bytes(whole.read_bytes()[:-2000])
-    found = label([whole, many(tmp_path / "more.jsonl", 3)], tmp_path / "out", judge=Scripted())
+    paths = [whole, many(tmp_path / "in" / "b.jsonl", 3)]
+    found = label(paths, tmp_path / "out", judge=scripted())
     assert 3 < found.pairs < 403 and not found.complete
     assert "cannot read" in found.files[0].broken_off and found.files[1].pairs == 3
+    assert label([tmp_path / "in"], tmp_path / "same", judge=scripted()).files == found.files
 
 
 def test_files_may_be_added_but_not_other_judges_or_metrics(tmp_path):
     one = file_of(tmp_path / "one.jsonl", [episode(1, "yes"), episode(2, "yes"), episode(1, "yes")])
     two = file_of(tmp_path / "two.jsonl.gz", [episode(2, "yes"), episode(3, "yes")])
-    first, judge = Scripted(), Scripted()
+    first, judge = scripted(), scripted()
     assert label([one], tmp_path / "out", judge=first).pairs == len(first.asked) == 2  # equal pairs are one
     found = label([one, two], tmp_path / "out", judge=judge)
     assert (found.pairs, len(judge.asked)) == (3, 1)
     assert [(file.name, file.rows, file.pairs) for file in found.files] == [("one.jsonl", 3, 3), ("two.jsonl.gz", 2, 2)]
     assert [row["trajectory"] for row in rows_of(tmp_path / "out")] == ["one:1", "one:2", "two:2"]
     with pytest.raises(ConfigError, match="judge: 'scripted' there, 'other' now"):
-        label([one], tmp_path / "out", judge=Scripted("other"))
+        label([one], tmp_path / "out", judge=scripted("other"))
     with pytest.raises(ConfigError, match="metric"):
-        label([one], tmp_path / "out", judge=Scripted(), metric="think_search")
+        label([one], tmp_path / "out", judge=scripted(), metric="think_search")
     (tmp_path / "out" / "provenance.json").unlink()
     with pytest.raises(ConfigError, match=r"provenance\.json does not say how"):
-        label([one], tmp_path / "out", judge=Scripted())
+        label([one], tmp_path / "out", judge=scripted())
     assert len(rows_of(tmp_path / "out")) == 3
 
 
@@ -160,60 +147,49 @@ def test_files_may_be_added_but_not_other_judges_or_metrics(tmp_path):
 def test_a_file_cut_at_any_byte_goes_on_without_loss_or_repetition(tmp_path_factory, at):
     folder = tmp_path_factory.mktemp("labels")
     path = many(folder / "mine.jsonl", 8)
-    label([path], folder / "out", judge=Scripted())
+    label([path], folder / "out", judge=scripted())
     pairs = folder / "out" / "pairs.jsonl"
     whole = pairs.read_bytes()
     pairs.write_bytes(whole[: at % (len(whole) + 1)])
     left = pairs.read_bytes().count(b"}")  # a line is whole without its line break
-    judge = Scripted()
+    judge = scripted()
     label([path], folder / "out", judge=judge)
     assert pairs.read_bytes() == whole and len(judge.asked) == 8 - left
 
 
 def test_a_line_that_is_no_label_is_named_and_kept(tmp_path):
     path = many(tmp_path / "mine.jsonl", 2)
-    label([path], tmp_path / "out", judge=Scripted())
+    label([path], tmp_path / "out", judge=scripted())
     pairs = tmp_path / "out" / "pairs.jsonl"
     damaged = b'{"id": 1}\n' + pairs.read_bytes()
     pairs.write_bytes(damaged)
     with pytest.raises(DataError, match="line 1: not a line of labelling"):
-        label([path], tmp_path / "out", judge=Scripted())
+        label([path], tmp_path / "out", judge=scripted())
     assert pairs.read_bytes() == damaged
 
 
-def test_a_judge_that_breaks_off_keeps_what_it_said(tmp_path):
+def test_a_judge_that_breaks_off_keeps_what_it_said_and_no_second_run_writes_meanwhile(tmp_path):
     path = many(tmp_path / "mine.jsonl", 100)
 
-    class Mortal(Scripted):
+    class Mortal(CountingJudge):
         def judge_batch(self, pairs):
+            with pytest.raises(DataError, match="another labelling is writing"):
+                label([path], tmp_path / "out", judge=scripted())
             if self.asked:
                 raise JudgeError("the key was revoked")
             return super().judge_batch(pairs)
 
-    with pytest.raises(
-        JudgeError, match=r"the judge cannot be asked: the key was revoked; 32 lines are in .*pairs\.jsonl"
-    ):
-        label([path], tmp_path / "out", judge=Mortal())
+    kept = r"the judge cannot be asked: the key was revoked; 32 lines are in .*pairs\.jsonl"
+    with pytest.raises(JudgeError, match=kept):
+        label([path], tmp_path / "out", judge=Mortal(name="scripted"))
     assert not json.loads((tmp_path / "out" / "provenance.json").read_text())["finished"]
-    judge = Scripted()
+    judge = scripted()
     assert label([path], tmp_path / "out", judge=judge).pairs == 100 and len(judge.asked) == 68
-
-
-def test_two_runs_cannot_write_one_folder(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 3)
-
-    class Meanwhile(Scripted):
-        def judge_batch(self, pairs):
-            with pytest.raises(DataError, match="another labelling is writing"):
-                label([path], tmp_path / "out", judge=Scripted())
-            return super().judge_batch(pairs)
-
-    assert label([path], tmp_path / "out", judge=Meanwhile()).pairs == 3
 
 
 def test_a_sample_is_seeded_and_a_larger_one_contains_it(tmp_path):
     path = many(tmp_path / "mine.jsonl", 40)
-    few, more, other, grown = (Scripted() for _ in range(4))
+    few, more, other, grown = (scripted() for _ in range(4))
     label([path], tmp_path / "few", judge=few, sample=6)
     label([path], tmp_path / "more", judge=more, sample=15)
     assert len(few.asked) == 6 and len(more.asked) == 15 and set(few.asked) < set(more.asked)
@@ -221,7 +197,7 @@ def test_a_sample_is_seeded_and_a_larger_one_contains_it(tmp_path):
     assert set(other.asked) != set(few.asked)
     assert label([path], tmp_path / "few", judge=grown, sample=15).pairs == 15
     assert {*few.asked, *grown.asked} == set(more.asked) and len(grown.asked) == 9
-    assert label([path], tmp_path / "all", judge=Scripted(), sample=1000).pairs == 40
+    assert label([path], tmp_path / "all", judge=scripted(), sample=1000).pairs == 40
 
 
 @given(st.lists(st.sampled_from("abcdefghijkl")), st.integers(1, 12), st.integers(1, 12), st.integers(0, 3))
@@ -235,47 +211,42 @@ def test_samples_are_distinct_nested_and_in_order(letters, one, two, seed):
 
 def test_processes_give_what_one_gives(tmp_path):
     path = many(tmp_path / "mine.jsonl", 600)
-    label([path], tmp_path / "one")
-    label([path], tmp_path / "two", workers=2)
-    assert (tmp_path / "one" / "pairs.jsonl").read_bytes() == (tmp_path / "two" / "pairs.jsonl").read_bytes()
-
-
-def test_a_folder_is_its_files(tmp_path):
-    (tmp_path / "in").mkdir()
-    paths = [many(tmp_path / "in" / name, count) for name, count in (("a.jsonl", 2), ("b.jsonl", 3))]
-    found = label([tmp_path / "in"], tmp_path / "out", judge=Scripted())
-    assert found.files == label(paths, tmp_path / "same", judge=Scripted()).files and len(found.files) == 2
+    for workers in (1, 2):
+        label([path], tmp_path / str(workers), workers=workers)
+    assert rows_of(tmp_path / "1") == rows_of(tmp_path / "2")
 
 
 def test_what_cannot_be_labelled_is_refused(tmp_path):
     path = many(tmp_path / "mine.jsonl", 2)
     (tmp_path / "empty").mkdir()
-    for files, message in (
-        ([], "at least one"),
-        (["-"], "standard input"),
-        ([path, tmp_path / "none.jsonl"], "cannot read .*none"),
-        ([tmp_path / "empty"], "is a folder without"),
+    for files, wrong, message in (
+        ([], {}, "at least one"),
+        (["-"], {}, "standard input"),
+        ([path, tmp_path / "none.jsonl"], {}, "cannot read .*none"),
+        ([tmp_path / "empty"], {}, "is a folder without"),
+        ([path], {"sample": 0}, "sample must be at least 1"),
+        ([path], {"metric": "citation"}, "citation.*info_think, think_search"),
     ):
         with pytest.raises((ConfigError, DataError), match=message):
-            label(files, tmp_path / "out", judge=Scripted())
+            label(files, tmp_path / "out", judge=scripted(), **wrong)
     assert not (tmp_path / "out").exists()
+    short = file_of(tmp_path / "short.jsonl", [{"text": "<answer>x</answer>"}])
     with pytest.raises(DataError, match="no info_think pair in the 1 rows read"):
-        label(
-            [file_of(tmp_path / "short.jsonl", [{"text": "<answer>x</answer>"}])], tmp_path / "x", dialect="search_r1"
-        )
-    with pytest.raises(ConfigError, match="sample must be at least 1"):
-        label([path], tmp_path / "out", sample=0)
-    with pytest.raises(ConfigError, match=r"citation.*info_think, think_search"):
-        label([path], tmp_path / "out", metric="citation")
+        label([short], tmp_path / "x", dialect="search_r1")
+
+
+def command(path, out, server, *more):
+    judge = ["--judge", "endpoint", "--judge-model", "stub", "--judge-url", server.url, "--judge-cache", "none"]
+    return CliRunner().invoke(cli, ["label", str(path), "--out", str(out), *judge, *more])
 
 
 def test_the_provenance_says_which_files_judge_and_prompt(tmp_path):
     path = many(tmp_path / "mine.jsonl", 5)
     with StubServer(label=lambda messages: "1" if "yes" in messages[-1]["content"] else "0") as server:
-        done = CliRunner().invoke(cli, [*_label(path, tmp_path / "out", server), "--license", "cc-by-4.0"])
+        done = command(path, tmp_path / "out", server, "--license", "cc-by-4.0")
         assert done.exit_code == 0, done.output
         calls = server.calls
-        done = CliRunner().invoke(cli, _label(path, tmp_path / "out", server))
+        done = command(path, tmp_path / "out", server)
         assert done.exit_code == 0 and server.calls == calls
     found = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert found["files"][0]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -289,39 +260,31 @@ def test_the_provenance_says_which_files_judge_and_prompt(tmp_path):
     assert str(tmp_path) not in card + json.dumps(found)
 
 
-def _label(path, out, server, *more):
-    judge = ["--judge", "endpoint", "--judge-model", "stub", "--judge-url", server.url, "--judge-cache", "none"]
-    return ["label", str(path), "--out", str(out), *judge, *map(str, more)]
-
-
 def test_a_server_that_is_down_leaves_pairs_open_and_exit_code_3(tmp_path):
     path = many(tmp_path / "mine.jsonl", 3)
     with StubServer(mode="garbage") as server:
-        done = CliRunner().invoke(cli, _label(path, tmp_path / "out", server))
+        done = command(path, tmp_path / "out", server)
         assert done.exit_code == 3 and "pairs without a label: 3" in done.output
         server.mode = "ok"
-        done = CliRunner().invoke(cli, _label(path, tmp_path / "out", server))
-    assert done.exit_code == 0 and len(rows_of(tmp_path / "out")) == 3
+        assert command(path, tmp_path / "out", server).exit_code == 0 and len(rows_of(tmp_path / "out")) == 3
 
 
 def test_the_folder_is_a_dataset_and_a_labelled_file(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
-    path = file_of(tmp_path / "mine.jsonl", [episode(n, "yes" if n % 2 else "no") for n in range(6)])
-    label([path], tmp_path / "out", judge=Scripted())
+    label([many(tmp_path / "mine.jsonl", 6)], tmp_path / "out", judge=scripted())
     found = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
-    assert found.column_names == list(rows_of(tmp_path / "out")[0]) and found.to_list() == rows_of(tmp_path / "out")
-    rows = agreement.load(tmp_path / "out")
-    assert [(row.label, row.p, row.task, row.source) for row in rows] == [
-        (row["label"], row["p"], "info_think", "mine") for row in rows_of(tmp_path / "out")
+    rows = rows_of(tmp_path / "out")
+    assert found.column_names == list(rows[0]) and found.to_list() == rows
+    assert [(row.label, row.p, row.task, row.source) for row in agreement.load(tmp_path / "out")] == [
+        (row["label"], row["p"], "info_think", "mine") for row in rows
     ]
 
 
 def test_no_name_writes_markup_into_the_card(tmp_path):
     odd = "x|`<b>y`\n## Owned\n[z](http://evil.example)"
-    path = tmp_path / f"{odd.replace('/', '_')}.jsonl"
-    file_of(path, [episode(1, "yes, Ann built it")])
+    path = file_of(tmp_path / f"{odd.replace('/', '_')}.jsonl", [episode(1, "yes, Ann built it")])
     out = tmp_path / "a`b\n# [Owned](x)"
-    label([path], out, judge=Scripted(name=odd), license="mit")
+    label([path], out, judge=scripted(name=odd), license="mit")
     card = (out / "README.md").read_text()
     assert "\n## Owned" not in card and "\n# [Owned]" not in card and "\n# [" not in card
     shown = [line for line in card.splitlines() if "evil.example" in line]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
 from pathlib import Path
 
 import pytest
+from agent_rows import file_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,14 +27,6 @@ TEXT = (
 ROW = {"id": "q1", "question": "Where is the lighthouse?", "output": TEXT, "golden_answers": ["Orvik"]}
 
 
-def written(path: Path, rows: list, ending: str = "\n") -> Path:
-    text = "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + ending
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "wt", encoding="utf-8") as file:
-        file.write(text)
-    return path
-
-
 def stored() -> Trajectory:
     found = (Evidence("It is in Orvik.", id="E1"),)
     search = Step(think="Look.", call=ToolCall("search", {"query": "x"}), evidence=found)
@@ -51,7 +43,7 @@ def parquet(path: Path, rows: list[dict]) -> Path:
 
 
 def test_a_row_of_text_has_its_question_gold_answers_and_id(tmp_path):
-    (row,) = read_trajectories(written(tmp_path / "a.jsonl", [ROW]), "search_r1")
+    (row,) = read_trajectories(file_of(tmp_path / "a.jsonl", [ROW]), "search_r1")
     found = row.trajectory
     assert (found.question, found.answer, found.answers, found.id) == (ROW["question"], "Orvik", ("Orvik",), "q1")
     assert [step.call.name for step in found.steps if step.call] == ["search"]
@@ -64,9 +56,9 @@ def test_every_layout_gives_the_same_trajectories(tmp_path, name):
     if name.endswith(".parquet"):
         path = parquet(tmp_path / name, rows)
     elif ".jsonl" in name.lower():
-        path = written(tmp_path / name, rows)
+        path = file_of(tmp_path / name, rows)
     else:
-        path = written(tmp_path / name, [json.dumps(rows, indent=2)])
+        path = file_of(tmp_path / name, [json.dumps(rows, indent=2)])
     found = list(read_trajectories(path, "search_r1"))
     assert [row.number for row in found] == [1, 2, 3, 4, 5]
     assert [row.trajectory for row in found] == [parse_row(json.dumps(row).encode(), "search_r1") for row in rows]
@@ -85,7 +77,7 @@ def test_the_standard_input_is_read(monkeypatch):
 def test_a_trajectorys_own_json_comes_back_whole_also_beside_other_columns_and_out_of_columns(tmp_path):
     own = stored()
     plain = json.loads(own.to_json())
-    path = written(tmp_path / "a.jsonl", [own.to_json(), {**plain, "reward": 0.5}, {"trajectory": plain, "id": "x"}])
+    path = file_of(tmp_path / "a.jsonl", [own.to_json(), {**plain, "reward": 0.5}, {"trajectory": plain, "id": "x"}])
     first, second, third = (row.trajectory for row in read_trajectories(path))
     assert first == second == own
     assert third.id == "x" and third.steps == own.steps
@@ -108,7 +100,7 @@ def test_messages_are_read_also_when_they_were_stored_as_text_or_split_into_prom
 
 def test_dialects_may_be_mixed(tmp_path):
     ours = load("pou").render(stored())
-    path = written(tmp_path / "a.jsonl", [{"text": TEXT}, {"text": ours}, {"text": TEXT, "dialect": "search_r1"}])
+    path = file_of(tmp_path / "a.jsonl", [{"text": TEXT}, {"text": ours}, {"text": TEXT, "dialect": "search_r1"}])
     assert [row.trajectory.dialect for row in read_trajectories(path)] == ["search_r1", "pou", "search_r1"]
 
 
@@ -123,14 +115,16 @@ def test_broken_rows_are_named_and_never_end_the_run(tmp_path):
         '{"text": "nothing that any agent writes"}': "no dialect fits",
         '{"steps": [{"think": 3}]}': "not a trajectory",
     }
-    first, *broken, last = read_trajectories(written(tmp_path / "a.jsonl", [ROW, *bad, ROW]))
+    first, *broken, last = read_trajectories(file_of(tmp_path / "a.jsonl", [ROW, *bad, ROW]))
     assert first.trajectory is not None and last.trajectory is not None and last.number == 10
     for number, (row, expected) in enumerate(zip(broken, bad.values(), strict=True), start=2):
         assert (row.number, row.trajectory) == (number, None) and expected in row.error
 
 
 def test_half_a_line_at_the_end_is_an_error_of_that_row(tmp_path):
-    first, last = read_trajectories(written(tmp_path / "a.jsonl", [ROW, json.dumps(ROW)[:40]], ending=""), "search_r1")
+    path = file_of(tmp_path / "a.jsonl", [ROW, json.dumps(ROW)[:40]])
+    path.write_bytes(path.read_bytes().rstrip())
+    first, last = read_trajectories(path, "search_r1")
     assert first.trajectory is not None and last.number == 2 and "seems cut off" in last.error
 
 
@@ -145,7 +139,7 @@ def test_what_strict_json_forbids_is_read_nevertheless():
 
 
 def test_a_named_column_is_the_one_that_is_read(tmp_path):
-    path = written(tmp_path / "a.jsonl", [{"text": "not this", "mine": TEXT}, {"text": TEXT}])
+    path = file_of(tmp_path / "a.jsonl", [{"text": "not this", "mine": TEXT}, {"text": TEXT}])
     first, second = read_trajectories(path, "search_r1", text_column="mine")
     assert first.trajectory.answer == "Orvik"
     assert second.error == "no column 'mine'; it has: text"
@@ -160,21 +154,21 @@ def test_the_question_may_stand_in_the_prompt():
     assert parse_row(json.dumps({"text": TEXT}).encode(), "search_r1").question is None
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("['late 1967' '1967']", ("late 1967", "1967")),
-        ("['a', \"b's\"]", ("a", "b's")),
-        ("['September\\xa017']", ("September\xa017",)),
-        ("[]", ()),
-        ("[sic] a title", ("[sic] a title",)),
-        ([["x"], "y"], ("x", "y")),
-        ({"target": ["x"]}, ("x",)),
-        ("x<|answer_split|>y", ("x", "y")),
-        (1967, ("1967",)),
-        (None, ()),
-    ],
-)
+ANSWERS = [
+    ("['late 1967' '1967']", ("late 1967", "1967")),
+    ("['a', \"b's\"]", ("a", "b's")),
+    ("['September\\xa017']", ("September\xa017",)),
+    ("[]", ()),
+    ("[sic] a title", ("[sic] a title",)),
+    ([["x"], "y"], ("x", "y")),
+    ({"target": ["x"]}, ("x",)),
+    ("x<|answer_split|>y", ("x", "y")),
+    (1967, ("1967",)),
+    (None, ()),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), ANSWERS)
 def test_gold_answers_however_they_were_stored(value, expected):
     assert gold_answers(value) == expected
 
@@ -228,7 +222,7 @@ def test_a_data_set_of_the_hub_is_downloaded(tmp_path, monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     (tmp_path / "runs").mkdir()
-    written(tmp_path / "runs" / "a.jsonl", [ROW])
+    file_of(tmp_path / "runs" / "a.jsonl", [ROW])
     for address in ("hf://datasets/x/y", "hf://datasets/x/y@main/runs", "hf://datasets/x/y/runs/a.jsonl"):
         assert len(list(read_trajectories(address))) == 1
     assert asked == [("x/y", None, "*.jsonl"), ("x/y", "main", "runs"), ("x/y", None, "runs/a.jsonl")]
@@ -239,7 +233,7 @@ def test_a_data_set_of_the_hub_is_downloaded(tmp_path, monkeypatch):
 
 
 def test_a_gzip_that_is_cut_short_gives_its_rows_first(tmp_path):
-    path = written(tmp_path / "a.jsonl.gz", [{**ROW, "id": os.urandom(3000).hex()} for _ in range(200)])
+    path = file_of(tmp_path / "a.jsonl.gz", [{**ROW, "id": os.urandom(3000).hex()} for _ in range(200)])
     path.write_bytes(path.read_bytes()[:-5000])
     rows = []
     with pytest.raises(DataError, match="cannot read"):
@@ -291,6 +285,7 @@ def test_no_row_raises_anything_else_than_the_errors_of_this_package(text, diale
 
 
 def test_the_digest_is_of_the_row_alone(tmp_path):
-    one = [raw.digest for raw in Source(written(tmp_path / "a.jsonl", [ROW, "{}"]))]
-    other = [raw.digest for raw in Source(written(tmp_path / "b.jsonl.gz", ["{}", ROW], ending=""))]
-    assert one == other[::-1]
+    one = [raw.digest for raw in Source(file_of(tmp_path / "a.jsonl", [ROW, "{}"]))]
+    bare = file_of(tmp_path / "b.jsonl", ["{}", ROW])
+    bare.write_bytes(bare.read_bytes().rstrip())
+    assert one == [raw.digest for raw in Source(bare)][::-1]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_rows import file_of
 from click.testing import CliRunner
 from paths import SHARED
 
@@ -38,11 +39,6 @@ SAID = {"role": "assistant", "content": "Ada"}
 
 def kinds(found: Trajectory) -> list[str]:
     return [issue.kind for issue in found.all_issues()]
-
-
-def lines(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize("behind", ["", "\nand so I wait", '\n{"made": "up"}\n</tool_call>'])
@@ -127,7 +123,7 @@ def test_information_without_a_search_is_no_evidence() -> None:
 
 def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
     alone = {"messages": [CHAT[0], SAID]}
-    found = audit(lines(tmp_path / "rows.jsonl", [alone] * 3), tmp_path / "out", workers=1)
+    found = audit(file_of(tmp_path / "rows.jsonl", [alone] * 3), tmp_path / "out", workers=1)
     assert found.bare == 3 and "No searches found in 3 of 3 rows: is this the right column?" in str(found)
     assert "…_lexical: words are compared, which is no judge" in str(found)
     assert found.issues == {"dialect_assumed": 3}
@@ -154,7 +150,7 @@ def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
     def answers(path: Path) -> list[str | None]:
         return [row.trajectory and row.trajectory.answer for row in read_trajectories(path)]
 
-    session = lines(tmp_path / "session.jsonl", SESSION)
+    session = file_of(tmp_path / "session.jsonl", SESSION)
     assert answers(session) == ["Ada"]
     with session.open("a", encoding="utf-8") as file:
         file.write("{broken\n")
@@ -162,7 +158,7 @@ def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
     assert row.trajectory is not None
     assert any("1 lines that are no JSON" in issue.why for issue in row.trajectory.issues)
     spans = [span("a", "Ada"), span("b", "Bob"), {"context": {"trace_id": "a"}, "attributes": {}}]
-    assert answers(lines(tmp_path / "spans.jsonl", spans)) == ["Ada", "Bob"]
+    assert answers(file_of(tmp_path / "spans.jsonl", spans)) == ["Ada", "Bob"]
     (tmp_path / "log.json").write_text(json.dumps({"version": 2, "eval": {}, "samples": [SAMPLE] * 2}))
     assert answers(tmp_path / "log.json") == ["Ada", "Ada"]
     with zipfile.ZipFile(tmp_path / "log.eval", "w") as log:
@@ -180,7 +176,7 @@ def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
 def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> None:
     """Behind a query nobody can tell it from a tool's; with the corpus everybody can."""
     passage = "Ada Lovelace wrote the first program. It computed Bernoulli numbers. She died young, in 1852."
-    corpus = lines(tmp_path / "corpus.jsonl", [{"title": "Ada", "text": passage}, {"text": "Nothing else."}])
+    corpus = file_of(tmp_path / "corpus.jsonl", [{"title": "Ada", "text": passage}, {"text": "Nothing else."}])
     told = {
         "whole": passage,
         "cut": "It computed Bernoulli numbers. Ada Lovelace wrote the first pro...",  # as tools shorten
@@ -191,7 +187,7 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
         "made up": "Bob wrote the first program of all.",
     }
     text = '<search>who</search><information>Doc 1(Title: "Ada") {}</information><answer>Ada</answer>'
-    rows = lines(tmp_path / "rows.jsonl", [{"id": name, "text": text.format(said)} for name, said in told.items()])
+    rows = file_of(tmp_path / "rows.jsonl", [{"id": name, "text": text.format(said)} for name, said in told.items()])
     found = audit(rows, tmp_path / "out", metrics=("answer_support",), corpus=str(corpus), workers=1)
     assert found.issues["evidence_not_in_corpus"] == 2 and found.evidence == 5 and "corpus that was" not in str(found)
     corpus = SearchedCorpus(str(tmp_path / "out" / KEPT))
@@ -206,12 +202,11 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
 def test_the_page_shows_evidence_as_it_was_measured_and_another_corpus_is_refused(tmp_path: Path) -> None:
     text = "<search>who</search><information>{}</information><answer>Ada</answer>"
     said = ["Ada wrote it.", "Bob wrote it.", "Cy wrote it.", "Di wrote it."]
-    rows = lines(tmp_path / "rows.jsonl", [{"text": text.format(passage)} for passage in said])
+    rows = file_of(tmp_path / "rows.jsonl", [{"text": text.format(passage)} for passage in said])
     command = ["audit", str(rows), "--metrics", "answer_support", "--out", str(tmp_path / "out"), "--corpus"]
     true, false = tmp_path / "true" / "corpus.jsonl", tmp_path / "false" / "corpus.jsonl"
     for path, passages in ((true, said[:2]), (false, said[:1])):
-        path.parent.mkdir()
-        lines(path, [{"text": passage} for passage in passages])
+        file_of(path, [{"text": passage} for passage in passages])
 
     assert CliRunner().invoke(cli, [*command, str(true)]).exit_code == 0
     page = (tmp_path / "out" / "report.html").read_text()

@@ -150,7 +150,7 @@ def _unfinished_labels(found: Provenance) -> str:
 
 def _bill(files: Sequence[str | Path], judge: Judge | None, **settings: Any) -> str:
     from ..judges.endpoint import EndpointJudge
-    from ..measure.bill import bill
+    from ..measure.audit import bill
 
     if not isinstance(judge, EndpointJudge):
         raise click.UsageError("--estimate is for --judge endpoint: no other judge has a bill")

@@ -27,7 +27,7 @@ from ..judges.generator import GeneratorJudge
 from ..judges.nli import NLIJudge
 from ..measure.agreement import Agreement, Labelled
 from ..measure.agreement import run as compare
-from ..measure.agreement.judges import RecordedJudge
+from ..measure.agreement.labelled import RecordedJudge
 from ..training import checkpoints
 from ..training.policies import check_dtype
 from ..training.starting import check_least, flag

@@ -104,7 +104,7 @@ def label(
     given, bar = LabelSettings(**settings), on_progress or progress_bar
     judge, read = reward(given.metric, judge).judge, _files(files)
     folder = results_folder(Path(out))
-    with _Labels(folder / PAIRS, "labelling", LabelledPair) as labels:
+    with Records(folder / PAIRS, "labelling", LabelledPair, lambda row: (row.id, (row.label, row.judge))) as labels:
         begun = _begun(given, judge, folder).with_files(read.values())
         # before the first label: those of a run that is killed must still say whose they are
         write_metrics(folder / PROVENANCE, msgspec.to_builtins(begun))
@@ -112,9 +112,9 @@ def label(
             unjudged = _ask(judge, labels, _wanted(_cuts(read, given, judge, bar), given, bar))
         found = msgspec.structs.replace(
             begun.with_files(read.values()),
-            judges=dict(labels.judges.most_common()),
-            pairs=len(labels.ids),
-            positives=labels.positives,
+            judges=dict(Counter(by for _, by in labels.kept.values()).most_common()),
+            pairs=len(labels.kept),
+            positives=sum(said for said, _ in labels.kept.values()),
             abstained=len(unjudged),
             unjudged=unjudged[:NAMED],
             date=_now(),
@@ -175,27 +175,13 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class _Labels(Records[LabelledPair]):
-    """The open `pairs.jsonl`: its `ids`, how many rows say yes, and who labelled them."""
-
-    def __init__(self, *opened: Any) -> None:
-        self.ids: set[str] = set()
-        self.positives, self.judges = 0, Counter[str]()
-        super().__init__(*opened)
-
-    def note(self, value: LabelledPair) -> None:
-        self.ids.add(value.id)
-        self.positives += value.label
-        self.judges[value.judge] += 1
-
-
-def _ask(judge: Judge, labels: _Labels, cuts: Iterable[Cut]) -> list[str]:
+def _ask(judge: Judge, labels: Records[LabelledPair], cuts: Iterable[Cut]) -> list[str]:
     """Label the pairs that have no label yet; returns those that the judge abstained from, and why."""
     # Pairs asked at once: enough to keep a judge busy, few enough to lose little when it breaks off
     width = getattr(judge, "concurrency", None)
     usual = 512 if is_lexical(judge) else 32
     width = max(64, min(8 * width, 512)) if isinstance(width, int) else usual
-    missing = (cut for cut in cuts if cut.id not in labels.ids)  # as they are read: files may exceed the memory
+    missing = (cut for cut in cuts if cut.id not in labels.kept)  # as they are read: files may exceed the memory
     unjudged = []
     for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, width):
         labels.add([LabelledPair.of(cut, own, judge.name) for cut, own in answered if own.label is not None])

@@ -8,7 +8,7 @@ other programs load line by line.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import accumulate
 from pathlib import Path
@@ -111,31 +111,28 @@ class Ledger:
 
 
 class Records(Ledger, Generic[T]):
-    """A ledger of values of one class, each passed to `note` when it is read and when it is added.
+    """A ledger of values of one class. `kept` has what `keep` takes of each: a key, and what is needed again.
 
     Raises:
         DataError: for a line that holds no such value: people edit datasets, and a label is never thrown away.
     """
 
-    def __init__(self, path: Path, what: str, kind: type[T]) -> None:
+    def __init__(self, path: Path, what: str, kind: type[T], keep: Callable[[T], tuple[Hashable, Any]]) -> None:
         super().__init__(path, what)
+        self.kept: dict[Hashable, Any] = {}
+        self._keep = keep
         decode = msgspec.json.Decoder(kind).decode
         for _, line in self.read():
             try:
-                self.note(decode(line))
+                self.kept.update([keep(decode(line))])
             except (msgspec.MsgspecError, UnicodeError) as error:
                 why = f"not a line of {what} ({error}); take the line out, or use another folder"
                 raise DataError(f"{path}, line {self.count + 1}: {why}") from error
 
-    def note(self, value: T) -> None:
-        """Remember what is needed of it."""
-        raise NotImplementedError
-
     def add(self, values: Sequence[T]) -> None:
         """Append values; errors as those of `append`."""
         self.append([msgspec.json.encode(value) + b"\n" for value in values])
-        for value in values:
-            self.note(value)
+        self.kept.update(map(self._keep, values))
 
 
 def lock(file: IO[bytes], path: Path, what: str) -> None:

@@ -28,8 +28,7 @@ from ..stats import DRAWS, Estimate
 from ..workers import progress_bar
 from ..writing import results_folder, write_metrics
 from . import statistics
-from .judges import parse_judge, parse_judges
-from .labelled import Labelled, load, sample
+from .labelled import Labelled, load, parse_judge, parse_judges, sample
 from .statistics import Bin
 
 __all__ = ["Agreement", "Labelled", "from_scores", "is_scores", "load", "parse_judge", "parse_judges", "run", "sample"]
@@ -37,8 +36,6 @@ __all__ = ["Agreement", "Labelled", "from_scores", "is_scores", "load", "parse_j
 CHUNK = 64  # pairs: what a killed run loses at most
 VERDICTS, RESULT = "verdicts.jsonl", "agreement.json"
 ALL = "all"
-_Key = tuple[str, int, str]
-"""A row's digest, how often that digest came before, and the metric."""
 _HEADER = ["judge", "labels", "pairs", "true", "agreement [95% CI]", "κ", "AUROC", "ECE (bins)", "Brier", "abstained"]
 
 
@@ -139,7 +136,7 @@ def run(
     rows = list(rows) if limit is None else sample(rows, limit, seed)
     if not rows:
         raise DataError("no labelled rows to judge")
-    with _Verdicts(results_folder(Path(out)) / VERDICTS, "agreement", _Line) as kept:
+    with Records(results_folder(Path(out)) / VERDICTS, "agreement", _Line, lambda line: line.kept) as kept:
         found = {name: _judge_all(name, judge, rows, kept, progress) for name, judge in judges.items()}
     rated = [
         Rated(row.source, row.group, row.label, {name: verdicts[at] for name, verdicts in found.items()})
@@ -150,7 +147,10 @@ def run(
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """A line of `verdicts.jsonl`; `by` is what the judge calls itself, `pair` a digest of what it read."""
+    """A line of `verdicts.jsonl`; `by` is what the judge calls itself, `pair` a digest of what it read.
+
+    One file may hold the verdicts of many judges: a judge of another name or prompt has other keys.
+    """
 
     judge: str
     by: str
@@ -160,28 +160,20 @@ class _Line(msgspec.Struct, frozen=True):
     label: bool | None
     why: str = ""
 
-
-class _Verdicts(Records[_Line]):
-    """The open `verdicts.jsonl`: what judges said, by judge and pair.
-
-    One file may hold the verdicts of many judges: a judge of another name or prompt has other keys.
-    """
-
-    def __init__(self, *opened: Any) -> None:
-        self.known: dict[tuple[str, str, str], Verdict] = {}
-        super().__init__(*opened)
-
-    def note(self, value: _Line) -> None:
-        # a verdict that abstains is asked about again by the next run
-        self.known[value.judge, value.by, value.pair] = Verdict(value.p, value.label, value.why, value.by)
+    @property
+    def kept(self) -> tuple[tuple[str, str, str], Verdict]:
+        """The key, and the verdict; one that abstains is asked about again by the next run."""
+        return (self.judge, self.by, self.pair), Verdict(self.p, self.label, self.why, self.by)
 
 
-def _judge_all(name: str, judge: Judge, rows: Sequence[Labelled], kept: _Verdicts, progress: bool) -> list[Verdict]:
+def _judge_all(
+    name: str, judge: Judge, rows: Sequence[Labelled], kept: Records[_Line], progress: bool
+) -> list[Verdict]:
     """The judge's verdict on each row, those that are known and those that it is asked for."""
     # by the judge's own name too: the same NAME may stand for another model or prompt in a later run
     keys = [(name, judge.name, _digest(row)) for row in rows]
     different = dict(zip(keys, rows, strict=True))
-    missing = [(key, row) for key, row in different.items() if key not in kept.known or kept.known[key].abstained]
+    missing = [(key, row) for key, row in different.items() if key not in kept.kept or kept.kept[key].abstained]
     with progress_bar(
         total=len(different),
         initial=len(different) - len(missing),
@@ -192,7 +184,7 @@ def _judge_all(name: str, judge: Judge, rows: Sequence[Labelled], kept: _Verdict
         for answered in ask_in_parts(judge, missing, lambda item: item[1].pair, CHUNK):
             kept.add([_Line(*key, row.id, own.p, own.label, own.why) for (key, row), own in answered])
             bar.update(len(answered))
-    return [kept.known[key] for key in keys]
+    return [kept.kept[key] for key in keys]
 
 
 def _digest(row: Labelled) -> str:
@@ -225,27 +217,20 @@ def from_scores(
         raise ConfigError("give two or more scores.jsonl files, or one and a labelled one")
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ConfigError("the same scores.jsonl is given twice")
-    read = [_recorded(path) for path in files]
-    names, found = [f"{path}" for path in files], [pairs for _, pairs in read]
-    places = [
-        (key, number)
-        for key, own in found[0].items()
-        if all(len(other.get(key, ())) == len(own) for other in found)
-        for number in range(len(own))
-    ]
-    if not places:
+    names, read = [f"{path}" for path in files], [_recorded(path) for path in files]
+    common = [key for key in read[0][1] if all(key in pairs for _, pairs in read)]
+    if not common:
         raise DataError(f"no judged pair is in all of: {', '.join(names)}; audit the same file")
     judges = [judge for judge, _ in read[: len(paths)]]
     # audits by the same judge, or by none that has a name, are told apart by their files
     if not all(judges) or len(set(judges)) < len(judges):
         judges = names[: len(paths)]
     rated = []
-    for key, number in places:
-        verdicts = [pairs[key][number] for pairs in found]
+    for key in common:
+        verdicts = [pairs[key] for _, pairs in read]
         truth = None if labels is None else verdicts.pop().label
-        digest, _, metric = key
-        rated.append(Rated(metric, digest, truth, dict(zip(judges, verdicts, strict=True))))
-    left_out = {name: sum(map(len, pairs.values())) - len(places) for name, pairs in zip(names, found, strict=True)}
+        rated.append(Rated(key.metric, key.digest, truth, dict(zip(judges, verdicts, strict=True))))
+    left_out = {name: len(pairs) - len(common) for name, (_, pairs) in zip(names, read, strict=True)}
     return _measured(rated, {"files": names, "left_out": left_out}, draws, seed, out)
 
 
@@ -257,11 +242,21 @@ def is_scores(path: PathLike) -> bool:
     return False
 
 
-def _recorded(path: PathLike) -> tuple[str, dict[_Key, list[Verdict]]]:
-    """The judges' names, and their verdicts on the pairs of each row and metric."""
+class _Place(NamedTuple):
+    """Where a pair stands: in the nth row of this digest, as this one of so many that the metric asked about there."""
+
+    metric: str
+    digest: str
+    nth: int
+    number: int
+    many: int
+
+
+def _recorded(path: PathLike) -> tuple[str, dict[_Place, Verdict]]:
+    """The judges' names, and their verdicts."""
     # while an audit is not finished a later line of a row stands for the earlier ones
     last = {line.row: line for line in read_whole(path)}
-    pairs: dict[_Key, list[Verdict]] = {}
+    pairs: dict[_Place, Verdict] = {}
     seen: Counter[str] = Counter()
     judges: dict[str, None] = {}
     for line in last.values():
@@ -271,9 +266,9 @@ def _recorded(path: PathLike) -> tuple[str, dict[_Key, list[Verdict]]]:
             metric = name.removesuffix("_lexical").removesuffix("_faithfulness")
             # a settled pair needed no judge (a search without a thought), so it says nothing about one
             judged = [pair for pair in score.parts["pairs"] if not pair.get("settled")]
-            pairs[line.digest, seen[line.digest], metric] = [
-                Verdict(pair.get("p"), pair.get("label")) for pair in judged
-            ]
+            for number, pair in enumerate(judged):
+                place = _Place(metric, line.digest, seen[line.digest], number, len(judged))
+                pairs[place] = Verdict(pair.get("p"), pair.get("label"))
             # a prompted judge's name goes on with its prompts, which differ from metric to metric
             judges[score.parts.get("judge", "").partition(" ")[0]] = None
         seen[line.digest] += 1  # a file may hold the same trajectory several times

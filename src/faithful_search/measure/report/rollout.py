@@ -44,41 +44,39 @@ def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Marked]
 
     `most` are the characters that all its texts may take.
     """
+    left = most
+
+    def text(whole: str, known: Vocabulary | None = None) -> dict[str, Any]:
+        """A text in pieces, long ones folded, what is beyond its row's share counted; what `known` lacks is marked."""
+        nonlocal left
+        kept = whole[: min(OPEN + FOLDED, left)]
+        left -= len(kept)
+        shown, folded = (
+            known.pieces(part) if known is not None else [(part, False)] if part else []
+            for part in (kept[:OPEN], kept[OPEN:])
+        )
+        return {"shown": shown, "folded": folded, "left_out": len(whole) - len(kept)}
+
     said = {name: one for name, one in scores.items() if one.value is not None or one.parts.get("abstained")}
-    issues, room = trajectory.all_issues(), _Room(most)
+    issues = trajectory.all_issues()
     return {
         "row": row,
         "trajectory": trajectory,
-        "question": room.text(trajectory.question or "(no question)"),
+        "question": text(trajectory.question or "(no question)"),
         "issues": len(issues),
         "kinds": sorted({issue.kind for issue in issues})[:MOST],
         "values": {name: score.value for name, score in scores.items()},
         "chips": [_chip(name, score) for name, score in said.items()],
         "reasons": _reasons(said),
         "left_out": _reasons({name: score for name, score in scores.items() if name not in said}),
-        "steps": list(_steps(trajectory, room, _marks(scores))),
+        "steps": list(_steps(trajectory, text, _marks(scores))),
         "most": MOST,
     }
 
 
-class _Room:
-    """Room for the texts of a row: a long one is folded, what is beyond the folds or the row's share is counted."""
-
-    def __init__(self, most: int) -> None:
-        self.left = most
-
-    def text(self, text: str, known: Vocabulary | None = None) -> dict[str, Any]:
-        """The text in pieces; with `known`, words that it lacks are marked True."""
-        kept = text[: min(OPEN + FOLDED, max(self.left, 0))]
-        self.left -= len(kept)
-        shown, folded = (
-            known.pieces(part) if known is not None else [(part, False)] if part else []
-            for part in (kept[:OPEN], kept[OPEN:])
-        )
-        return {"shown": shown, "folded": folded, "left_out": len(text) - len(kept)}
-
-
-def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, list[dict[str, str]]]) -> Iterator[dict[str, Any]]:
+def _steps(
+    trajectory: Trajectory, text: Callable[..., Any], marks: Mapping[int, list[Any]]
+) -> Iterator[dict[str, Any]]:
     """What is shown of each step. A word is marked that neither the question nor the evidence until then holds."""
     cited, returned = {name for step in trajectory.steps for name in step.refs}, set(trajectory.evidence)
     known, found = Vocabulary(), False
@@ -90,16 +88,16 @@ def _steps(trajectory: Trajectory, room: _Room, marks: Mapping[int, list[dict[st
             "step": step,
             # An id that was never returned is made up, and shown so
             "refs": [(id[:_LINE], id in returned) for id in step.refs[:MOST]],
-            "think": None if step.think is None else room.text(step.think.strip(), against),
-            "call": room.text(arguments_of(step.call)) if step.call and step.call.name else None,
-            "answer": None if step.answer is None else room.text(step.answer, against),
-            "evidence": [(item, item.id in cited, room.text(item.text)) for item in step.evidence[:MOST]],
-            "note": room.text(step.note),
+            "think": None if step.think is None else text(step.think.strip(), against),
+            "call": text(arguments_of(step.call)) if step.call and step.call.name else None,
+            "answer": None if step.answer is None else text(step.answer, against),
+            "evidence": [(item, item.id in cited, text(item.text)) for item in step.evidence[:MOST]],
+            "note": text(step.note),
             "marks": marks.get(number, [])[:MOST],
         }
         found = found or bool(step.evidence)
-        for text in (*(f"{item.title}\n{item.text}" for item in step.evidence), step.note):
-            known.add(text)
+        for told in (*(f"{item.title}\n{item.text}" for item in step.evidence), step.note):
+            known.add(told)
 
 
 def _line(text: object) -> str:
