@@ -19,6 +19,7 @@ from pathlib import Path
 
 from faithful_search.errors import DataError, FaithfulSearchError
 from faithful_search.measure.rows import Source
+from faithful_search.measure.settings import Reading
 from faithful_search.measure.stats import Estimate, mean_ci
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
@@ -75,7 +76,7 @@ def report(path: Path, dialect: str | None = None) -> Report:
         DataError: when it cannot be read.
     """
     found = Report(path.name)
-    source = Source(path, dialect)
+    source = Source(path, Reading(dialect))
     for raw in source:
         row = source.reader(raw)
         found.rows += 1

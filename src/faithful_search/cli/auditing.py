@@ -71,7 +71,7 @@ def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **gi
         try:  # the rows that are shown are read once more; the audit stands without its page
             chosen = choose_rows(folder / SCORES, found.primary, given["report_rows"], found.n + found.errors)
             corpus = SearchedCorpus(str(folder / KEPT)) if settings.corpus is not None else None
-            shown = pick(source, chosen, settings.dialect, settings.text_column, corpus)
+            shown = pick(source, chosen, settings, corpus)
             page.write(folder / "report.html", found, folder / SCORES, shown)
             written.insert(0, "report.html")
         except DataError as error:

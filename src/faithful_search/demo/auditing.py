@@ -16,6 +16,7 @@ from ..errors import DataError
 from ..measure.audit import audit, choose_rows, pick
 from ..measure.report import asks, interval, page
 from ..measure.scores import SCORES, read_scores
+from ..measure.settings import Reading
 from ..measure.summary import Audit
 from ..trajectory import Trajectory
 
@@ -85,7 +86,7 @@ def audited(text: str, dialect: str | None = None) -> Audited:
         scores = Path(folder) / "audit" / SCORES
         quiet = partial(tqdm, disable=True)  # a server's terminal is not for its visitors' rows
         found = audit(source, scores.parent, dialect=dialect, limit=MOST_ROWS, workers=1, on_progress=quiet)
-        read = dict(pick(source, choose_rows(scores, found.primary, MOST_ROWS), dialect))
+        read = dict(pick(source, choose_rows(scores, found.primary, MOST_ROWS), Reading(dialect)))
         values = {
             line.row: {name: cell.value for name, cell in line.scores.items() if cell.value is not None}
             for line in read_scores(scores)

@@ -91,7 +91,7 @@ def audit(
     names = metrics_of(given, judge, policy)
     with ExitStack() as opened:
         path = opened.enter_context(_spooled(folder)) if piped else local_file(source)
-        rows = Source(path, given.dialect, given.text_column, given.limit)
+        rows = Source(path, given)
         scorer = Scorer(names, judge, given.how, policy, rows.reader)
         header = _header(source, given, scorer)
         results_folder(folder)  # after source and corpus were read: a wrong name leaves no folder
@@ -151,7 +151,7 @@ def bill(source: PathLike, judge: EndpointJudge, **settings: Any) -> Bill:
     if str(source) == STDIN:
         raise ConfigError("the standard input can be read only once: save it to a file for an estimate")
     given, path, dry = AuditSettings(**settings), local_file(source), replace(judge, dry=True, on_progress=None)
-    rows = Source(path, given.dialect, given.text_column, given.limit)
+    rows = Source(path, given)
     scorer, read = Scorer(metrics_of(given, dry), dry, given.how, None, rows.reader), 0
     for batch in chunks(islice(rows, READ), 64):
         scorer.score(batch)

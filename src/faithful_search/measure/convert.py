@@ -106,7 +106,7 @@ def convert(
     if to == "pi" and out.suffix == ".jsonl":
         raise ConfigError(f"a pi session is a file of its own: name a folder instead of {out}")
     given, found = Reading(**settings), Converted()
-    rows = Source(local_file(source), given.dialect, given.text_column, given.limit)
+    rows = Source(local_file(source), given)
     documents = _documents(rows, to, scores, scrub, found)
     folder = results_folder(out.parent if out.suffix == ".jsonl" else out)
     try:

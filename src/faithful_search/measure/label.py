@@ -225,7 +225,7 @@ def _cuts(files: dict[Path, File], given: LabelSettings, judge: Judge, bar: Prog
     workers = 1 if writes else given.workers or 1
     with bar(total=total_rows(files, given.limit), desc="reading", unit="row") as shown:
         for path in files:
-            rows = Source(path, given.dialect, given.text_column, given.limit)
+            rows = Source(path, given)
             stem = Path(path.name.removesuffix(".gz")).stem
             cutter = Cutter(given.metric, judge if writes else None, stem, rows.reader)
             for cuts, counted in in_order(cutter, chunks(rows, ROWS), workers):

@@ -26,6 +26,7 @@ from ..trajectory import Step, Trajectory
 from .failures import told
 from .files import PathLike, read_json
 from .invented import SearchedCorpus
+from .settings import WHOLE, Reading
 
 MESSAGES_COLUMNS = ("messages", "conversation", "conversations", "chat")
 TEXT_COLUMNS = (
@@ -97,18 +98,16 @@ class Source:
     An error before the first row is raised at once instead.
     """
 
-    def __init__(
-        self, path: PathLike, dialect: str | None = None, text_column: str | None = None, limit: int | None = None
-    ) -> None:
+    def __init__(self, path: PathLike, given: Reading = WHOLE) -> None:
         self.error = ""
         rows = self._read(path)
         head = list(islice(rows, dialects.USUAL_OF))
         if not head:
             raise DataError(self.error or f"{path}: no rows in it")
-        if limit is not None and limit <= len(head):
+        if given.limit is not None and given.limit <= len(head):
             self.error = ""  # the file is broken only after the last row that is wanted
-        self._rows = islice(chain(head, rows), limit)
-        self.reader = Reader(dialect, text_column).beside(head)
+        self._rows = islice(chain(head, rows), given.limit)
+        self.reader = Reader(given.dialect, given.text_column).beside(head)
 
     def __iter__(self) -> Iterator[Raw]:
         return self._rows
@@ -135,24 +134,18 @@ def read_trajectories(path: PathLike, dialect: str | None = None, text_column: s
 
     Raises `DataError` when the file cannot be read (any more), or is empty.
     """
-    if dialect is not None:
-        dialects.load(dialect)
-    source = Source(path, dialect, text_column)
+    source = Source(path, Reading(dialect, text_column))
     yield from map(source.reader, source)
     if source.error:
         raise DataError(source.error)
 
 
 def pick(
-    path: PathLike,
-    rows: Iterable[int],
-    dialect: str | None = None,
-    text_column: str | None = None,
-    corpus: SearchedCorpus | None = None,
+    path: PathLike, rows: Iterable[int], given: Reading = WHOLE, corpus: SearchedCorpus | None = None
 ) -> Iterator[tuple[int, Trajectory]]:
     """Read those rows of a source again, with their numbers; what cannot be read is left out."""
     if wanted := set(rows):
-        source = Source(path, dialect, text_column, limit=max(wanted))
+        source = Source(path, replace(given, limit=max(wanted)))
         read = replace(source.reader, corpus=corpus)
         for row in (read(raw) for raw in source if raw.number in wanted):
             if row.trajectory is not None:

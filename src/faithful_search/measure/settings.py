@@ -46,6 +46,10 @@ class Reading:
             dialects.load(self.dialect)
 
 
+WHOLE = Reading()
+"""All rows, each as it shows itself."""
+
+
 @dataclass(frozen=True)
 class AuditSettings(Reading):
     """What an audit measures, and in how many processes."""
