@@ -99,7 +99,7 @@ class BatchScorer:
             if line.error is None:  # of a row that could not be read nothing is known: NaN, not 0 calls
                 own |= line.values
                 own["issues"] = float(sum(line.issues.values()))
-                own["abstained"] = float(sum(cell.parts.abstained for cell in line.scores.values()))
+                own["abstained"] = float(sum(cell.abstained for cell in line.scores.values()))
             found.append(own)
         made = {}
         for column, kind in self._types.items():

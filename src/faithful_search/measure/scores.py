@@ -189,18 +189,32 @@ class _SharedWriter(_Shared):
         return [self._texts[key] for key in keys]
 
 
-class Flags(msgspec.Struct, frozen=True):
-    """The one part of a score that is needed again; the others are most of the file and are not decoded."""
-
-    abstained: bool = False
-
-
-class Cell(msgspec.Struct, frozen=True):
-    """One metric's score of a row, as a measurement; `None` where it does not apply or the judge abstained."""
+class Marked(msgspec.Struct, frozen=True):
+    """One metric's score as a whole: the value as a measurement, the reason, and what it consists of."""
 
     value: float | None = None
     why: str = ""
-    parts: Flags = Flags()
+    parts: dict[str, Any] = {}
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """The same in a line: `value` is `None` where the metric does not apply or the judge abstained.
+
+    The `parts` are most of the file, and are decoded only where they are asked for.
+    """
+
+    value: float | None = None
+    why: str = ""
+    parts: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def whole(self) -> Marked:
+        return Marked(self.value, self.why, msgspec.json.decode(self.parts))
+
+    @property
+    def abstained(self) -> bool:
+        """Whether the judge gave no verdict."""
+        return self.value is None and b"abstained" in bytes(self.parts) and bool(self.whole.parts.get("abstained"))
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -228,23 +242,7 @@ class Line(msgspec.Struct, frozen=True):
     @property
     def complete(self) -> bool:
         """Whether the row was read and no judge abstained: such a row is not scored again."""
-        return self.error is None and not any(cell.parts.abstained for cell in self.scores.values())
-
-
-class Marked(msgspec.Struct, frozen=True):
-    """One score as a whole: the value as a measurement, the reason, and what it consists of."""
-
-    value: float | None = None
-    why: str = ""
-    parts: dict[str, Any] = {}
-
-
-class Scored(msgspec.Struct, frozen=True):
-    """The scores of one line, each as a whole."""
-
-    row: int
-    digest: str
-    scores: dict[str, Marked] = {}
+        return self.error is None and not any(cell.abstained for cell in self.scores.values())
 
 
 LINE = msgspec.json.Decoder(Line)
@@ -255,18 +253,9 @@ def read_scores(path: PathLike, at_most: int | None = None) -> Iterator[Line]:
 
     Raises `DataError` when the file cannot be read, or a line does not hold a row's scores.
     """
-    return _decoded(path, at_most, LINE)
-
-
-def read_whole(path: PathLike, at_most: int | None = None) -> Iterator[Scored]:
-    """`read_scores` with all that each score consists of, which takes longer."""
-    return _decoded(path, at_most, msgspec.json.Decoder(Scored))
-
-
-def _decoded(path: PathLike, at_most: int | None, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
     for number, data in islice(read_lines(path), at_most):
         try:
-            line = decoder.decode(data)
+            line = LINE.decode(data)
         except ValueError as error:
             raise DataError(f"{path}, line {number}: not a row's scores ({error})") from error
         yield line

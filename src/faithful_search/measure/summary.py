@@ -208,7 +208,7 @@ class _Tally:
         self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
         self.issues.update(line.issues)
         self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
-        missing = [name for name, cell in line.scores.items() if cell.parts.abstained]
+        missing = [name for name, cell in line.scores.items() if cell.abstained]
         for name, value in line.values.items():
             self.columns[name].append(math.inf if name in missing else math.nan if value is None else value)
         unjudged = [Unjudged(line.row, name, line.scores[name].why) for name in missing]

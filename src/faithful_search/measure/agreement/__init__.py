@@ -23,7 +23,7 @@ from ...trajectory import read_lines
 from ..files import PathLike
 from ..ledger import Records, ask_in_parts
 from ..report import aligned, interval
-from ..scores import read_whole
+from ..scores import read_scores
 from ..stats import DRAWS, Estimate
 from ..workers import progress_bar
 from ..writing import results_folder, write_metrics
@@ -255,22 +255,23 @@ class _Place(NamedTuple):
 def _recorded(path: PathLike) -> tuple[str, dict[_Place, Verdict]]:
     """The judges' names, and their verdicts."""
     # while an audit is not finished a later line of a row stands for the earlier ones
-    last = {line.row: line for line in read_whole(path)}
+    last = {line.row: line for line in read_scores(path)}
     pairs: dict[_Place, Verdict] = {}
     seen: Counter[str] = Counter()
     judges: dict[str, None] = {}
     for line in last.values():
-        for name, score in line.scores.items():
-            if name.endswith("_sub_em") or not score.parts.get("pairs"):
+        for name, cell in line.scores.items():
+            parts = cell.whole.parts
+            if name.endswith("_sub_em") or not parts.get("pairs"):
                 continue  # strings are compared there, no judge is asked
             metric = name.removesuffix("_lexical").removesuffix("_faithfulness")
             # a settled pair needed no judge (a search without a thought), so it says nothing about one
-            judged = [pair for pair in score.parts["pairs"] if not pair.get("settled")]
+            judged = [pair for pair in parts["pairs"] if not pair.get("settled")]
             for number, pair in enumerate(judged):
                 place = _Place(metric, line.digest, seen[line.digest], number, len(judged))
                 pairs[place] = Verdict(pair.get("p"), pair.get("label"))
             # a prompted judge's name goes on with its prompts, which differ from metric to metric
-            judges[score.parts.get("judge", "").partition(" ")[0]] = None
+            judges[parts.get("judge", "").partition(" ")[0]] = None
         seen[line.digest] += 1  # a file may hold the same trajectory several times
     return " + ".join(judges), pairs
 

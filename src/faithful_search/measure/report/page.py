@@ -23,7 +23,7 @@ from ...trajectory import Trajectory
 from ..comparison import Comparison, Side, changes
 from ..files import PathLike
 from ..metrics import LOWER_IS_BETTER
-from ..scores import Scored, read_whole
+from ..scores import Marked, read_scores
 from ..stats import Estimate
 from ..summary import Audit
 from ..writing import write_whole
@@ -63,7 +63,7 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
         histograms=[_histogram(name, column, limits[name]) for name, column in values.items()],
         examples=examples,
         lower=sorted(LOWER_IS_BETTER),
-        rollouts=[fields(row, trajectory, rows[row].scores if row in rows else {}, share) for row, trajectory in shown],
+        rollouts=[fields(row, trajectory, rows.get(row, {}), share) for row, trajectory in shown],
     )
 
 
@@ -100,19 +100,19 @@ def _render(path: PathLike, template: str, **values: Any) -> Path:
     return write_whole(Path(path), text.encode("utf-8", "replace"))  # half a surrogate pair has no form in UTF-8
 
 
-def _read(path: PathLike, wanted: set[int], count: int) -> tuple[dict[str, array[float]], dict[int, Scored]]:
+def _read(path: PathLike, wanted: set[int], count: int) -> tuple[dict[str, array[float]], dict[int, dict[str, Marked]]]:
     """The values of each metric over the first `count` rows, and the whole scores of the wanted ones.
 
     What follows them is kept from an audit of more rows, and not in this one's figures.
     """
     values: dict[str, array[float]] = {}
-    rows: dict[int, Scored] = {}
-    for line in read_whole(path, count):
-        for name, score in line.scores.items():
-            if score.value is not None:
-                values.setdefault(name, array("d")).append(score.value)
+    rows: dict[int, dict[str, Marked]] = {}
+    for line in read_scores(path, count):
+        for name, cell in line.scores.items():
+            if cell.value is not None:
+                values.setdefault(name, array("d")).append(cell.value)
         if line.row in wanted:
-            rows[line.row] = line
+            rows[line.row] = {name: cell.whole for name, cell in line.scores.items()}
     return values, rows
 
 
