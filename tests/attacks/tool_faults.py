@@ -20,92 +20,35 @@ ADDRESS = f"http://admin:{SECRET}@10.0.0.7:8080/?key={SECRET}"
 MEGABYTE = 1_000_000
 
 
-class PanicException(BaseException):
-    """As Rust extensions raise it."""
+def _fails(*_: Any, **__: Any) -> Any:
+    raise RuntimeError(ADDRESS)
 
 
-class Mute(Exception):
-    """Cannot be written."""
-
-    def __str__(self) -> str:
-        raise ValueError(ADDRESS)
-
-    __repr__ = __str__
+def _exits(self: object) -> str:
+    raise SystemExit(3)
 
 
-class Murderous(Exception):
-    """Ends the program when it is written."""
-
-    def __str__(self) -> str:
-        raise SystemExit(3)
-
-    __repr__ = __str__
+def _again(self: object) -> Any:
+    while True:
+        yield Evidence("again")
 
 
-class Numb(Exception):
-    """Its text is no text."""
-
-    def __str__(self) -> Any:
-        return 7
+def _odd(base: type, **members: Any) -> Any:
+    """A class of this kind, some of whose members misbehave."""
+    return type("Odd", (base,), members)
 
 
-class Masked(Exception):
-    """Cannot say what it is."""
-
-    @property
-    def __class__(self) -> Any:
-        raise RuntimeError(ADDRESS)
-
-
-class _Nameless(type):
-    @property
-    def __name__(cls) -> Any:
-        raise RuntimeError(ADDRESS)
-
-
-class Unnamed(Exception, metaclass=_Nameless):
-    """Its class has no name."""
-
-
-class Hollow(ToolError):
-    """A `ToolError` that was never made as one."""
-
-    def __init__(self) -> None:
-        pass
-
-    def __getattribute__(self, name: str) -> Any:
-        raise RuntimeError(ADDRESS)
-
-
-class Rows(list):  # type: ignore[type-arg]
-    """A list that will not be read."""
-
-    def __iter__(self) -> Any:
-        raise RuntimeError(ADDRESS)
-
-
-class Endless(list):  # type: ignore[type-arg]
-    """A list that does not end."""
-
-    def __iter__(self) -> Any:
-        while True:
-            yield Evidence("again")
-
-
-class Word(str):
-    """A text that is none."""
-
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise RuntimeError(ADDRESS)
-
-    __len__ = __str__ = __getitem__ = __iter__ = encode = split = _refuse
-
-
-class Lazy(Evidence):
-    """Evidence that fails when it is read."""
-
-    def __getattribute__(self, name: str) -> Any:
-        raise RuntimeError(ADDRESS)
+PanicException = type("PanicException", (BaseException,), {})  # as Rust extensions raise it
+Mute = _odd(Exception, __str__=_fails, __repr__=_fails)
+Murderous = _odd(Exception, __str__=_exits, __repr__=_exits)
+Numb = _odd(Exception, __str__=lambda self: 7)
+Masked = _odd(Exception, __class__=property(_fails))
+Unnamed = _odd(type, __name__=property(_fails))("Unnamed", (Exception,), {})
+Hollow = _odd(ToolError, __init__=lambda self: None, __getattribute__=_fails)
+Rows = _odd(list, __iter__=_fails)
+Endless = _odd(list, __iter__=_again)
+Word = _odd(str, **dict.fromkeys(("__len__", "__str__", "__getitem__", "__iter__", "encode", "split"), _fails))
+Lazy = _odd(Evidence, __getattribute__=_fails)
 
 
 def _raised(error: Callable[[], BaseException]) -> Callable[[], Any]:

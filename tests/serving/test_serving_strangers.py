@@ -241,15 +241,6 @@ def opened(url, **how):
     return httpx.post(f"{url}/mcp", **({"json": OPENED} | how), headers=ACCEPT)
 
 
-def test_bodies_for_the_tools_are_bounded_in_time_and_size(tools):
-    with ExitStack() as stack:
-        slow = crawling(stack, tools, 50, "/mcp")
-        assert opened(tools).status_code == 200
-        for client in slow:
-            assert client.recv(1000).startswith(b"HTTP/1.1 408")
-    assert opened(tools, json=OPENED | {"padding": "x" * 3000}).status_code == 413
-
-
 def test_sessions_that_nobody_uses_end_and_free_what_they_held(tools):
     """And its next request is told so, as the protocol wants it; a new one begins as before."""
     listed = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
