@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import signal
 import socket
+import time
+from asyncio import Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -85,13 +86,77 @@ def serve(app: App, bound: socket.socket, drain: float = 10.0, ready: Callable[[
 
 
 def server_of(app: App, drain: float) -> Server:
-    """uvicorn with this application, on bounded connections."""
+    """uvicorn with this application. It closes connections that dawdle or babble before their request begins, or do not
+    take their answer; and when there are too many, the one whose client has been silent or sending for longest, so that
+    slow clients never keep out others. None is closed whose request is being answered."""
     import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    return uvicorn.Server(
+    base: Any = AutoHTTPProtocol
+    most = min(OPEN, _files() - FILES)
+    clock = time.monotonic
+
+    class Prompt(base):
+        unread = 0  # bytes since its headers should have come
+
+        def connection_made(self, transport: Transport) -> None:
+            super().connection_made(transport)
+            # since when there is no whole request, its headers do not come, its answer is not taken
+            self.unasked: float | None = clock()
+            self.late: float | None = clock()
+            self.untaken: float | None = None
+            if len(self.connections) > most:
+                waiting = (each for each in self.connections if each.unasked is not None)
+                eldest = min(waiting, key=lambda each: each.unasked)
+                eldest.unasked = None  # it is lost only when the event loop comes round
+                eldest.transport.abort()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.note()
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.late, self.unread = None, 0
+                return
+            self.late, self.unread = self.late or clock(), self.unread + len(data)
+            refused = self.cycle is not None and self.cycle.more_body
+            if self.unread > (UNREAD if refused else BYTES):
+                self.transport.abort()
+
+        def on_message_begin(self) -> None:  # of httptools; h11 reads one request after the other
+            if len(self.pipeline) >= PIPELINED:
+                raise OverflowError("too many requests at once")
+            super().on_message_begin()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self.note()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.untaken = clock()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self.untaken = None
+
+        def note(self) -> None:
+            # a connection whose request is whole is being answered
+            whole = self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
+            self.unasked = None if whole or self.transport.is_closing() else self.unasked or clock()
+
+    class Bounded(uvicorn.Server):
+        async def on_tick(self, counter: int) -> bool:
+            connections: list[Any] = list(self.server_state.connections)
+            for each in connections:
+                since = [(each.late, SECONDS), (each.untaken, UNTAKEN)]
+                if any(start is not None and clock() - start > seconds for start, seconds in since):
+                    each.transport.abort()
+            return await super().on_tick(counter)
+
+    return Bounded(
         uvicorn.Config(
             app,
-            http=_protocol(),
+            http=Prompt,
             log_level="warning",
             access_log=False,
             proxy_headers=False,
@@ -101,86 +166,6 @@ def server_of(app: App, drain: float) -> Server:
             timeout_graceful_shutdown=max(1, round(drain)),  # it takes whole seconds
         )
     )
-
-
-def _protocol() -> type[Any]:
-    """uvicorn's fastest HTTP protocol, which closes connections that dawdle or babble before their request begins, or
-    do not take their answer.
-
-    When there are too many, the one is closed whose client has been silent or sending for longest, so that slow clients
-    never keep out others. None is closed whose request is being answered.
-    """
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
-    base: Any = AutoHTTPProtocol
-    most = min(OPEN, _files() - FILES)
-    unasked: dict[Any, None] = {}  # connections without a whole request, the eldest first
-
-    class Prompt(base):
-        _waiting = 0  # bytes of a request whose headers are not complete
-
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
-            self._timers: dict[str, asyncio.TimerHandle] = {}
-            unasked[self] = None
-            if len(self.connections) > most:
-                eldest = next(iter(unasked))
-                del unasked[eldest]  # it is lost only when the event loop comes round
-                eldest.transport.abort()
-            self._hang_up_after(SECONDS, "headers")
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._note()
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._waiting = 0
-                return self._never_mind("headers")
-            self._waiting += len(data)
-            refused = self.cycle is not None and self.cycle.more_body
-            if self._waiting > (UNREAD if refused else BYTES):
-                return self.transport.abort()
-            return self._hang_up_after(SECONDS, "headers")
-
-        def on_message_begin(self) -> None:  # of httptools; h11 reads one request after the other
-            if len(self.pipeline) >= PIPELINED:
-                raise OverflowError("too many requests at once")
-            super().on_message_begin()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self._note()
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._hang_up_after(UNTAKEN, "taking")
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._never_mind("taking")
-
-        def connection_lost(self, error: Exception | None) -> None:
-            unasked.pop(self, None)
-            for what in list(self._timers):
-                self._never_mind(what)
-            super().connection_lost(error)
-
-        def _note(self) -> None:
-            # a connection whose request is whole is being answered, and is never closed for others
-            whole = self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
-            if whole or self.transport.is_closing():
-                unasked.pop(self, None)
-            else:
-                unasked.setdefault(self)
-
-        def _hang_up_after(self, seconds: float, what: str) -> None:
-            if what not in self._timers:
-                self._timers[what] = asyncio.get_running_loop().call_later(seconds, self.transport.abort)
-
-        def _never_mind(self, what: str) -> None:
-            if timer := self._timers.pop(what, None):
-                timer.cancel()
-
-    return Prompt
 
 
 def _files() -> int:
