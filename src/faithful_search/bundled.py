@@ -49,10 +49,6 @@ def tiny_policy(name: str = "pou") -> Path:
 
     Raises:
         DataError: for another name, or where the package came without the policy.
-
-    Example:
-        >>> tiny_policy("search_r1").name
-        'tiny_search_r1'
     """
     if name not in TINY:
         raise DataError(f"no tiny policy writes the dialect {name!r}; there are: {', '.join(TINY)}")
@@ -72,11 +68,7 @@ def bundled_policy(name: str, dialect: str) -> str:
 
 
 def shipped(name: str) -> Path:
-    """A folder of the checkout that the wheel carries a copy of: `evaluate_metrics`, `spaces`, `recipes/configs`.
-
-    Raises:
-        ConfigError: when this copy of the package came without it.
-    """
+    """A folder of the checkout that the wheel carries a copy of: `evaluate_metrics`, `spaces`, `recipes/configs`."""
     package = _DATA.parent
     places = (package / name, package.parent.parent / name)  # in an installed wheel; in an editable install's checkout
     found = next((place for place in places if place.is_dir()), None)

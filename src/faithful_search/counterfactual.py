@@ -56,15 +56,8 @@ def chain_of(task: Task) -> list[Link]:
 
     They are read from `meta`: `chain` (the bundled world), `evidence_triples` (2WikiMultihopQA) or `decomposition`
     (MuSiQue). A sub-question of MuSiQue's that is written `#1 >> spouse` asks for a relation; any other is a relation
-    of its own, which no other question asks for.
-
-    Raises:
-        DataError: when the question has none of them, or one that cannot be read.
-
-    Example:
-        >>> triples = [["Good People", "director", "Henrik Ruben Genz"]]
-        >>> chain_of(Task("q", "Who?", meta={"evidence_triples": triples}))[0].asked
-        Asked(subject='Good People', relation='director')
+    of its own, which no other question asks for. Raises `DataError` where there is none of them, or one that cannot be
+    read.
     """
     meta = task.meta
     try:
@@ -110,10 +103,7 @@ class CounterfactualWorld:
         >>> from faithful_search.tasks import load_tasks
         >>> from faithful_search.world import bundled_world
         >>> task = load_tasks("world", limit=1)[0]
-        >>> changed = CounterfactualWorld(bundled_world(), seed=0).change(task)
-        >>> task.question, task.answers, changed.answers
-        ('What kind of element is Thallium?', ('poor metal',), ('transition metal',))
-        >>> changed.edits["The category of Thallium is poor metal."]
+        >>> CounterfactualWorld(bundled_world(), seed=0).change(task).edits["The category of Thallium is poor metal."]
         'The category of Thallium is transition metal.'
     """
 
@@ -131,12 +121,8 @@ class CounterfactualWorld:
         last hop can be changed, since the chain can be walked on from a new object only where another question was
         asked about it.
 
-        Args:
-            tasks: all questions of one split.
-            passages: the corpus, with texts as the tools return them.
-
-        Raises:
-            DataError: when no question has annotations that a passage states.
+        `tasks` are all questions of one split, `passages` the corpus, with texts as the tools return them. Raises
+        `DataError` when no question has annotations that a passage states.
         """
         others = tuple(passages)
         by_title: defaultdict[str, list[Evidence]] = defaultdict(list)
@@ -164,10 +150,9 @@ class CounterfactualWorld:
         return cls(World(tuple(statements.values())), seed, others)
 
     def change(self, task: Task, turn: int = 0) -> Task | None:
-        """The question in a changed world; `None` where there is no valid change, see `changed`.
+        """The question in a changed world; `None` where there is no valid change.
 
-        Args:
-            turn: every turn draws another change, as far as there are several.
+        Every `turn` draws another change, as far as there are several.
         """
         try:
             return self.changed(task, turn)
@@ -186,11 +171,7 @@ class CounterfactualWorld:
         return found, dropped
 
     def changed(self, task: Task, turn: int = 0) -> Task:
-        """As `change`.
-
-        Raises:
-            DataError: when there is no valid change, with the one of `REASONS` of the hop that came closest.
-        """
+        """As `change`; where none is valid raises `DataError`, the one of `REASONS` of the hop that came closest."""
         chain = chain_of(task)
         if normalize(chain[-1].object) not in map(normalize, task.answers):
             raise DataError("its chain does not end in its answer")

@@ -16,11 +16,7 @@ def names(package: ModuleType, base: type) -> list[str]:
 
 
 def load(package: ModuleType, name: str, base: type) -> type:
-    """The public concrete subclass of `base` defined in `package/<name>.py`.
-
-    Raises:
-        ConfigError: when there is no such file, naming those that exist.
-    """
+    """The public concrete subclass of `base` in `package/<name>.py`. Raises `ConfigError` naming those there are."""
     known = [info.name for info in pkgutil.iter_modules(package.__path__)]
     found = _find(package, name, base) if name in known else None
     if found is None:

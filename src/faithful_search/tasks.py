@@ -45,11 +45,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -> Task:
-    """Map one row of any known source to a `Task`.
-
-    Raises:
-        DataError: when the row has no question or no answers, naming the columns it does have.
-    """
+    """Map one row of any known source to a `Task`. Raises `DataError` for one without question or answers."""
     question, answers = row_question(row) or _prompted(row), row_answers(row)
     missing = [name for name, value in (("question", question), ("answers", answers)) if value is None]
     if missing:

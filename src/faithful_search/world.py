@@ -49,12 +49,7 @@ class Statement(NamedTuple):
         return Evidence(self.text, self.title, source=self.source)
 
     def saying(self, found: str) -> Statement:
-        """The statement with another object, also in its text, wherever the old one stands there as a whole name.
-
-        >>> fact = ("Oman", "capital", "Muscat")
-        >>> Statement("T1", "local_search", "train", *fact, title="Oman", text="Muscat rules Oman.").saying("Rome").text
-        'Rome rules Oman.'
-        """
+        """The statement with another object, also in its text, wherever the old one stands there as a whole name."""
         own = NameFinder({self.subject: "", self.object: ""})
         text = own.sub(lambda name: found if name == self.object else name, self.text)
         return self._replace(object=found, text=text)

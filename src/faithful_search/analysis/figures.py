@@ -38,12 +38,7 @@ def reward_curves(history: History, path: PathLike) -> Path:
     run strong. Below them, where there are such, alpha and the weights that a curriculum moves, each in its component's
     colour.
 
-    Args:
-        history: of the run.
-        path: the file to write.
-
-    Raises:
-        DataError: when no step has a reward.
+    Raises `DataError` when no step has a reward.
     """
     parts = [name for name in _metrics(history) if name.startswith("parts/") and name.count("/") == 1]
     colours = _coloured([name for name in parts if name not in (_ALPHA, "parts/outcome_ema")])
@@ -62,9 +57,8 @@ def reward_curves(history: History, path: PathLike) -> Path:
 
 
 def tool_curves(history: History, path: PathLike) -> Path:
-    """The share of calls to each tool, and below it the normalised entropy, over the steps (Proof-of-Use, figure 4).
-
-    With a single tool, how often it is called. Arguments and errors as for `reward_curves`.
+    """The share of calls to each tool, and below it the normalised entropy, over the steps (Proof-of-Use, figure 4);
+    with a single tool, how often it is called.
     """
     tools = [name for name in _metrics(history) if name.startswith(_RATIO)]
     if len(tools) == 1:
@@ -84,7 +78,7 @@ def tool_curves(history: History, path: PathLike) -> Path:
 def stability_curves(history: History, path: PathLike) -> Path:
     """How likely right answers are, how large gradients, and which share of the rollouts teaches nothing.
 
-    Arguments and errors as for `reward_curves`; a panel without values is left out.
+    A panel without values is left out.
     """
     named = enumerate(_STABILITY.items())
     panels = [Panel(label, _lines(history, _coloured(names, first))) for first, (label, names) in named]
@@ -93,10 +87,7 @@ def stability_curves(history: History, path: PathLike) -> Path:
 
 
 def self_preference(history: History, path: PathLike) -> Path:
-    """What a policy gives its own trajectories and what a rule gives them, and below it how far both are apart.
-
-    Arguments and errors as for `reward_curves`.
-    """
+    """What a policy gives its own trajectories and what a rule gives them, and below it how far both are apart."""
     scores = _lines(history, _coloured(["self_score", "rule_score"]))
     apart = _lines(history, _coloured(["self_gap", "self_rmse"], 2))
     panels = [
@@ -117,10 +108,6 @@ def running_mean(values: Floats, window: int) -> Floats:
     """Mean over `window` values around each one (an even window counts one more); over fewer at the ends.
 
     Centred, so that the curve does not lag behind what it summarises; NaN and infinities count nowhere.
-
-    Example:
-        >>> running_mean(np.array([1.0, 2.0, 3.0, 7.0]), 3).tolist()
-        [1.5, 2.0, 4.0, 5.0]
     """
     half = max(1, window) // 2
     around = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
@@ -161,11 +148,9 @@ def compare(
     Args:
         histories: for each setting, one history a seed; steps that not all seeds have are averaged over those that do.
         metrics: logged ones such as `"tools/entropy"`, a panel each.
-        path: the file to write.
         window: steps of a running mean taken of each seed first.
 
-    Raises:
-        DataError: when no history holds a metric.
+    Raises `DataError` when no history holds a metric.
     """
     shaded = len(histories) <= MOST_BANDS
     panels = []
@@ -202,12 +187,10 @@ def lines(
     Args:
         evaluations: by label and by the value of what was varied, as for `bars`.
         metrics: rows to draw, one panel each.
-        path: the file to write.
         varied: what the horizontal axis is.
         reference: an evaluation before training, drawn as a dotted line through every panel.
 
-    Raises:
-        DataError: when none of the evaluations has any of the metrics.
+    Raises `DataError` for a metric that none of them has.
     """
     panels = []
     for metric in metrics:
@@ -229,13 +212,8 @@ def bars(
 ) -> Path:
     """Evaluations beside each other: a bar a metric and policy, with its 95 % interval and its value.
 
-    Args:
-        evaluations: by label, what `Evaluation.to_dict` gives (only `rows` is read).
-        metrics: rows to draw; one that an evaluation has no value for leaves a gap.
-        path: the file to write.
-
-    Raises:
-        DataError: when none of the evaluations has any of the metrics.
+    `evaluations` are by label what `Evaluation.to_dict` gives (only `rows` is read). A metric that an evaluation has no
+    value for leaves a gap. Raises `DataError` when none of them has any of the metrics.
     """
     figure, (axis,) = canvas([1], height=4.2)
     width = 0.8 / max(1, len(evaluations))
@@ -267,10 +245,8 @@ def reliability(curves: Mapping[str, Sequence[Bin]], path: PathLike) -> Path:
     """Calibration of judges: the share of pairs that is true over the mean probability, a line a judge.
 
     A judge whose probabilities mean what they say lies on the diagonal; above it, it is too doubtful, below it too
-    sure. A point's area grows with the pairs behind it. `curves` are `Agreement.curves`.
-
-    Raises:
-        DataError: when no judge has a bin.
+    sure. A point's area grows with the pairs behind it. `curves` are `Agreement.curves`; raises `DataError` when no
+    judge has a bin.
     """
     drawn = {judge: bins for judge, bins in curves.items() if bins}
     require(drawn, "a judged and labelled pair", path)

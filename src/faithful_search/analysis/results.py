@@ -25,12 +25,7 @@ def leave(
         argv: the flags it was called with, for the card.
         repository: of `hub.takes_over`: where the folder is pushed.
 
-    Returns:
-        What `metrics.json` holds.
-
-    Raises:
-        ConfigError: when the Hub refuses.
-        DataError: when no step was logged, so that there is nothing to draw.
+    Returns what `metrics.json` holds. Raises `ConfigError` when the Hub refuses, `DataError` when no step was logged.
     """
     if record is None:
         return {}

@@ -18,7 +18,7 @@ from .options import AT_LEAST_1, FOLDER, UNFINISHED, config, echo, trust_remote_
 
 if TYPE_CHECKING:
     from ..measure.control_study import Study
-    from ..measure.suite import Agent
+    from ..rollout import Engine, ServedAgent
     from ..rollout.arguments import EnvironmentArguments
     from ..tasks import Task
     from ..tools import Toolbox
@@ -99,8 +99,7 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
     done = set() if overwrite else kept(folder, settings)
     with environment.toolbox() as toolbox:
         if url:
-            asked = [task for own in found.asked.values() for task in own.values()]
-            due = [task.question for task in asked if task.id not in done]
+            due = [task.question for task in found.asked if task.id not in done]
             echo(_cost(due, environment, toolbox, url))
             if not given["yes"] and sys.stdin.isatty():  # a script has nobody to answer
                 click.confirm("Ask the endpoint?", abort=True)
@@ -141,7 +140,7 @@ def _changes(questions: str, split: str, environment: EnvironmentArguments) -> C
 
 def _agents(
     policy: str, given: Mapping[str, Any], environment: EnvironmentArguments, toolbox: Toolbox
-) -> dict[str, Agent]:
+) -> dict[str, Engine | ServedAgent]:
     """The agent for each condition: the same policy, with tools that return nothing in the closed one."""
     from ..measure.controls import BLOCKED, CHANGED, CLOSED, OPEN, Closed
 

@@ -36,12 +36,8 @@ def stage_trajectories(
 ) -> Files:
     """Write a file of trajectories to a folder as the dataset `name`; keys in texts are taken out (`wire.redact`).
 
-    Args:
-        source: whatever `read_trajectories` reads: `trajectories.jsonl` of a run, or another agent's log.
-        dialect: of all rows; by default each row's own.
-
-    Returns:
-        The dataset's files by their path in the repository. Rows that cannot be read are logged and left out.
+    `source` is whatever `read_trajectories` reads, `dialect` that of all rows, by default each row's own. Returns the
+    dataset's files by their path in the repository. Rows that cannot be read are logged and left out.
 
     Raises:
         ConfigError: when pyarrow is not installed.
@@ -88,11 +84,7 @@ def stage_trajectories(
 
 
 def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
-    """Write the bundled world to a folder as the dataset `name`; returns its files as `stage_trajectories` does.
-
-    Raises:
-        ConfigError: when pyarrow is not installed.
-    """
+    """Write the bundled world to a folder as the dataset `name`; returns and raises as `stage_trajectories` does."""
     parts: dict[str, Iterable[dict[str, Any]]] = {}
     for split in SPLITS:
         parts[f"questions/{split}"] = (

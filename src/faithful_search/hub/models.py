@@ -66,10 +66,8 @@ def adapter_config(folder: str | Path) -> dict[str, Any] | None:
 def trained_with(policy: str, names: Sequence[str] = SEEN) -> dict[str, Any]:
     """Those of the settings `names` that `metrics.json` beside a policy tells; none for a policy of others.
 
-    `policy` is a directory or Hub id.
-
-    Raises:
-        ConfigError: when there is no such model on the Hub, the Hub is out of reach, or the file cannot be read.
+    `policy` is a directory or Hub id. Raises `ConfigError` when there is no such model on the Hub, the Hub is out of
+    reach, or the file cannot be read.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError, RepositoryNotFoundError

@@ -91,8 +91,7 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
 def merged_card(adapter: str | Path, out: str | Path) -> Path:
     """Write the card of the merged model in the folder `out`: its adapter's, changed where it differs.
 
-    Raises:
-        ConfigError: when there is no adapter in the folder.
+    Raises `ConfigError` when there is no adapter in the folder.
     """
     from huggingface_hub import ModelCard
 
@@ -126,9 +125,7 @@ def eval_results(folder: Path, benchmark: str) -> dict[str, bytes]:
     """The rows of the last evaluation in a folder's `metrics.json` as a file of `.eval_results`, by its path there.
 
     The Hub shows results on datasets that it knows as benchmarks, here `benchmark`; each row is a task of that name.
-
-    Raises:
-        ConfigError: when there is no evaluation in it.
+    Raises `ConfigError` when there is no evaluation in it.
     """
     import yaml
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml

@@ -70,9 +70,8 @@ class Repository:
     def make(self) -> str:
         """Create it unless it exists; returns its full name.
 
-        Raises:
-            ConfigError: when there is no token, or the Hub cannot be reached or refuses; when it is to be private and
-                exists as a public one.
+        Raises `ConfigError` without a token, where the Hub refuses, and when it is to be private and exists as a public
+        one.
         """
         api = self._api()
         sdk = "gradio" if self.type == "space" else None
@@ -85,16 +84,11 @@ class Repository:
         return id
 
     def commit(self, files: Files, message: str) -> str:
-        """Put files there as one commit, so that nobody ever sees half of them; weights and data of an earlier push
-        that are not among them are deleted by the same commit. What was uploaded before an interruption is not sent
-        again.
+        """Put files there as one commit, so that nobody ever sees half of them; returns its address.
 
-        Returns:
-            The commit's address.
-
-        Raises:
-            ConfigError: when there is no token, one of the files holds it, or the Hub cannot be reached or refuses.
-                The message says what was published then, if anything.
+        Weights and data of an earlier push that are not among them are deleted by the same commit. What was uploaded
+        before an interruption is not sent again. Raises `ConfigError` without a token, where one of the files holds it,
+        and where the Hub cannot be reached or refuses; the message says what was published then, if anything.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
         from huggingface_hub.utils import filter_repo_objects
@@ -155,8 +149,7 @@ class Repository:
 def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:
     """The files of a folder that may be pushed there; its card's code then loads the model from there.
 
-    Raises:
-        ConfigError: when there is no such folder or nothing in it that may be pushed.
+    Raises `ConfigError` when there is no such folder or nothing in it that may be pushed.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -177,8 +170,7 @@ def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:
 def push(folder: str | os.PathLike[str], repository: Repository, message: str = "Upload search agent") -> str:
     """Upload what may be pushed of a folder as one commit; returns its address. `stays` names the other files.
 
-    Raises:
-        ConfigError: as `staged` and `Repository.commit` do.
+    Raises `ConfigError` as `staged` and `Repository.commit` do.
     """
     return repository.commit(staged(folder, repository), message)
 
@@ -192,12 +184,8 @@ def takes_over(args: Any) -> Repository | None:
     """Take `--push_to_hub` from a trainer's settings, which would upload everything in its folder: `push_run` does it.
 
     The repository is created now, so that a missing token or a wrong name is told before training and not after it.
-
-    Returns:
-        The repository, by its full name; `None` where nothing was to be pushed.
-
-    Raises:
-        ConfigError: when checkpoints are asked for, which are not pushed, or as `Repository.make`.
+    Returns it by its full name, or `None` where nothing was to be pushed. Raises `ConfigError` when checkpoints are
+    asked for, which are not pushed, or as `Repository.make`.
     """
     if not args.push_to_hub:
         return None
@@ -222,8 +210,7 @@ def push_run(folder: str | os.PathLike[str], repository: Repository, *, merged: 
 def policy_folders(folder: str | os.PathLike[str], repository: Repository, merged: bool) -> dict[Repository, Path]:
     """What is pushed of a run, by its repository: the policy, and with `merged` its adapter's full model as `…-merged`.
 
-    Raises:
-        ConfigError: when there is no merged model.
+    Raises `ConfigError` when there is no merged model.
     """
     folders, full = {repository: Path(folder)}, Path(folder) / MERGED
     if merged and not full.is_dir():
@@ -240,8 +227,7 @@ def metric_folders(owner: Repository) -> dict[Repository, Path]:
 def staged_space(repository: Repository, wheel: str | os.PathLike[str] | None = None) -> Files:
     """The faithfulness explorer's files, and with them a wheel of the package: what the Space then installs.
 
-    Raises:
-        ConfigError: when there is no such wheel.
+    Raises `ConfigError` when there is no such wheel.
     """
     files = dict(staged(shipped("spaces") / "faithfulness_explorer", repository))
     if wheel is not None:

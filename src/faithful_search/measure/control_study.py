@@ -4,34 +4,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ..errors import ConfigError
+from ..rollout import Engine, ServedAgent
 from ..rollout.served import FAILED
 from ..tasks import Task
 from ..text import exact_match
 from ..trajectory import Evidence, Trajectory, read_jsonl
 from . import controls
-from .controls import BLOCKED, CHANGED, CLOSED, CONDITIONS, FOLLOW, MEMORY, OPEN, Match, under
+from .controls import BLOCKED, CHANGED, CLOSED, CONDITIONS, EM_CHANGED, FOLLOW, MEMORY, OPEN, SAME, Match, under
 from .ledger import Ledger, same_settings
 from .origins import Decorated, declines
 from .report import aligned, interval
 from .stats import Estimate, mean_ci, paired_difference
-from .suite import Agent, run_episodes
+from .suite import run_episodes
 from .writing import results_folder, write_metrics
 
 ROLLOUTS, SETTINGS, RESULTS = "rollouts.jsonl", "settings.json", "controls.json"
-RIGHT, SAME, DECORATED = "right", "same_answer", "decorated"
+RIGHT, DECORATED = "right", "decorated"
+Values = dict[str, dict[Hashable, float]]
+"""Each metric's value for each question that it says something about."""
 _WITHOUT = {BLOCKED: "with the gold evidence blocked", CLOSED: "with tools that returned nothing"}
 
 
 class Plan(NamedTuple):
-    """What will be asked, by condition and question, and why some questions or conditions are left out."""
+    """What will be asked, each task named QUESTION@CONDITION; and by condition why some questions are left out."""
 
-    asked: dict[str, dict[str, Task]]
+    asked: list[Task]
     left_out: dict[str, str]
 
 
@@ -75,8 +79,7 @@ def plan(
     `corpus` opens the passages that the tools search, to block those that are gold; it is not called where the
     questions are the bundled world's. `changes` is as `CounterfactualWorld.change`.
 
-    Raises:
-        ConfigError: for an unknown condition, no question, or a repeated id.
+    Raises `ConfigError` for an unknown condition, no question, or a repeated id.
     """
     if unknown := [name for name in conditions if name not in CONDITIONS]:
         raise ConfigError(f"unknown condition {', '.join(unknown)}; there are: {', '.join(CONDITIONS)}")
@@ -85,7 +88,7 @@ def plan(
     if repeated := [f"{id}" for id, count in Counter(task.id for task in tasks).items() if count > 1]:
         raise ConfigError(f"questions are told apart by their ids, and these are repeated: {', '.join(repeated)}")
     reasons = {BLOCKED: "whose gold evidence is not known", CHANGED: "whose facts cannot be changed"}
-    asked = {name: {task.id: task for task in tasks} for name in (OPEN, CLOSED) if name == OPEN or name in conditions}
+    asked = {name: {task.id: task for task in tasks} for name in (OPEN, CLOSED) if name in (OPEN, *conditions)}
     if BLOCKED in conditions:
         asked[BLOCKED] = {task.id: other for task in tasks if (other := controls.blocked_in_world(task)) is not None}
         others = [task for task in tasks if task.id not in asked[BLOCKED]]
@@ -98,15 +101,13 @@ def plan(
         asked[CHANGED] = {task.id: other for task in tasks if changes and (other := changes(task)) is not None}
     gaps = {name: len(tasks) - len(own) for name, own in asked.items()}
     left_out = {name: f"{gap} of {len(tasks)} questions left out, {reasons[name]}" for name, gap in gaps.items() if gap}
-    named = {name: {id: under(name, task) for id, task in own.items()} for name, own in asked.items() if own}
-    return Plan(named, left_out)
+    return Plan([under(name, task) for name, own in asked.items() for task in own.values()], left_out)
 
 
 def kept(folder: Path, settings: Mapping[str, Any]) -> set[str]:
-    """The ids of the rollouts that an earlier run left in the folder, each QUESTION@CONDITION.
+    """The ids of the rollouts that an earlier run left in the folder.
 
-    Raises:
-        ConfigError: when it had other settings, or the rollouts there are not a study's.
+    Raises `ConfigError` when it had other settings, or when they are not a study's.
     """
     rollouts, instead = folder / ROLLOUTS, "give another --out, or --overwrite"
     same_settings(folder / SETTINGS, settings, instead, ledger=rollouts)
@@ -120,7 +121,7 @@ def kept(folder: Path, settings: Mapping[str, Any]) -> set[str]:
 
 
 def run_study(
-    agents: Mapping[str, Agent],
+    agents: Mapping[str, Engine | ServedAgent],
     found: Plan,
     folder: Path,
     settings: Mapping[str, Any],
@@ -140,60 +141,54 @@ def run_study(
     with Ledger(file, "evaluation", anew):  # locked: another run may own the folder
         kept(folder, settings)
         write_metrics(folder / SETTINGS, settings)
-    rollouts: dict[str, dict[str, Trajectory]] = {}
-    failed: dict[str, str] = {}
-    for condition, tasks in found.asked.items():
+    rollouts: list[Trajectory] = []
+    for condition, tasks in groupby(found.asked, key=lambda task: task.id.rpartition("@")[2]):
         # without token ids, which no metric here reads and which are most of a rollout's bytes
-        ended = run_episodes(agents[condition], list(tasks.values()), condition, file, tokens=False)
-        paired = dict(zip(tasks, ended, strict=True))
-        rollouts[condition] = {id: rollout for id, rollout in paired.items() if rollout.stop_reason != FAILED}
-        unanswered = {id: rollout for id, rollout in paired.items() if rollout.stop_reason == FAILED}
-        failed |= {f"{id} ({condition})": rollout.meta["why"] for id, rollout in unanswered.items()}
-    result = compare(rollouts, right, found.left_out, failed)
+        rollouts += run_episodes(agents[condition], list(tasks), condition, file, tokens=False)
+    result = compare(rollouts, right, found.left_out)
     write_metrics(folder / RESULTS, {**msgspec.to_builtins(result), "settings": dict(settings)})
     return result
 
 
 def compare(
-    rollouts: Mapping[str, Mapping[str, Trajectory]],
-    right: Match = exact_match,
-    left_out: Mapping[str, str] | None = None,
-    failed: Mapping[str, str] | None = None,
+    rollouts: Iterable[Trajectory], right: Match = exact_match, left_out: Mapping[str, str] | None = None
 ) -> Study:
-    """The study of rollouts that exist already, by condition and question. Errors as those of `run_study`."""
-    if not rollouts[OPEN]:
-        why = next(iter((failed or {}).values()), "")
+    """The study of rollouts that exist already, each of the id QUESTION@CONDITION. Errors as those of `run_study`."""
+    values: dict[str, Values] = {}
+    failed: dict[str, str] = {}
+    done = {rollout.id: rollout for rollout in rollouts}
+    for id, rollout in done.items():
+        question, _, condition = id.rpartition("@")
+        if rollout.stop_reason == FAILED:
+            failed[f"{question} ({condition})"] = rollout.meta["why"]
+            continue
+        own: dict[str, float | None] = {
+            RIGHT: right(rollout.answer, rollout.answers),
+            "answered": float(not declines(rollout.answer)),
+            DECORATED: Decorated().score(rollout).value,
+            "answer_first": Decorated("answer_first").score(rollout).value,
+        }
+        before = done.get(f"{question}@{OPEN}")
+        if condition != OPEN and before is not None and before.stop_reason != FAILED:
+            own |= controls.compared(condition, rollout, before, right)
+            own.pop(EM_CHANGED, None)  # which is `RIGHT` here
+        for metric, value in own.items():
+            column = values.setdefault(condition, {}).setdefault(metric, {})
+            if value is not None:
+                column[question] = value
+    if OPEN not in values:
+        why = next(iter(failed.values()), "")
         raise ConfigError(f"no question could be asked: {why}; the same command tries again")
-    values = {condition: _values(condition, own, rollouts[OPEN], right) for condition, own in rollouts.items()}
     rows, differences = {}, {}
-    for condition, of in values.items():
-        rows[condition] = {metric: mean_ci([*own.values()], bounds=(0.0, 1.0)) for metric, own in of.items()}
+    for condition, columns in values.items():
+        rows[condition] = {metric: mean_ci([*own.values()], bounds=(0.0, 1.0)) for metric, own in columns.items()}
         if condition != OPEN:
-            metrics = (RIGHT, DECORATED)
-            differences[condition] = {metric: paired_difference(values[OPEN][metric], of[metric]) for metric in metrics}
-    return Study(rows, differences, _sentence(values), dict(left_out or {}), dict(failed or {}))
+            pairs = {metric: (values[OPEN][metric], columns[metric]) for metric in (RIGHT, DECORATED)}
+            differences[condition] = {metric: paired_difference(*pair) for metric, pair in pairs.items()}
+    return Study(rows, differences, _sentence(values), dict(left_out or {}), failed)
 
 
-def _values(
-    condition: str, rollouts: Mapping[str, Trajectory], as_is: Mapping[str, Trajectory], right: Match
-) -> dict[str, dict[Hashable, float]]:
-    """Each metric's value for each question that it says something about."""
-    shown = {DECORATED: Decorated(), "answer_first": Decorated("answer_first")}
-    beside = () if condition == OPEN else (SAME, FOLLOW if condition == CHANGED else MEMORY)
-    found: dict[str, dict[Hashable, float]] = {name: {} for name in (RIGHT, "answered", *shown, *beside)}
-    for id, rollout in rollouts.items():
-        own: dict[str, float | None] = {name: reward.score(rollout).value for name, reward in shown.items()}
-        own |= {RIGHT: right(rollout.answer, rollout.answers), "answered": float(not declines(rollout.answer))}
-        if condition != OPEN and (before := as_is.get(id)) is not None:
-            same = None if declines(before.answer) else float(controls.same_answer(rollout, before))
-            own |= {SAME: same, **controls.compared(condition, rollout, before, right)}
-        for name, column in found.items():
-            if (value := own.get(name)) is not None:
-                column[id] = value
-    return found
-
-
-def _sentence(values: Mapping[str, Mapping[str, Mapping[Hashable, float]]]) -> str:
+def _sentence(values: Mapping[str, Values]) -> str:
     parts = []
     right = values[OPEN][RIGHT]
     for condition in [name for name in (BLOCKED, CLOSED) if name in values][:1]:

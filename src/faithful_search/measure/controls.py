@@ -27,7 +27,7 @@ from ..world import bundled_world
 from .origins import declines, holds
 
 OPEN, CLOSED, BLOCKED, CHANGED = CONDITIONS = ("open", "closed", "blocked", "changed")
-FOLLOW, MEMORY, EM_CHANGED = "follow_rate", "memory_share", "exact_match_changed"
+FOLLOW, MEMORY, EM_CHANGED, SAME = "follow_rate", "memory_share", "exact_match_changed", "same_answer"
 EM_UNREMEMBERED = "exact_match_unremembered"
 QUESTIONS = 100
 """How many questions an evaluation also asks under the conditions: with the tiny policy 8 seconds of a core each."""
@@ -52,10 +52,7 @@ def control_tasks(tasks: Sequence[Task], limit: int = QUESTIONS) -> list[Task]:
 
 def blocked_in_world(task: Task) -> Task | None:
     """A question of the bundled world without the evidence that states the facts of its chain, or their reverse."""
-    chain = task.meta.get("chain")
-    if not chain or not all({"subject", "object"} <= fact.keys() for fact in chain):
-        return None
-    pairs = {frozenset((fact["subject"], fact["object"])) for fact in chain}
+    pairs = {frozenset((fact.get("subject"), fact.get("object"))) for fact in task.meta.get("chain", ())}
     texts = [item.text for item in bundled_world().statements if frozenset((item.subject, item.object)) in pairs]
     return _without(task, texts) if texts else None
 
@@ -65,11 +62,6 @@ def blocked_by_passages(tasks: Sequence[Task], corpus: Iterable[Evidence]) -> di
 
     They are told by `supporting_ids` or `supporting_titles` where a task has such, else they are those whose title or
     text holds a gold answer whole, for answers other than yes and no. The corpus is read once.
-
-    Example:
-        >>> corpus = [Evidence("The keeper is Ivo.", "Belt"), Evidence("A village.", "Corry")]
-        >>> blocked_by_passages([Task("q", "Who keeps Belt?", ("Ivo",))], corpus)["q"].edits
-        {'The keeper is Ivo.': None}
     """
     ids, titles, answers = defaultdict(set), defaultdict(set), {}
     for task in tasks:
@@ -110,18 +102,11 @@ def recalled(rollout: Trajectory, before: Trajectory, right: Match = exact_match
     there, unless something that the agent received holds it: then it may have been read, then and now. An answer that
     declines does not count. A right guess counts. `right` compares with gold answers.
     """
-    answer = rollout.answer
-    if answer is None or declines(answer):
+    answer = rollout.answer or ""
+    if declines(answer):
         return False
-    if right(answer, before.answers):
-        return True
-    return same_answer(rollout, before) and not holds(passages(rollout.evidence.values()), answer)
-
-
-def same_answer(rollout: Trajectory, before: Trajectory) -> bool:
-    """Whether both give the same answer, and it does not decline."""
-    said = before.answer
-    return said is not None and not declines(said) and exact_match(rollout.answer, [said]) == 1.0
+    again = exact_match(answer, [before.answer or ""]) and not holds(passages(rollout.evidence.values()), answer)
+    return bool(right(answer, before.answers) or again)
 
 
 def compared(
@@ -137,13 +122,16 @@ def compared(
 
     What "given all the same" means is in `recalled`. `follow_rate` is 1 - the memorization ratio of Longpre et al.
     (2021, "Entity-Based Knowledge Conflicts in Question Answering", section 4): an agent that only fails is not blamed
-    for it, and has few questions behind its rate. `None` where a row says nothing of the question.
+    for it, and has few questions behind its rate. `None` where a row says nothing of the question. `same_answer` is for
+    studies: whether the answer is that of `before`, where there is one.
     """
+    silent = declines(before.answer)
+    same = None if silent else exact_match(rollout.answer, [before.answer or ""])
+    given = recalled(rollout, before, right)
     if condition != CHANGED:
-        return {MEMORY: None if declines(before.answer) else float(recalled(rollout, before, right))}
+        return {SAME: same, MEMORY: None if silent else float(given)}
     follows = right(rollout.answer, rollout.answers)
-    memorized = not follows and recalled(rollout, before, right)
-    return {FOLLOW: 1.0 if follows else 0.0 if memorized else None, EM_CHANGED: follows}
+    return {SAME: same, FOLLOW: 1.0 if follows else 0.0 if given else None, EM_CHANGED: follows}
 
 
 def control_values(
@@ -157,20 +145,15 @@ def control_values(
     rows: dict[str, list[float | None]] = {}
     for condition, names in ((CHANGED, (FOLLOW, EM_CHANGED)), (BLOCKED, (MEMORY,))):
         asked = [by_id.get(f"{question}@{condition}") for question in questions]
-        found = [
-            {} if control is None else compared(condition, control, before)
-            for control, before in zip(asked, rollouts, strict=True)
-        ]
+        both = zip(asked, rollouts, strict=True)
+        found = [compared(condition, control, before) if control is not None else {} for control, before in both]
         if any(found):
             rows |= {name: [own.get(name) for own in found] for name in names}
     return rows
 
 
 def unremembered(tasks: Iterable[Task]) -> frozenset[str] | None:
-    """The questions on facts that the policy was never taught by heart (`meta["remembered"]` is false).
-
-    `None` where no task says.
-    """
+    """The questions on facts that the policy was never taught (`meta["remembered"]` is false); `None`: no task says."""
     told: Mapping[str, Any] = {task.id: task.meta["remembered"] for task in tasks if "remembered" in task.meta}
     return frozenset(id for id, known in told.items() if known is False) if told else None
 

@@ -69,9 +69,8 @@ def entropy_estimate(tool_calls: stats.Columns, questions: stats.Clusters) -> Es
 
 
 class Pooled(NamedTuple):
-    """A row that is a function of sums over all rollouts, not a mean: what is summed, and the function.
-
-    `same`: two evaluations are comparable only where they count the same things.
+    """A row that is a function of sums over all rollouts, not a mean: what is summed, and the function. `same`: two
+    evaluations are comparable only where they count the same things.
     """
 
     columns: Callable[[Evaluation], stats.Columns]

@@ -153,11 +153,10 @@ class QueryProvenance(Reward):
     compared whole, but for case, accents and a final s. A word's source is where it stood first: a name that a thought
     brings up and evidence confirms later remains the agent's own, and parallel calls do not know of each other.
 
-    No value without the question, or without a call that names something. `parts` holds the words by source.
+    No value without the question, or without a call that names something. `parts` holds the words by source. Words, not
+    meaning: a synonym of the question's word is the agent's own where the query has no name.
 
     How to hack it: repeat the question as the query.
-
-    Limits: words, not meaning: a synonym of the question's word is the agent's own where the query has no name.
     """
 
     source: Source = "thought"

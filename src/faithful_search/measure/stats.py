@@ -74,15 +74,12 @@ def mean_ci(
     anything else:               mean ± t_{n-1} · s / √n, cut at `bounds`
     ```
 
-    Args:
-        values: one number a rollout.
-        clusters: the question of each; rollouts of a question are averaged first and n counts questions.
-        bounds: what the values can be. Anything but (0, 1) says that zeros and ones are not shares.
+    `clusters` are the question of each value: rollouts of a question are averaged first and n counts questions.
+    `bounds` are what the values can be. Anything but (0, 1) says that zeros and ones are not shares.
 
     Example:
-        >>> estimate = mean_ci([1, 1, 1, 0])
-        >>> estimate.value, round(estimate.low, 3), round(estimate.high, 3), estimate.n
-        (0.75, 0.301, 0.954, 4)
+        >>> print(mean_ci([1, 1, 1, 0]))
+        0.750 [0.301, 0.954] (n=4)
     """
     data = _finite(values)
     if clusters is not None:
@@ -135,11 +132,6 @@ def bootstrap(
         statistic: maps the sums of each draw, (draws, k), to (draws,); NaN where it is undefined, such draws are left
             out. The default is the mean of the first column.
         clusters: the question of each row; questions, not rows, are resampled.
-
-    Example:
-        >>> share = bootstrap([[3, 1], [1, 3], [2, 2]], lambda sums: sums[:, 0] / sums.sum(axis=1))
-        >>> share.value, share.n
-        (0.5, 3)
     """
     rows = _finite(features)
     if not rows.size:
@@ -178,9 +170,8 @@ def resampled(n: int, draws: int = DRAWS, seed: int = 0) -> Iterator[Floats]:
 
 
 def percentile_interval(value: float, blocks: Iterable[Floats], n: int) -> Estimate:
-    """`value` with the 95 % interval that its resamples span; resamples that are NaN are left out.
-
-    A value that is NaN becomes `None`. There is no interval with a single unit, nor with fewer than two resamples.
+    """`value` with the 95 % interval that its resamples span, those that are NaN left out; none with a single unit, or
+    fewer than two resamples. A value that is NaN becomes `None`.
     """
     if math.isnan(value):
         return Estimate(None, None, None, n, None)
@@ -203,9 +194,8 @@ def pooled_estimate(columns: Columns, function: Function, questions: Clusters) -
 def pooled_difference(
     first: Columns, second: Columns, function: Function, asked: tuple[Sequence[Hashable], Sequence[Hashable]]
 ) -> Estimate:
-    """second - first over the questions that both were `asked`, which are resampled for both alike.
-
-    n counts those that say something in either.
+    """second - first over the questions that both were `asked`, which are resampled for both alike; n counts those that
+    say something in either.
     """
     keys, questions = list({**first, **second}), [*asked[0], *asked[1]]
     left, right = as_table(first, keys, len(asked[0])), as_table(second, keys, len(asked[1]))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
 
 import msgspec
 
@@ -14,7 +13,7 @@ from ..errors import DataError
 from ..judges import Judge, is_lexical, reads_queries
 from ..judges.facts import FactsJudge
 from ..rewards import AnswerSupport, Citation, CitationStatesFact, Correctness, EvidenceSensitivity, Format, Reward
-from ..rollout import Engine
+from ..rollout import Engine, ServedAgent
 from ..rollout.episode import copies
 from ..tasks import Task
 from ..trajectory import Trajectory
@@ -31,14 +30,6 @@ from .verdicts import GAP, Verdicts, verdict_rows
 from .workers import progress_bar
 
 NO, RETRY = "no_on_blank", "retry_on_blank"
-
-
-class Agent(Protocol):
-    """Whatever runs episodes: `rollout.Engine`, `rollout.ServedAgent`."""
-
-    def run(self, tasks: Iterable[Task], on_end: Callable[[Trajectory], Any] | None = None) -> list[Trajectory]:
-        """One episode per task, in the tasks' order; `on_end` sees each as soon as it ends."""
-        ...
 
 
 def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: bool = False) -> dict[str, Reward]:
@@ -106,15 +97,12 @@ def evaluate_policy(
     paper's zero means "does not apply", the rollout is left out of the mean and counted in `not_applicable`.
 
     Args:
-        engine: the policy with its tools.
-        tasks: the suite.
         rewards: by row name; default `default_rewards()` of the engine's dialect, with facts when all questions are
             the bundled world's.
         controls: how many questions are asked again under these conditions.
         folder: keeps rollouts as they end; what it holds of the same evaluation is not run again.
 
-    Raises:
-        DataError: without a task.
+    Raises `DataError` without a task.
     """
     if not tasks:
         raise DataError("no questions to evaluate on")
@@ -145,15 +133,13 @@ def run_suite(
 
 
 def run_episodes(
-    agent: Agent, tasks: Sequence[Task], what: str, file: Path | None = None, tokens: bool = True
+    agent: Engine | ServedAgent, tasks: Sequence[Task], what: str, file: Path | None = None, tokens: bool = True
 ) -> list[Trajectory]:
     """The agent's rollouts of the tasks, with a progress bar on a terminal; without their token ids where not `tokens`.
 
     With a file each is in it as soon as it ends, and one that is there is not run again. Whoever names the file sees
-    to it that tasks and agent are those of the earlier run.
-
-    Raises:
-        DataError: when the file cannot be written, or holds a line that is no trajectory.
+    to it that tasks and agent are those of the earlier run. Raises `DataError` when the file cannot be written, or
+    holds a line that is no trajectory.
     """
     named = {name: msgspec.structs.replace(task, id=name) for task, name, _ in copies(tasks)}
     done: dict[str, Trajectory] = {}
@@ -189,7 +175,6 @@ def evaluate_rollouts(
     """Score rollouts that exist already: `evaluate_policy` without the running.
 
     Args:
-        trajectories: the rollouts.
         questions: the question's id of each.
         rewards: by row name; those that need the policy have it bound.
         tools: names of the tools that were available.
