@@ -35,8 +35,7 @@ class ToolError(FaithfulSearchError):
         passing: whether the same call may succeed a little later (a time-out, 429, 503): such a call is tried again,
             and its failure counts against the service. What is passing is neither cached nor recorded.
         retry_after: seconds the service asked to wait before that.
-        tried: whether the layer that raised it has retried already and keeps account of the service, so that no other
-            layer does.
+        tried: whether the layer that raised it has retried already and keeps account of the service; no other does.
         status: the HTTP status that the service answered with, where there is one.
     """
 

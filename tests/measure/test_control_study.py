@@ -28,16 +28,14 @@ TASKS = [
     Task(f"q{n}", f"Who is the keeper of {place}?", (keeper,)) for n, (place, keeper) in enumerate(KEEPERS.items())
 ]
 PASSAGES = [Evidence(row["text"], row["title"], source=row["id"]) for row in CORPUS]
+A, B = {"policy": "a"}, {"policy": "b"}
 
 
-class Changed:
+def changed(task):
     """Every keeper is Una Orr; the last question cannot be changed."""
-
-    def change(self, task):
-        keeper = task.answers[0]
-        text = next(item.text for item in PASSAGES if keeper in item.text)
-        edits = {text: text.replace(keeper, "Una Orr")}
-        return None if task.id == "q3" else Task(task.id, task.question, ("Una Orr",), edits=edits)
+    text = PASSAGES[int(task.id[1:])].text
+    edits = {text: text.replace(task.answers[0], "Una Orr")}
+    return None if task.id == "q3" else Task(task.id, task.question, ("Una Orr",), edits=edits)
 
 
 class Scripted:
@@ -62,9 +60,8 @@ class Scripted:
         read = shown[0].split(" is ")[1].rstrip(".") if shown else "unknown"
         answer = "Mila Dorn" if "Arvon" in task.question else read
         call = Step(think="Look.", call=ToolCall("s", {"query": "keeper"}), evidence=tuple(map(Evidence, shown)))
-        return Trajectory(
-            (call, Step(think="So.", answer=answer)), task.question, answer, id=task.id, answers=task.answers
-        )
+        steps = (call, Step(think="So.", answer=answer))
+        return Trajectory(steps, task.question, answer, id=task.id, answers=task.answers)
 
 
 def agents(open_agent=None, closed=None):
@@ -75,15 +72,15 @@ def agents(open_agent=None, closed=None):
 def test_the_conditions_by_hand(tmp_path):
     """Of four right answers one is known by heart: right with a closed book and blocked; in three changed worlds two of
     the answers follow."""
-    found = plan(TASKS, corpus=lambda: PASSAGES, changes=Changed().change)
+    found = plan(TASKS, corpus=lambda: PASSAGES, changes=changed)
     every = [f"q{number}@{name}" for name in ("open", "closed", "blocked", "changed") for number in range(4)]
     assert [task.id for task in found.asked] == every[:-1]
-    study = run_study(agents(), found, tmp_path, {"policy": "scripted"})
+    study = run_study(agents(), found, tmp_path, A)
     rows = {name: {metric: own.value for metric, own in of.items()} for name, of in study.rows.items()}
     assert rows["open"] == {"right": 1.0, "answered": 1.0, "decorated": 0.0, "answer_first": 0.0}
     for without in ("closed", "blocked"):
-        assert (rows[without]["right"], rows[without]["memory_share"], rows[without]["same_answer"]) == (0.25,) * 3
-        assert rows[without]["answered"] == 0.25 and study.differences[without]["right"].value == -0.75
+        assert [rows[without][name] for name in ("right", "memory_share", "same_answer", "answered")] == [0.25] * 4
+        assert study.differences[without]["right"].value == -0.75
     assert rows["changed"]["follow_rate"] == rows["changed"]["right"] == pytest.approx(2 / 3)
     assert study.differences["changed"]["right"].n == 3
     assert study.sentence == (
@@ -93,40 +90,20 @@ def test_the_conditions_by_hand(tmp_path):
     )
     assert "1 of 4 questions left out, whose facts cannot be changed" in str(study)
     written = json.loads((tmp_path / RESULTS).read_text())
-    assert written["rows"]["blocked"]["right"]["n"] == 4 and written["settings"] == {"policy": "scripted"}
-
-
-def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
-    found, settings = plan(TASKS, ["closed"]), {"policy": "scripted"}
-    with pytest.raises(KeyboardInterrupt):
-        run_study(agents(Scripted(most=3)), found, tmp_path, settings)
-    with (tmp_path / ROLLOUTS).open("a") as file:
-        file.write('{"steps": [')  # it was cut off while writing
-    again, closed = Scripted(), Scripted(open_book=False)
-    study = run_study(agents(again, closed), found, tmp_path, settings)
-    assert (again.asked, len(closed.asked), study.rows["open"]["right"].n) == (["q3@open"], 4, 4)
-    assert len(list(read_jsonl(tmp_path / ROLLOUTS))) == 8
-    nobody = {name: None for name in agents()}
-    assert run_study(nobody, found, tmp_path, settings) == study
-    assert kept(tmp_path / "nowhere", settings) == set()
-    with pytest.raises(
-        ConfigError, match=r"made with other settings \(policy: .* now\): give another --out, or --overwrite"
-    ):
-        kept(tmp_path, {"policy": "other"})
+    assert written["rows"]["blocked"]["right"]["n"] == 4 and written["settings"] == A
 
 
 def test_what_cannot_be_asked_is_said():
-    with pytest.raises(ConfigError, match="unknown condition wrong; there are: open, closed, blocked, changed"):
-        plan(TASKS, ["wrong"])
-    with pytest.raises(ConfigError, match="no questions"):
-        plan([])
-    with pytest.raises(ConfigError, match=r"these are repeated: q1$"):
-        plan([*TASKS, TASKS[1]])
+    refused = {"unknown condition wrong; there are: open, closed, blocked, changed": (TASKS, ["wrong"])}
+    refused |= {"no questions": ([],), r"these are repeated: q1$": ([*TASKS, TASKS[1]],)}
+    for why, asked in refused.items():
+        with pytest.raises(ConfigError, match=why):
+            plan(*asked)
 
-    def served():
+    def server():
         raise ConfigError("the passages of a server cannot be read")
 
-    elsewhere = plan(TASKS, ["blocked"], served)
+    elsewhere = plan(TASKS, ["blocked"], server)
     assert elsewhere.left_out["blocked"].endswith("since the passages of a server cannot be read")
     nowhere = plan(TASKS, ["blocked", "changed"])
     assert [task.id for task in nowhere.asked] == [f"q{number}@open" for number in range(4)]
@@ -135,16 +112,74 @@ def test_what_cannot_be_asked_is_said():
         compare([Trajectory(id="q0@open", stop_reason=FAILED, meta={"why": "the server is down"})])
 
 
+# --- the folder
+
+
+def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
+    found = plan(TASKS, ["closed"])
+    with pytest.raises(KeyboardInterrupt):
+        run_study(agents(Scripted(most=3)), found, tmp_path, A)
+    with (tmp_path / ROLLOUTS).open("a") as file:
+        file.write('{"steps": [')  # it was cut off while writing
+    again, closed = Scripted(), Scripted(open_book=False)
+    study = run_study(agents(again, closed), found, tmp_path, A)
+    assert (again.asked, len(closed.asked), study.rows["open"]["right"].n) == (["q3@open"], 4, 4)
+    assert len(list(read_jsonl(tmp_path / ROLLOUTS))) == 8
+    nobody = dict.fromkeys(agents())
+    assert run_study(nobody, found, tmp_path, A) == study and kept(tmp_path / "nowhere", A) == set()
+
+
+def test_a_second_run_in_the_folder_leaves_the_first_one_as_it_is(tmp_path):
+    found = plan(TASKS, ["closed"])
+    run_study(agents(), found, tmp_path, A)
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with Ledger(tmp_path / ROLLOUTS, "study"), pytest.raises(DataError, match="another evaluation"):
+        run_study(agents(), found, tmp_path, B, anew=True)
+    with pytest.raises(ConfigError, match=r"other settings \(policy: .* now\): give another --out, or --overwrite"):
+        run_study(agents(), found, tmp_path, B)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
+    run_study(agents(), found, tmp_path, B, anew=True)
+    assert kept(tmp_path, B) == {task.id for task in found.asked}
+
+
+OTHERS = Trajectory(question="q").to_json(), Trajectory(id="q0@open").to_json()
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "message"),
+    [
+        ('{"messages": []}\n', A, "holds something else than .*: give another --out, or --overwrite"),
+        (f"{OTHERS[0]}\n", A, "holds something else"),
+        (f"{OTHERS[1]}\n", None, r"settings\.json does not say how what lies there was made"),
+        ('{"steps": [', A, None),  # of a study that was killed while it wrote its first rollout
+    ],
+)
+def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path, content, settings, message):
+    rollouts, found = tmp_path / ROLLOUTS, plan(TASKS, ["closed"])
+    rollouts.write_text(content)
+    if settings:
+        (tmp_path / "settings.json").write_text(json.dumps(settings))
+    if message is not None:
+        with pytest.raises(ConfigError, match=message):
+            run_study(agents(), found, tmp_path, A)
+        assert rollouts.read_text() == content
+    run_study(agents(), found, tmp_path, A, anew=message is not None)
+    assert len(rollouts.read_text().splitlines()) == 8
+
+
 # --- a served model
+
+
+def call(arguments):
+    asked = {"id": "c1", "type": "function", "function": {"name": "local_search", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [asked]}
 
 
 def reads(messages):
     """Searches for the question, then says in a sentence what it read; knows Arvon's keeper by heart."""
     question, last = messages[1]["content"], messages[-1]
     if last["role"] == "user":
-        arguments = json.dumps({"query": question})
-        call = {"id": "c1", "type": "function", "function": {"name": "local_search", "arguments": arguments}}
-        return {"role": "assistant", "content": None, "tool_calls": [call]}
+        return call(json.dumps({"query": question}))
     place = question[21:-1]
     found = "Mila Dorn" if place == "Arvon" else None
     for item in json.loads(last["content"]) if last["content"].startswith("[") else []:
@@ -153,40 +188,38 @@ def reads(messages):
     return f"The keeper is {found}." if found else "I do not know."
 
 
-def test_a_served_agent_calls_tools_and_reads_what_they_return():
-    with StubServer(label=reads) as server, Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
+@pytest.fixture
+def toolbox():
+    with Toolbox([LocalSearch.from_corpus(CORPUS)]) as box:
+        yield box
+
+
+def test_a_served_agent_calls_tools_reads_what_they_return_and_its_turns_are_bounded(toolbox):
+    task = Task("q", TASKS[1].question, ("Una Orr",), edits={PASSAGES[1].text: "The keeper of Belt is Una Orr."})
+    with StubServer(label=reads) as server:
         [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[1:2])
-        sent = server.requests
+        sent = server.requests[:2]
+        [edited] = ServedAgent("stub", server.url, toolbox).run([task])
+        [short] = ServedAgent("stub", server.url, toolbox, turns=1).run([task])
     said = "The keeper is Ivo Kast."
     assert (found.answer, found.stop_reason, found.answers, found.id) == (said, "answered", ("Ivo Kast",), "q1")
     first = found.steps[0]
     assert first.call.name == "local_search" and first.evidence[0] == Evidence(PASSAGES[1].text, "Belt harbour", "E1")
     assert sent[0]["tools"][0]["function"]["name"] == "local_search" and sent[1]["messages"][-1]["tool_call_id"] == "c1"
-
-
-def test_edits_reach_a_served_agent_and_its_turns_are_bounded():
-    task = Task("q", TASKS[1].question, ("Una Orr",), edits={PASSAGES[1].text: "The keeper of Belt is Una Orr."})
-    with StubServer(label=reads) as server, Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
-        [found] = ServedAgent("stub", server.url, toolbox).run([task])
-        [short] = ServedAgent("stub", server.url, toolbox, turns=1).run([task])
-    assert found.answer == "The keeper is Una Orr."
-    assert (short.answer, short.stop_reason) == (None, "turn_limit")
+    assert edited.answer == "The keeper is Una Orr." and (short.answer, short.stop_reason) == (None, "turn_limit")
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", '{"words": "x"}'])
-def test_calls_that_cannot_be_read_are_answered(arguments):
+def test_calls_that_cannot_be_read_are_answered(arguments, toolbox):
     def broken(messages):
-        if messages[-1]["role"] == "tool":
-            return messages[-1]["content"]
-        call = {"id": "c", "type": "function", "function": {"name": "local_search", "arguments": arguments}}
-        return {"role": "assistant", "content": None, "tool_calls": [call]}
+        return messages[-1]["content"] if messages[-1]["role"] == "tool" else call(arguments)
 
-    with StubServer(label=broken) as server, Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
+    with StubServer(label=broken) as server:
         [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1])
     assert "local_search" in found.answer and found.steps[0].evidence == ()
 
 
-def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alone(monkeypatch):
+def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alone(monkeypatch, toolbox):
     replies = {"one": Reply("The keeper is Mila", cut=True), "two": Reply(""), "three": Reply("Mila Dorn")}
 
     class Model:
@@ -196,35 +229,38 @@ def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alo
         async def chat(self, messages, body):
             return replies[messages[-1]["content"].split()[-1].rstrip("?")]
 
+    def run(dialect="openai"):
+        return ServedAgent("stub", "http://127.0.0.1:9", toolbox, dialect=dialect).run(tasks)
+
     monkeypatch.setattr(served, "LLM", Model)
     tasks = [Task(name, f"Who is {name}?") for name in replies]
-    with Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
-        cut, empty, whole = ServedAgent("stub", "http://127.0.0.1:9", toolbox).run(tasks)
-        assert (cut.answer, cut.stop_reason, cut.steps[-1].think) == (None, "turn_token_limit", "The keeper is Mila")
-        assert (empty.answer, empty.stop_reason, whole.answer) == (None, "no_action", "Mila Dorn")
-        replies["two"] = Reply("", cut=True)  # as of a model that reasoned until its tokens were spent
-        _, empty, _ = ServedAgent("stub", "http://127.0.0.1:9", toolbox).run(tasks)
-        assert (empty.answer, empty.stop_reason) == (None, "turn_token_limit")
-        replies["two"] = Reply("")
-        replies["three"] = Reply("<think>I know.</think><answer>Mila Dorn</answer>")
-        _, empty, whole = ServedAgent("stub", "http://127.0.0.1:9", toolbox, dialect="pou").run(tasks)
-        assert (empty.steps, empty.stop_reason, whole.answer) == ((), "no_action", "Mila Dorn")
+    cut, empty, whole = run()
+    assert (cut.answer, cut.stop_reason, cut.steps[-1].think) == (None, "turn_token_limit", "The keeper is Mila")
+    assert (empty.answer, empty.stop_reason, whole.answer) == (None, "no_action", "Mila Dorn")
+    replies["two"] = Reply("", cut=True)  # as of a model that reasoned until its tokens were spent
+    _, empty, _ = run()
+    assert (empty.answer, empty.stop_reason) == (None, "turn_token_limit")
+    replies |= {"two": Reply(""), "three": Reply("<think>I know.</think><answer>Mila Dorn</answer>")}
+    _, empty, whole = run("pou")
+    assert (empty.steps, empty.stop_reason, whole.answer) == ((), "no_action", "Mila Dorn")
 
 
-def test_an_endpoint_that_fails_is_no_verdict_about_the_agent():
-    with Toolbox([LocalSearch.from_corpus(CORPUS)]) as toolbox:
-        with StubServer("context", label=reads) as server:
-            ended = []
-            [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1], ended.append)
-            assert found.stop_reason == FAILED and "context length" in found.meta["why"] and ended == []
-        with StubServer("unauthorized") as server, pytest.raises(JudgeError, match="the key is missing or wrong"):
-            ServedAgent("stub", server.url, toolbox).run(TASKS)
-        with pytest.raises(ConfigError, match="must be positive"):
-            ServedAgent("stub", "http://127.0.0.1:1/v1", toolbox, turns=0)
-        for url in ("127.0.0.1:8000", "http://me:secret@host/v1"):
-            with pytest.raises(ConfigError, match=r"must begin with http|must not hold a password") as error:
-                ServedAgent("stub", url, toolbox)
-            assert "secret" not in str(error.value)
+def test_an_endpoint_that_fails_is_no_verdict_about_the_agent(toolbox):
+    with StubServer("context", label=reads) as server:
+        ended = []
+        [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1], ended.append)
+        assert found.stop_reason == FAILED and "context length" in found.meta["why"] and ended == []
+    with StubServer("unauthorized") as server, pytest.raises(JudgeError, match="the key is missing or wrong"):
+        ServedAgent("stub", server.url, toolbox).run(TASKS)
+    with pytest.raises(ConfigError, match="must be positive"):
+        ServedAgent("stub", "http://127.0.0.1:1/v1", toolbox, turns=0)
+    for url in ("127.0.0.1:8000", "http://me:secret@host/v1"):
+        with pytest.raises(ConfigError, match=r"must begin with http|must not hold a password") as error:
+            ServedAgent("stub", url, toolbox)
+        assert "secret" not in str(error.value)
+
+
+# --- the command
 
 
 @pytest.fixture
@@ -236,12 +272,21 @@ def files(tmp_path, monkeypatch):
     return ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--out", "out"]
 
 
+def rewrite(path, more):
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line | more(line)) + "\n" for line in lines))
+
+
+def controls(*words):
+    return CliRunner().invoke(cli, ["controls", *words])
+
+
 def test_the_command_tells_the_cost_asks_and_compares(files, tmp_path):
     with StubServer(label=reads) as server:
-        words = ["controls", "stub", "--url", server.url, "--turns", "4", *files]
-        done = CliRunner().invoke(cli, words)
+        words = ["stub", "--url", server.url, "--turns", "4", *files]
+        done = controls(*words)
         first = server.calls
-        again = CliRunner().invoke(cli, words)
+        again = controls(*words)
         assert server.calls == first == 24  # 4 questions, 3 conditions, 2 requests
     assert done.exit_code == 0, done.output
     cost, rest = done.output.split("\n", 1)
@@ -256,39 +301,33 @@ def test_the_command_tells_the_cost_asks_and_compares(files, tmp_path):
 
 
 def test_rollouts_with_other_annotations_or_passages_are_not_gone_on_with(files, tmp_path):
-    def annotate(path, **more):
-        lines = [json.loads(line) | more for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
     with StubServer(label=reads) as server:
-        words = ["controls", "stub", "--url", server.url, "--conditions", "closed", *files]
-        assert CliRunner().invoke(cli, words).exit_code == 0
-        annotate(tmp_path / "corpus.jsonl", title="T")
-        other = CliRunner().invoke(cli, words)
+        words = ["stub", "--url", server.url, "--conditions", "closed", *files]
+        assert controls(*words).exit_code == 0
+        rewrite(tmp_path / "corpus.jsonl", lambda line: {"title": "T"})
+        other = controls(*words)
         assert other.exit_code == 1 and "passages: " in other.output and "questions: " not in other.output
-        annotate(tmp_path / "questions.jsonl", supporting_ids=["1"])
-        assert "questions: " in CliRunner().invoke(cli, words).output
+        rewrite(tmp_path / "questions.jsonl", lambda line: {"supporting_ids": ["1"]})
+        assert "questions: " in controls(*words).output
 
 
 def test_questions_that_are_annotated_are_asked_in_changed_worlds(files, tmp_path):
-    lines = [json.loads(line) for line in (tmp_path / "questions.jsonl").read_text().splitlines()]
-    for line in lines:
-        line["evidence_triples"] = [[f"{line['question'][21:-1]} harbour", "keeper", line["answers"][0]]]
-    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    def annotated(line):
+        return {"evidence_triples": [[f"{line['question'][21:-1]} harbour", "keeper", line["answers"][0]]]}
+
+    rewrite(tmp_path / "questions.jsonl", annotated)
     with StubServer(label=reads) as server:
-        done = CliRunner().invoke(cli, ["controls", "stub", "--url", server.url, "--conditions", "changed", *files])
+        done = controls("stub", "--url", server.url, "--conditions", "changed", *files)
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "out" / RESULTS).read_text())["rows"]
-    assert list(rows) == ["open", "changed"]
     follow = rows["changed"]["follow_rate"]
-    assert (follow["value"], follow["n"]) == (1.0, 4)  # it recalls only what it does not find
+    assert list(rows) == ["open", "changed"] and (follow["value"], follow["n"]) == (1.0, 4)
 
 
 def test_the_command_goes_on_where_an_endpoint_failed(files):
     with StubServer("context", faults=3, label=reads) as server:
-        words = ["controls", "stub", "--url", server.url, "--concurrency", "1", *files]
-        some = CliRunner().invoke(cli, words)
-        rest = CliRunner().invoke(cli, words)
+        words = ["stub", "--url", server.url, "--concurrency", "1", *files]
+        some, rest = controls(*words), controls(*words)
     assert some.exit_code == 3 and "3 rollouts failed and count nowhere; the same command tries again" in some.output
     assert rest.exit_code == 0 and rest.output.startswith("3 episodes")
 
@@ -304,59 +343,14 @@ def test_the_command_goes_on_where_an_endpoint_failed(files):
 )
 def test_mistakes_are_told_in_a_line(files, words, said, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = CliRunner().invoke(cli, ["controls", "tiny", *words])
+    done = controls("tiny", *words)
     assert done.exit_code == 1 and said in done.output and len(done.output.splitlines()) == 1
 
 
 @pytest.mark.slow
 def test_a_policy_of_this_machine_is_asked(tmp_path):
-    done = CliRunner().invoke(cli, ["controls", "tiny", "--limit", "2", "--turns", "4", "--out", str(tmp_path)])
+    done = controls("tiny", "--limit", "2", "--turns", "4", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     assert "of the right answers were given without the evidence" in done.output
-    other = CliRunner().invoke(cli, ["controls", "tiny", "--limit", "3", "--out", str(tmp_path)])
+    other = controls("tiny", "--limit", "3", "--out", str(tmp_path))
     assert other.exit_code == 1 and "questions: " in other.output and "turns: 4 there, 10 now" in other.output
-
-
-def test_a_second_run_in_the_folder_leaves_the_first_one_as_it_is(tmp_path):
-    found = plan(TASKS, ["closed"])
-    run_study(agents(), found, tmp_path, {"policy": "a"})
-    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with Ledger(tmp_path / ROLLOUTS, "study"), pytest.raises(DataError, match="another evaluation"):
-        run_study(agents(), found, tmp_path, {"policy": "b"}, anew=True)
-    with pytest.raises(ConfigError, match="other settings"):
-        run_study(agents(), found, tmp_path, {"policy": "b"})
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
-    run_study(agents(), found, tmp_path, {"policy": "b"}, anew=True)
-    assert kept(tmp_path, {"policy": "b"}) == {task.id for task in found.asked}
-
-
-@pytest.mark.parametrize(
-    ("content", "described", "message"),
-    [
-        (
-            '{"messages": []}\n',
-            True,
-            "holds something else than .*: give another --out, or --overwrite",
-        ),
-        (f"{Trajectory(question='q').to_json()}\n", True, "holds something else"),
-        (f"{Trajectory(id='q0@open').to_json()}\n", False, r"settings\.json does not say how what lies there was made"),
-    ],
-)
-def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path, content, described, message):
-    rollouts = tmp_path / ROLLOUTS
-    rollouts.write_text(content)
-    if described:
-        (tmp_path / "settings.json").write_text('{"policy": "a"}')
-    found = plan(TASKS, ["closed"])
-    with pytest.raises(ConfigError, match=message):
-        run_study(agents(), found, tmp_path, {"policy": "a"})
-    assert rollouts.read_text() == content
-    run_study(agents(), found, tmp_path, {"policy": "a"}, anew=True)
-    assert len(rollouts.read_text().splitlines()) == 8
-
-
-def test_a_study_killed_while_it_wrote_its_first_rollout_goes_on(tmp_path):
-    (tmp_path / ROLLOUTS).write_text('{"steps": [')
-    (tmp_path / "settings.json").write_text('{"policy": "a"}')
-    run_study(agents(), plan(TASKS, ["closed"]), tmp_path, {"policy": "a"})
-    assert len(list(read_jsonl(tmp_path / ROLLOUTS))) == 8
