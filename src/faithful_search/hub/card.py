@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ..measure import provenance
-from ..text import as_markdown, printable
+from ..measure.writing import card_of, write_whole
+from ..text import printable
 from ..wire.redact import redact
 from .models import is_hub_id
 
@@ -34,38 +32,6 @@ def command_line(recipe: str, argv: Sequence[str]) -> str:
     """
     words = redact(["accelerate", "launch", recipe, *argv])  # before quoting, which would hide one with a quote in it
     return str(redact(shlex.join(words)))
-
-
-def render(template: str, **values: Any) -> str:
-    """The text of a template in this folder."""
-    return str(_environment().from_string((files(__package__) / f"{template}.j2").read_text("utf-8")).render(values))
-
-
-@cache
-def _environment() -> Any:
-    from jinja2 import Environment, StrictUndefined
-
-    made = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    made.filters["text"] = as_markdown
-    return made
-
-
-def card_of(template: str, data: Any, **values: Any) -> str:
-    """A card of front matter (`huggingface_hub.CardData`) and a filled template, without the secrets of `wire.redact`.
-
-    A run's `config` is shown as JSON.
-    """
-    if "config" in values:
-        values["config"] = json.dumps(dict(values["config"]), indent=2, ensure_ascii=False, default=str)
-    return str(redact(f"---\n{data.to_yaml()}\n---\n\n{render(template, **values)}"))
-
-
-def write_card(folder: Path, template: str, data: Any, **values: Any) -> Path:
-    """Write a model's `README.md`, see `card_of`; returns its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "README.md"
-    path.write_text(card_of(template, data, **values), encoding="utf-8")
-    return path
 
 
 def judge_card(
@@ -98,9 +64,9 @@ def judge_card(
         license=license,
         tags=["faithful-search", "faithfulness", "judge"],
     )
-    return write_card(
-        folder,
-        "judge_card.md",
+    card = card_of(
+        __package__,
+        "judge_card.md.j2",
         data,
         title=folder.absolute().name,
         name=str(folder),
@@ -113,6 +79,7 @@ def judge_card(
         agreement="Not measured." if agreement is None else printable(agreement.table()).replace("```", "'''"),
         license=license,
     )
+    return write_whole(folder / "README.md", card)
 
 
 def terms_of(sources: Iterable[str], places: Sequence[str] = ()) -> dict[str, str]:

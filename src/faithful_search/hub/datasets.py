@@ -18,11 +18,11 @@ from ..bundled import world_file
 from ..errors import ConfigError, DataError
 from ..measure.convert import WRITERS, Document
 from ..measure.rows import read_trajectories
+from ..measure.writing import card_of
 from ..tasks import load_tasks, read_rows
 from ..trajectory import Trajectory
 from ..wire.redact import redact
 from ..world import SPLITS
-from .card import card_of
 from .pushing import Files
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ def _card(
     ]
     tags, tasks = ["faithful-search", *tags], ["question-answering"]
     data = DatasetCardData(tags=tags, task_categories=tasks, configs=told, license=license)
-    return card_of(template, data, version=__version__, **values).encode()
+    return card_of(__package__, f"{template}.j2", data, version=__version__, **values)
 
 
 def _write(path: Path, rows: Iterable[dict[str, Any]], scored: list[str] | None = None) -> int:

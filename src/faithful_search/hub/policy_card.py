@@ -16,9 +16,10 @@ from ..errors import ConfigError, DataError
 from ..measure.evaluation import Evaluation, Record
 from ..measure.report import as_evaluation, table
 from ..measure.stats import Estimate
+from ..measure.writing import card_of, filled, write_whole
 from ..rollout.arguments import EnvironmentArguments
 from ..wire.redact import redact
-from .card import command_line, render, write_card
+from .card import command_line
 from .models import adapter_config, is_hub_id, license_of
 
 RESULT_NAMES: dict[str, str] = bundled_json("result_names.json")
@@ -64,9 +65,9 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
     # Without these flags `ask` would search elsewhere than in training
     flags = {"corpus": config.get("corpus"), "triples": config.get("triples"), "top-k": config.get("search_top_k")}
     given = {flag: shlex.quote(str(value)) for flag, value in flags.items() if value not in (None, "world")}
-    return write_card(
-        folder,
-        "policy_card.md",
+    card = card_of(
+        __package__,
+        "policy_card.md.j2",
         data,
         title=title,
         base=record.model,
@@ -86,6 +87,7 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
         made_by=evaluated[-1].made_by if evaluated else {},
         license=license,
     )
+    return write_whole(folder / "README.md", card)
 
 
 def merged_card(adapter: str | Path, out: str | Path) -> Path:
@@ -179,8 +181,9 @@ def usage(name: str, dialect: str, config: Mapping[str, Any], question: str) -> 
     """Python that loads the policy with the tools and limits of its training and asks it one question."""
     fields = [item for item in dataclasses.fields(EnvironmentArguments) if not item.name.startswith(_OF_THE_MACHINE)]
     given = {item.name: config[item.name] for item in fields if config.get(item.name, item.default) != item.default}
-    return render(
-        "policy_snippet.py",
+    return filled(
+        __package__,
+        "policy_snippet.py.j2",
         settings=", ".join(f"{key}={value!r}" for key, value in {**given, "dialect": dialect}.items()),
         total_tokens=config.get("total_tokens", 1024),
         name=json.dumps(name, ensure_ascii=False),

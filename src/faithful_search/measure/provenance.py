@@ -6,7 +6,6 @@ import hashlib
 import shlex
 from collections import Counter
 from collections.abc import Iterable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from ..errors import ConfigError, DataError
 from ..judges import Judge, Writer, prompting
 from ..judges.endpoint import TOGETHER
 from ..text import as_markdown, printable
-from ..wire.redact import redact
-from .writing import write_whole
+from .writing import card_of, write_whole
 
 PROVENANCE, PAIRS, CARD = "provenance.json", "pairs.jsonl", "README.md"
 NAMED = 20
@@ -131,20 +129,8 @@ def write_card(folder: Path, found: Provenance) -> None:
         DataError: when it cannot be written.
     """
     from huggingface_hub import DatasetCardData
-    from jinja2 import Environment, StrictUndefined
 
     title = folder.resolve().name
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    environment.filters |= {"code": _code, "text": as_markdown}
-    template = environment.from_string((files(__package__) / "report" / "label_card.md.j2").read_text("utf-8"))
-    body = template.render(
-        found=found,
-        title=as_markdown(title),
-        task="support" if found.metric == "answer_support" else found.metric,
-        provenance=PROVENANCE,
-        load=repr(title),
-        pairs_file=printable(shlex.quote(f"{' '.join(title.split())}/{PAIRS}")),
-    )
     data = DatasetCardData(
         license=found.license or None,
         task_categories=["text-classification"],
@@ -154,9 +140,12 @@ def write_card(folder: Path, found: Provenance) -> None:
         tags=["faithful-search", "faithfulness", "search-agent", found.metric],
         configs=[{"config_name": "default", "data_files": [{"split": "train", "path": PAIRS}]}],
     )
-    write_whole(folder / CARD, redact(f"---\n{data.to_yaml()}\n---\n\n{body}").encode())
-
-
-def _code(name: str) -> str:
-    """A name as code, which nothing in it can end; `provenance.json` has it as it is."""
-    return f"`{printable(' '.join(name.split())).replace('`', chr(39)).replace('|', '¦')}`"
+    values = {
+        "found": found,
+        "title": as_markdown(title),
+        "task": "support" if found.metric == "answer_support" else found.metric,
+        "provenance": PROVENANCE,
+        "load": repr(title),
+        "pairs_file": printable(shlex.quote(f"{' '.join(title.split())}/{PAIRS}")),
+    }
+    write_whole(folder / CARD, card_of(__package__, "report/label_card.md.j2", data, **values))

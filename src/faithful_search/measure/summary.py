@@ -19,6 +19,7 @@ from .files import PathLike
 from .report import aligned, interval, sentences, table
 from .scores import Line, read_scores
 from .stats import NOTHING, Estimate, left_out, mean_ci
+from .writing import filled
 
 SUMMARY = "audit.json"
 NAMED = 20
@@ -107,27 +108,18 @@ class Audit(Measured, msgspec.Struct, frozen=True):
         return next((name for name in PRIMARY if name in self.rows and self.rows[name].value is not None), None)
 
     def __str__(self) -> str:
-        read = f"{self.n} {'trajectory' if self.n == 1 else 'trajectories'}, judge {self.settings.get('judge')}"
-        overview = [read, f"dialect: {_listed(self.dialects)}", f"ended: {_listed(self.stop_reasons)}"]
-        if self.unasked:
-            overview.append(f"without a question: {self.unasked}, each counts as one of its own")
         rows = {**self.rows, ENTROPY: self.tools.entropy}
-        measured = table(Evaluation(rows=rows, questions=[], values={}, tool_calls={}), names=("estimate", ""))
-        parts = [sentences(self), overview, [measured]]
-        if self.by_dialect:
-            parts.append([aligned([["by dialect", *self.by_dialect], *self.divided()])])
-        issues = [f"  {count:>7}  {kind}" for kind, count in self.issues.items()]
-        parts.append([f"read without issues: {self.clean} of {self.n}{'; issues by kind:' if issues else ''}", *issues])
-        counts, ratios = self.tools.counts, self.tools.ratios
-        calls = [f"  {counts[name]:>7}  {ratios[name]:6.1%}  {name}" for name in list(counts)[:NAMED]]
-        more = [f"  and {len(counts) - NAMED} more names"] if len(counts) > NAMED else []
-        parts.append(["calls by tool:", *calls, *more] if calls else ["no tool was called"])
-        if self.usage:
-            work = ", ".join(f"{self.usage.get(name, 0):,} {shown}" for name, shown in _USAGE.items())
-            tokens = " + ".join(f"{self.usage.get(f'{name}_tokens', 0):,}" for name in ("prompt", "completion"))
-            cost = f", cost {self.usage['cost']:.4f}" if self.usage.get("cost") else ""
-            parts.append([f"judge: {work}; {tokens} tokens{cost}", *self.notes()])
-        return "\n\n".join("\n".join(lines) for lines in parts)
+        text = filled(
+            __package__,
+            "report/audit.txt.j2",
+            audit=self,
+            sentences=sentences(self),
+            measured=table(Evaluation(rows, questions=[], values={}, tool_calls={}), names=("estimate", "")),
+            divided=aligned([["by dialect", *self.by_dialect], *self.divided()]),
+            named=NAMED,
+            usage=_USAGE,
+        )
+        return text.rstrip("\n")
 
     def divided(self) -> list[list[str]]:
         """A line for each metric, a cell for each dialect: the estimate with its interval and n."""
@@ -137,10 +129,6 @@ class Audit(Measured, msgspec.Struct, frozen=True):
     def notes(self) -> list[str]:
         """What readers should know about the judge, for example that another model answered."""
         return [f"judge: {what} ({count:,} times)" for what, count in self.usage.get("notes", {}).items()]
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def read_audit(folder: Path) -> Audit:

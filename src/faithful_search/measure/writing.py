@@ -1,16 +1,18 @@
-"""Files of results: each appears under its name only when it is complete, and JSON holds no secret."""
+"""Files of results and cards: each appears under its name only when it is complete, and holds no secret."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ..errors import DataError
+from ..text import as_markdown, printable
 from ..wire.files import replacing
 from ..wire.redact import redact
 
@@ -39,6 +41,22 @@ def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> P
     return write_whole(Path(path), f"{text}\n".encode(errors="replace"))  # the name of a file need not be UTF-8
 
 
+def filled(package: str, template: str, **values: Any) -> str:
+    """The text of a template beside the code. Filters: `text` shows what it is given as it is in Markdown, `code` as a
+    name, which nothing in it can end, `json` as JSON.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    environment.filters |= {"text": as_markdown, "code": _code, "json": _json}
+    return environment.from_string((files(package) / template).read_text("utf-8")).render(values)
+
+
+def card_of(package: str, template: str, data: Any, **values: Any) -> bytes:
+    """A card: front matter (`huggingface_hub.CardData`) and a filled template, without the secrets of `wire.redact`."""
+    return str(redact(f"---\n{data.to_yaml()}\n---\n\n{filled(package, template, **values)}")).encode()
+
+
 def results_folder(out: Path) -> Path:
     """The folder, made where it does not exist. Raises `DataError` when it cannot be."""
     try:
@@ -46,6 +64,14 @@ def results_folder(out: Path) -> Path:
     except OSError as error:
         raise DataError(f"cannot make the folder {out}: {error}") from error
     return out
+
+
+def _code(name: str) -> str:
+    return f"`{printable(' '.join(name.split())).replace('`', chr(39)).replace('|', '¦')}`"
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(dict(value), indent=2, ensure_ascii=False, default=str)
 
 
 def _plain(value: Any) -> Any:
