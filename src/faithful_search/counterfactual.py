@@ -10,17 +10,17 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple, Self
 
 import msgspec
 
 from .errors import DataError
-from .names import holds
+from .names import NameFinder, holds
 from .tasks import Task
 from .text import normalize
 from .trajectory import Evidence
-from .world import Asked, Change, Statement, World, naming
+from .world import Asked, Change, Statement, World
 
 REASONS = (
     "it has no chain of facts",
@@ -263,8 +263,18 @@ class CounterfactualWorld:
 
     @cached_property
     def _naming(self) -> dict[str, set[str]]:
-        """The texts that name each subject and object, further ones included."""
-        return naming(self.world.names, self.others, self.world.naming) if self.others else self.world.naming
+        return _naming(self.world, self.others)
+
+
+@lru_cache(maxsize=8)  # a world of the same statements is made for each evaluation
+def _naming(world: World, others: tuple[Evidence, ...]) -> dict[str, set[str]]:
+    """The texts that name each subject and object, in their titles, too; those of `others` included."""
+    names = NameFinder({name: "" for item in world.statements for name in (item.subject, item.object)})
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for title, text in {(item.title, item.text) for items in (world.statements, others) for item in items}:
+        for name in names.find(f"{title}\n{text}"):
+            found[name].add(text)
+    return dict(found)
 
 
 def _readable(item: Statement, new: str) -> bool:

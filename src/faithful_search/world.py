@@ -92,14 +92,11 @@ class World:
     fact alone.
 
     Example:
-        >>> world, rng = bundled_world(), random.Random(0)
+        >>> world = bundled_world()
         >>> world.asked("capital of Japan")
         Asked(subject='Japan', relation='capital')
         >>> world.states("capital of Japan", Evidence("The capital of Japan is Tokyo.", "Japan"))
         True
-        >>> title, text = world.lure("capital of Algeria", rng)
-        >>> title, "Algeria" in text, "Algiers" in text
-        ('Algeria', True, False)
     """
 
     statements: tuple[Statement, ...] = field(repr=False)
@@ -125,16 +122,6 @@ class World:
     @cached_property
     def _by_text(self) -> dict[str, Statement]:
         return {item.text: item for item in self.statements}
-
-    @cached_property
-    def names(self) -> NameFinder:
-        """Finds the subjects and objects in text."""
-        return NameFinder({name: "" for item in self.statements for name in (item.subject, item.object)})
-
-    @cached_property
-    def naming(self) -> dict[str, set[str]]:
-        """The texts that name each subject and object, in their title or themselves."""
-        return naming(self.names, self.statements)
 
     def stated(self, text: str) -> Statement | None:
         """The statement whose text this is."""
@@ -229,21 +216,10 @@ def world_of(change: Change | None) -> World:
 @lru_cache
 def chains_of() -> dict[str, tuple[Asked, ...]]:
     """For each bundled question the facts that lead to its answer, which is the last one's object."""
-    tasks = (task for split in SPLITS for task in load_tasks("world", split))
+    chains = {task.question: task.meta["chain"] for split in SPLITS for task in load_tasks("world", split)}
     return {
-        task.question: tuple(Asked(fact["subject"], fact["relation"]) for fact in task.meta["chain"]) for task in tasks
+        question: tuple(Asked(fact["subject"], fact["relation"]) for fact in own) for question, own in chains.items()
     }
-
-
-def naming(
-    names: NameFinder, items: Iterable[Statement | Evidence], known: Mapping[str, set[str]] | None = None
-) -> dict[str, set[str]]:
-    """The texts that hold each name, in their titles, too, on top of those that are `known`."""
-    found = defaultdict(set, {name: set(texts) for name, texts in (known or {}).items()})
-    for title, text in {(item.title, item.text) for item in items}:
-        for name in names.find(f"{title}\n{text}"):
-            found[name].add(text)
-    return dict(found)
 
 
 def triple_text(subject: str, relation: str, found: str) -> str:
