@@ -3,7 +3,6 @@ the comparison."""
 
 from __future__ import annotations
 
-import json
 import re
 
 import lab
@@ -11,7 +10,7 @@ import msgspec
 import pytest
 
 from faithful_search.counterfactual import CounterfactualWorld
-from faithful_search.inference.base import Completion, Sampling
+from faithful_search.inference.base import Sampling
 from faithful_search.measure.controls import (
     BLOCKED,
     CHANGED,
@@ -39,38 +38,27 @@ TASKS = [task for task in ONCE if CounterfactualWorld(WORLD).change(task)][:40]
 KNOWN = {task.question: task.answers[0] for task in TASKS}
 
 
-class Agent:
+class Agent(lab.Writing):
     """Answers from memory, and calls a tool for show, where `remembers(question)`; else reads."""
 
     def __init__(self, remembers):
-        self.tokenizer, self.remembers = lab.tokenizer(), remembers
+        super().__init__()
+        self.remembers = remembers
 
-    def generate(self, prompts, sampling, max_new_tokens=None):
-        turns = [self._turn(self.tokenizer.decode(prompt)) for prompt in prompts]
-        return [Completion(self.tokenizer(turn, add_special_tokens=False)["input_ids"], "stop") for turn in turns]
-
-    def _turn(self, prompt):
+    def turn(self, prompt):
         question = next(question for question in KNOWN if question in prompt)
-        asked = chains_of()[question][-1]
-        first = "<|im_start|>assistant\n<think>" not in prompt
-        said = f"I know the answer {KNOWN[question]}." if self.remembers(question) else "Look it up."
-        if first:
-            tool = WORLD.by_fact[asked][0].tool
-            call = json.dumps({"name": tool, "arguments": {"query": f"{asked.relation} of {asked.subject}"}})
-            return f"<think>{said}</think><tool_call>{call}</tool_call>"
-        if self.remembers(question):
-            return f"<think><helpful>yes</helpful><ref>E1</ref>So it is.</think><answer>{KNOWN[question]}</answer>"
-        found = self._read(prompt, asked)
-        if found is None:
-            return "<think><helpful>no</helpful><ref>null</ref>Nothing.</think><answer>unknown</answer>"
-        return f"<think><helpful>yes</helpful><ref>E1</ref>It says {found}.</think><answer>{found}</answer>"
-
-    def _read(self, prompt, asked):
-        """What the sentence of the fact has in the place of its object."""
+        asked, known = chains_of()[question][-1], self.remembers(question) and KNOWN[question]
         item = WORLD.by_fact[asked][0]
-        before, _, after = item.text.partition(item.object)
+        if "<|im_start|>assistant\n<think>" not in prompt:
+            said = f"I know the answer {known}." if known else "Look it up."
+            return lab.searching(said, item.tool, f"{asked.relation} of {asked.subject}")
+        if known:
+            return lab.answering("yes", "E1", "So it is.", known)
+        before, _, after = item.text.partition(item.object)  # what its sentence has in the place of the object
         shown = re.search(re.escape(f"]: {before}") + r"(.+?)" + re.escape(after) + r"(\n|$)", prompt)
-        return shown and shown[1]
+        if shown is None:
+            return lab.answering("no", "null", "Nothing.", "unknown")
+        return lab.answering("yes", "E1", f"It says {shown[1]}.", shown[1])
 
 
 @pytest.fixture(scope="module")

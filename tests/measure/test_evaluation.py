@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from faithful_search.bundled import tiny_policy
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, GeneratorError, JudgeError
-from faithful_search.inference.base import Completion, Sampling
+from faithful_search.inference.base import Sampling
 from faithful_search.measure.behaviour import tool_entropy
 from faithful_search.measure.evaluation import Evaluation, difference, entropy_estimate
 from faithful_search.measure.probes import Blanked
@@ -56,6 +56,8 @@ def test_student_interval_of_numbers():
     assert [estimate.high - 3, 3 - estimate.low] == pytest.approx([1.963, 1.963], abs=0.005)
     calls = mean_ci([1.0, 1.0, 0.0], bounds=(0.0, math.inf))
     assert calls.low == 0.0 and calls.high == pytest.approx(2 / 3 + 4.303 / 3, abs=0.01)
+    for df, t in ((1, 12.706), (2, 4.303), (3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042)):
+        assert [t_quantile(0.975, df), -t_quantile(0.025, df)] == pytest.approx([t, t], rel=2e-3)
 
 
 def test_too_little_to_say_and_what_is_refused():
@@ -69,10 +71,11 @@ def test_too_little_to_say_and_what_is_refused():
         mean_ci([0.5, math.nan])
 
 
-@pytest.mark.parametrize(("df", "t"), [(1, 12.706), (2, 4.303), (3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042)])
-def test_t_quantile_agrees_with_the_table(df, t):
-    assert t_quantile(0.975, df) == pytest.approx(t, rel=2e-3)
-    assert t_quantile(0.025, df) == pytest.approx(-t, rel=2e-3)
+def test_a_mean_bears_a_tenth_of_its_rows_left_open_and_no_more():
+    kept = mean_ci([1.0] * 9)
+    assert left_out(kept, 9, 3, 1).value == 1.0 and left_out(kept, 9, 3, 1).not_applicable == 3
+    open_ = left_out(mean_ci([1.0] * 8), 8, 0, 2)
+    assert (open_.value, open_.low, open_.n, open_.abstained) == (None, None, 8, 2)
 
 
 def test_intervals_cover_as_often_as_they_say():
@@ -95,8 +98,7 @@ def test_rollouts_of_one_question_are_not_independent():
 def test_bootstrap_is_seeded_and_agrees_with_the_standard_error_of_a_mean():
     values = np.random.default_rng(0).random(200)
     one, again, other = (bootstrap(values, seed=seed) for seed in (3, 3, 4))
-    assert one == again and one != other
-    assert one.value == pytest.approx(values.mean()) and one.low < one.value < one.high
+    assert one == again != other and one.value == pytest.approx(values.mean()) and one.low < one.value < one.high
     assert one.stderr == pytest.approx(values.std() / math.sqrt(200), rel=0.06)
 
 
@@ -137,30 +139,23 @@ TASKS = [
 ]
 
 
-class Reader:
+class Reader(lab.Writing):
     """A policy that searches for the question, and answers with what the first passage says after "is"."""
 
-    def __init__(self, memory: str = "") -> None:
-        self.tokenizer, self.memory = lab.tokenizer(), memory
+    def __init__(self, memory=""):
+        super().__init__()
+        self.memory = memory
 
-    def generate(self, prompts, sampling, max_new_tokens=None):
-        turns = [self._turn(self.tokenizer.decode(prompt)) for prompt in prompts]
-        return [Completion(self.tokenizer(turn, add_special_tokens=False)["input_ids"], "stop") for turn in turns]
+    def p_yes(self, prompt):
+        return 0.9 if "keeper of" in self._response(prompt).strip().split("\n")[0] else 0.2
 
-    def choice_probs(self, prompts, choices):
-        first = [self._response(self.tokenizer.decode(prompt)).strip().split("\n")[0] for prompt in prompts]
-        return [[0.9 if "keeper of" in line else 0.2] * len(own) for line, own in zip(first, choices, strict=True)]
-
-    def _turn(self, prompt):
-        question = prompt.split("Who is ")[1].split("?")[0]
+    def turn(self, prompt):
         if "<|im_start|>assistant\n<think>" not in prompt:
-            call = f'{{"name": "local_search", "arguments": {{"query": "{question}"}}}}'
-            return f"<think>look</think><tool_call>{call}</tool_call>"
+            return lab.searching("look", "local_search", prompt.split("Who is ")[1].split("?")[0])
         response = self._response(prompt)
         if " is " not in response:
-            return f"<think><helpful>no</helpful><ref>null</ref>nothing</think><answer>{self.memory or '?'}</answer>"
-        answer = response.split(" is ")[1].split(".")[0]
-        return f"<think><helpful>yes</helpful><ref>E1</ref>there</think><answer>{answer}</answer>"
+            return lab.answering("no", "null", "nothing", self.memory or "?")
+        return lab.answering("yes", "E1", "there", response.split(" is ")[1].split(".")[0])
 
     def _response(self, prompt):
         return prompt.rsplit("<tool_response>", 1)[-1].split("</tool_response>")[0]
@@ -197,11 +192,11 @@ class Failing(Reader):
 
     left = 4
 
-    def generate(self, prompts, sampling, max_new_tokens=None):
+    def generate(self, prompts, *args):
         self.left -= 1
         if self.left < 0:
             raise GeneratorError("the server is down")
-        return super().generate(prompts, sampling, max_new_tokens)
+        return super().generate(prompts, *args)
 
 
 def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path):
@@ -359,10 +354,3 @@ def test_metrics_are_written_whole_or_not_at_all(tmp_path, read):
     with pytest.raises(DataError, match="not JSON"):
         write_metrics(path, {"loss": math.nan})
     assert json.loads(path.read_text()) == data and [item.name for item in path.parent.iterdir()] == ["metrics.json"]
-
-
-def test_a_mean_bears_a_tenth_of_its_rows_left_open_and_no_more():
-    kept = mean_ci([1.0] * 9)
-    assert left_out(kept, 9, 3, 1).value == 1.0 and left_out(kept, 9, 3, 1).not_applicable == 3
-    open_ = left_out(mean_ci([1.0] * 8), 8, 0, 2)
-    assert (open_.value, open_.low, open_.n, open_.abstained) == (None, None, 8, 2)

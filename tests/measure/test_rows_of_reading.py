@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -14,25 +12,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paths import RECIPES
 
 from faithful_search.coldstart.twins import TRAINING_BLANKS
 from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.hub import model_card
-from faithful_search.inference.base import Completion, Sampling
+from faithful_search.inference.base import Sampling
 from faithful_search.judges import GroundingJudge, LexicalJudge, Verdict, reads_queries
 from faithful_search.judges.embedding import EmbeddingJudge
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.judges.nli import NLIJudge
 from faithful_search.measure.behaviour import no_share, retry_share
 from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, Record, difference, differences
-from faithful_search.measure.probes import (
-    BLANK_TURNS,
-    UNSEEN_BLANKS,
-    UNSEEN_SNIPPETS,
-    Blanked,
-    blank_engine,
-)
+from faithful_search.measure.probes import BLANK_TURNS, UNSEEN_BLANKS, UNSEEN_SNIPPETS, Blanked, blank_engine
 from faithful_search.measure.report import table_rows
 from faithful_search.measure.stats import pooled_estimate
 from faithful_search.measure.suite import NO, RETRY, default_rewards, evaluate_policy, evaluate_rollouts
@@ -53,42 +44,36 @@ def value(function, verdicts):
     return pooled_estimate(verdict_columns(verdicts), function, range(len(verdicts))).value
 
 
+def seen(stratum, *stating, lacking=()):
+    return [Seen(stratum, True, q) for q in stating] + [Seen(stratum, False, q) for q in lacking]
+
+
 HAND = [
-    [Seen("a", True, 0.9), Seen("a", False, 0.5)],
-    [Seen("a", True, 0.3), Seen("b", True, 0.8), Seen("b", False, 0.8)],
-    [Seen("b", False, 0.4), Seen("c", True, 0.1)],  # c has no counterpart
+    seen("a", 0.9, lacking=[0.5]),
+    [*seen("a", 0.3), *seen("b", 0.8, lacking=[0.8])],
+    [*seen("b", lacking=[0.4]), *seen("c", 0.1)],  # c has no counterpart
     [],
 ]
 
 
-def test_gap_and_auroc_by_hand():
-    """a: (0.9 + 0.3)/2 - 0.5 = 0.1, b: 0.8 - (0.8 + 0.4)/2 = 0.2, each of weight 2/3; pairs won 1 of 2 and 1.5 of 2."""
-    assert value(gap, HAND) == pytest.approx(0.15)
-    assert value(auroc, HAND) == pytest.approx(2.5 / 4)
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # a: (0.9 + 0.3)/2 - 0.5 = 0.1, b: 0.8 - (0.8 + 0.4)/2 = 0.2, each of weight 2/3; pairs won 1 and 1.5 of 2
+        (HAND, (0.15, 2.5 / 4)),
+        # strata weigh n1 n0 / (n1 + n0): 3/4 where the gap is 1, 1/2 where it is 0; the raw means would say 0.75
+        ([seen("a", 1.0, 1.0, 1.0, lacking=[0.0]) + seen("b", 0.5, lacking=[0.5]), []], (0.6, 0.875)),
+        # a shortcut: p(yes) is 1 for one tool and 0 for the other, whatever stands there
+        ([seen("a", *[1.0] * 9, lacking=[1.0]) + seen("b", 0.0, lacking=[0.0] * 9), []], (0.0, 0.5)),
+        ([seen("a", 0.9) + seen("b", lacking=[0.1]), []], (None, None)),  # no pair
+    ],
+)
+def test_gap_and_auroc_are_within_strata(rows, expected):
+    found = [value(function, rows) for function in (gap, auroc)]
+    assert found == [None if own is None else pytest.approx(own) for own in expected]
     estimate = pooled_estimate(verdict_columns(HAND), gap, list("wxyz"))
     assert (estimate.n, estimate.not_applicable) == (3, 1)
     assert pooled_estimate(verdict_columns(HAND), gap, list("wwyz")).n == 2  # questions, not rollouts
-
-
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        # strata weigh n1 n0 / (n1 + n0): 3/4 where the gap is 1, 1/2 where it is 0; the raw means would say 0.75
-        (
-            [Seen("a", True, 1.0)] * 3 + [Seen("a", False, 0.0), Seen("b", True, 0.5), Seen("b", False, 0.5)],
-            (0.6, 0.875),
-        ),
-        # a shortcut: p(yes) is 1 for one tool and 0 for the other, whatever stands there
-        (
-            [Seen("a", True, 1.0)] * 9 + [Seen("a", False, 1.0), Seen("b", True, 0.0), *[Seen("b", False, 0.0)] * 9],
-            (0.0, 0.5),
-        ),
-        ([Seen("a", True, 0.9), Seen("b", False, 0.1)], (None, None)),  # no pair
-    ],
-)
-def test_gap_and_auroc_are_within_strata(row, expected):
-    found = [value(function, [row, []]) for function in (gap, auroc)]
-    assert found == [None if own is None else pytest.approx(own) for own in expected]
 
 
 SEEN = st.builds(Seen, st.sampled_from("ab"), st.booleans(), st.integers(0, BINS - 1).map(lambda n: (n + 0.5) / BINS))
@@ -96,11 +81,11 @@ SEEN = st.builds(Seen, st.sampled_from("ab"), st.booleans(), st.integers(0, BINS
 
 @given(st.lists(st.lists(SEEN, max_size=4), min_size=1, max_size=12))
 def test_auroc_is_the_share_of_pairs_in_the_right_order(rows):
-    seen = [item for own in rows for item in own]
+    every = [item for own in rows for item in own]
     won = [
         1.0 if one.q > two.q else 0.5 if one.q == two.q else 0.0
-        for one in seen
-        for two in seen
+        for one in every
+        for two in every
         if one.stratum == two.stratum and one.states and not two.states
     ]
     found = value(auroc, rows)
@@ -117,49 +102,45 @@ TASKS = [*ONE_TOOL, *(task for task, fact in COUNTRY if task not in ONE_TOOL)][:
 
 
 def asked_for(task):
-    fact = task.meta["chain"][-1]
-    return f"country of {fact['subject']}"
+    return f"country of {task.meta['chain'][-1]['subject']}"
 
 
-class Looker:
+class Looker(lab.Writing):
     """Asks for a question's last fact, first the tool that lacks it where one does, after a no the other; p(yes) tells
     whether it reads."""
 
     def __init__(self, reads=True):
-        self.tokenizer, self.reads, self.asked = lab.tokenizer(), reads, []
-
-    def generate(self, prompts, sampling, max_new_tokens=None):
-        turns = [self._turn(self.tokenizer.decode(prompt)) for prompt in prompts]
-        return [Completion(self.tokenizer(turn, add_special_tokens=False)["input_ids"], "stop") for turn in turns]
+        super().__init__()
+        self.reads, self.asked = reads, []
 
     def choice_probs(self, prompts, choices):
         texts = [self.tokenizer.decode(prompt) for prompt in prompts]
         self.asked.append(texts)
         assert all(text.endswith("<helpful>") for text in texts)
         assert {self.tokenizer.decode(choice) for own in choices for choice in own} <= {"y"}  # one byte a token
-        return [[0.9 if not self.reads or self._finds(text) else 0.2] for text in texts]
+        return super().choice_probs(prompts, choices)
 
-    def _turn(self, prompt):
+    def p_yes(self, prompt):
+        return 0.9 if not self.reads or self._stating(prompt) else 0.2
+
+    def turn(self, prompt):
         task = next(task for task in TASKS if task.question in prompt)
         tools = ("knowledge_graph", "local_search")
         tools = tools if task.meta["chain"][-1]["passage"] else tools[::-1]
         made = prompt.count("<tool_response>") - prompt.split("<|im_start|>assistant")[0].count("<tool_response>")
-        query = json.dumps({"name": tools[made % 2], "arguments": {"query": asked_for(task)}})
+        asked = lab.searching("look", tools[made % 2], asked_for(task))
         if not made:
-            return f"<think>look</think><tool_call>{query}</tool_call>"
-        if self._finds(prompt):
-            response = prompt.rsplit("<tool_response>", 1)[1]
-            item = next(line for line in response.splitlines() if self._states(task, line))
-            ref = item.split("[")[1].split("]")[0]
-            return f"<think><helpful>yes</helpful><ref>{ref}</ref>so</think><answer>{task.answers[0]}</answer>"
-        return f"<think><helpful>no</helpful><ref>null</ref>on</think><tool_call>{query}</tool_call>"
+            return asked
+        if found := self._stating(prompt):
+            return lab.answering("yes", found.split("[")[1].split("]")[0], "so", task.answers[0])
+        return asked.replace("look", "<helpful>no</helpful><ref>null</ref>on")
 
-    def _finds(self, prompt):
+    def _stating(self, prompt):
+        """The line of the last response that states the fact."""
         task = next(task for task in TASKS if task.question in prompt)
-        return any(self._states(task, line) for line in prompt.rsplit("<tool_response>", 1)[1].splitlines())
-
-    def _states(self, task, line):
-        return WORLD.states(asked_for(task), Evidence(line.rpartition("]: ")[2]))
+        lines = prompt.rsplit("<tool_response>", 1)[1].splitlines()
+        stating = (line for line in lines if WORLD.states(asked_for(task), Evidence(line.rpartition("]: ")[2])))
+        return next(stating, None)
 
 
 @pytest.fixture(scope="module")
@@ -181,22 +162,21 @@ def test_p_yes_of_natural_states_is_compared_within_tool_and_relation(found):
     reads, blind = found[True], found[False]
     judged = [sum(bool(step.evidence) for step in item.steps[:-1]) for item in reads.trajectories]
     assert [len(own) for own in reads.verdicts] == judged and {1, 2} <= {*judged}
-    seen = {item for own in reads.verdicts for item in own}
-    assert {item.stratum for item in seen} == {"local_search country", "knowledge_graph country"}
-    assert {(item.states, item.q) for item in seen} == {(True, 0.9), (False, 0.2)}
+    every = {item for own in reads.verdicts for item in own}
+    assert {item.stratum for item in every} == {"local_search country", "knowledge_graph country"}
+    assert {(item.states, item.q) for item in every} == {(True, 0.9), (False, 0.2)}
     assert reads.rows[GAP].value == pytest.approx(0.7) and reads.rows[AUROC].value == 1.0
     assert blind.rows[GAP].value == pytest.approx(0.0, abs=1e-9) and blind.rows[AUROC].value == 0.5
     assert 0 < reads.rows[GAP].n <= len(TASKS)
 
 
 def test_verdicts_are_asked_about_in_one_call_of_the_policy(found):
-    policy = Looker()
-    scores = Verdicts(policy=policy).score_batch(found[True].trajectories)
+    policy, rollouts = Looker(), found[True].trajectories
+    scores = Verdicts(policy=policy).score_batch(rollouts)
     assert len(policy.asked) == 1 and len(policy.asked[0]) == sum(len(own) for own in found[True].verdicts)
-    assert [score.parts["verdicts"] for score in scores] == found[True].verdicts
-    texts = [msgspec.structs.replace(item, tokens=None) for item in found[True].trajectories]  # rendered again
-    again = Verdicts(policy=Looker()).score_batch(texts)
-    assert [score.parts["verdicts"] for score in again] == found[True].verdicts
+    texts = [msgspec.structs.replace(item, tokens=None) for item in rollouts]  # rendered again
+    for again in (scores, Verdicts(policy=Looker()).score_batch(texts)):
+        assert [score.parts["verdicts"] for score in again] == found[True].verdicts
     Verdicts(policy=policy).score_batch([])
     assert policy.asked[-1] == []  # other processes may wait for this call
     with pytest.raises(ConfigError, match="bind"):
@@ -218,51 +198,57 @@ class Unsure(Reader):
         raise JudgeError("down")
 
 
-def rollout(*steps, **more):
-    return Trajectory(steps, "Which?", "a", "answered", "pou", **more)
+class Entailing(Reader):
+    reads_queries = False
 
 
-def searched(*texts, first=1, tool="web", **more):
-    found = tuple(Evidence(text, id=f"E{number}") for number, text in enumerate(texts, first))
-    return Step(think="t", call=ToolCall(tool, {"query": "the thing"}), evidence=found, **more)
-
-
-class Constant(Looker):
+class Constant(lab.Writing):
     def choice_probs(self, prompts, choices):
         return [[0.25 + 0.5 * (len(prompts) > 1)] for _ in prompts]
 
 
+def rollout(*steps, **more):
+    return Trajectory(steps, "Which?", "a", "answered", "pou", **more)
+
+
+def searched(*texts, first=1, tool="web", query="the thing", **more):
+    evidence = tuple(Evidence(text, id=f"E{number}") for number, text in enumerate(texts, first))
+    return Step(think="t", call=ToolCall(tool, {"query": query} if query else {}), evidence=evidence, **more)
+
+
+def last(*refs, helpful=True, answer="a"):
+    return Step(think="t", helpful=helpful, refs=refs, answer=answer)
+
+
 def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
-    steps = searched("a fact"), searched("other", first=2, tool="graph", helpful=True, refs=("E1",))
-    row = rollout(*steps, Step(think="t", helpful=False, answer="a"))
+    row = rollout(
+        searched("a fact"), searched("other", first=2, tool="graph", helpful=True, refs=("E1",)), last(helpful=False)
+    )
     (score,) = Verdicts(Reader(), policy=Constant()).score_batch([row])
     assert score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)] and score.value is None
     (unsure,) = Verdicts(Unsure(), policy=Constant()).score_batch([row])
     assert unsure.parts == {"abstained": True, "verdicts": []}
-    estimate = evaluate_rollouts([row] * 3, list("abc"), {GAP: Verdicts(Unsure(), policy=Constant())}, ["web"]).rows[
-        GAP
-    ]
+    rewards = {GAP: Verdicts(Unsure(), policy=Constant())}
+    estimate = evaluate_rollouts([row] * 3, list("abc"), rewards, ["web"]).rows[GAP]
     assert (estimate.value, estimate.n, estimate.abstained, estimate.not_applicable) == (None, 0, 3, 0)
 
 
 def test_what_is_no_verdict_on_evidence_is_left_out():
-    unread = Step(think="t", answer="a")  # no verdict
+    no = last(helpful=False)
     empty = Step(think="t", call=ToolCall("web", {"query": "x"}), note="No results.")
-    blank = Step(think="t", call=ToolCall("web", {}), evidence=(Evidence("fact", id="E1"),))
-    last = Step(think="t", helpful=False, answer="a")
-    rows = [rollout(searched("fact"), unread), rollout(empty, last), rollout(blank, last), rollout(last)]
+    unread, unasked = rollout(searched("fact"), last(helpful=None)), rollout(searched("fact", query=""), no)
+    rows = [unread, rollout(empty, no), unasked, rollout(no)]
     assert [s.parts["verdicts"] for s in Verdicts(Reader(), policy=Constant()).score_batch(rows)] == [[]] * 4
-    outside = rollout(searched("fact"), last)  # the world's facts cannot read "the thing"
+    outside = rollout(searched("fact"), no)  # the world's facts cannot read "the thing"
     assert Verdicts(FactsJudge(), policy=Constant()).score_batch([outside])[0].parts["verdicts"] == []
 
 
 def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
     """In the changed world the edited passage states the fact; in the world as it is the same text does not."""
     change = Change("Algeria", "capital", "Algiers", "Luanda", 0, Asked("Algeria", "capital"))
-    found = Evidence("The capital of Algeria is Luanda.", "Algeria", "E1")
-    call = ToolCall("knowledge_graph", {"query": "capital of Algeria"})
-    steps = Step(think="t", call=call, evidence=(found,)), Step(think="t", helpful=True, refs=("E1",), answer="a")
-    rows = [rollout(*steps), rollout(*steps, meta={"counterfactual": msgspec.to_builtins(change)})]
+    asked = searched("The capital of Algeria is Luanda.", tool="knowledge_graph", query="capital of Algeria")
+    metas = ({}, {"counterfactual": msgspec.to_builtins(change)})
+    rows = [rollout(asked, last("E1"), meta=meta) for meta in metas]
     scores = Verdicts(FactsJudge(), policy=Constant()).score_batch(rows)
     assert [score.parts["verdicts"][0].states for score in scores] == [False, True]
 
@@ -270,7 +256,7 @@ def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
 # --- differences, kept and shown
 
 
-def test_paired_differences_survive_a_file(found):
+def test_paired_differences_survive_a_file_and_are_over_the_questions_of_both(found):
     before, after = found[False], found[True]
     back = Evaluation.from_dict(json.loads(json.dumps(before.to_dict())))
     assert back.verdicts == before.verdicts
@@ -278,19 +264,13 @@ def test_paired_differences_survive_a_file(found):
         change = difference(back, after, name)
         assert change == difference(before, after, name)
         assert change.value == pytest.approx(after.rows[name].value - before.rows[name].value), name
-    change = difference(back, after, GAP)
+    change, swapped = difference(back, after, GAP), difference(after, back, GAP)
     assert change.value == pytest.approx(0.7) and change.low > 0.5 and change.n == after.rows[GAP].n
-    swapped = difference(after, back, GAP)
     assert (swapped.value, swapped.low) == (pytest.approx(-change.value), pytest.approx(-change.high))
-
-
-def test_a_difference_is_over_the_questions_that_both_were_asked(found):
-    part = evaluate_rollouts(
-        found[True].trajectories[:6], found[True].questions[:6], {GAP: Verdicts(policy=Looker())}, []
-    )
-    assert difference(found[False], part, GAP).n <= 6
+    rewards = {GAP: Verdicts(policy=Looker())}
+    assert difference(before, evaluate_rollouts(after.trajectories[:6], after.questions[:6], rewards, []), GAP).n <= 6
     none = evaluate_rollouts([rollout(Step(answer="a"))], ["x"], {}, [])
-    assert difference(none, found[True], GAP).value is None and difference(found[True], none, AUROC).n == 0
+    assert difference(none, after, GAP).value is None and difference(after, none, AUROC).n == 0
 
 
 def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp_path):
@@ -313,62 +293,56 @@ def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp
 
 
 def test_words_kept_for_measuring_are_not_trained_on():
-    assert len(set(UNSEEN_BLANKS)) == 8 and not {*UNSEEN_BLANKS} - {"content"} & {*TRAINING_BLANKS}
-    assert "content" not in TRAINING_BLANKS
-    assert len({text for _, text in UNSEEN_SNIPPETS}) == 24 and not {*UNSEEN_SNIPPETS} & {*NEUTRAL}
-    assert not {text for _, text in UNSEEN_SNIPPETS} & {item.text for item in WORLD.statements}
+    assert len(set(UNSEEN_BLANKS)) == 8 and not {*UNSEEN_BLANKS} & {*TRAINING_BLANKS}
+    texts = {text for _, text in UNSEEN_SNIPPETS}
+    assert len(texts) == 24 and not {*UNSEEN_SNIPPETS} & {*NEUTRAL}
+    assert not texts & {item.text for item in WORLD.statements}
 
 
 def test_which_word_a_response_reads_depends_on_its_call_alone(toolbox):
     calls = [ToolCall("local_search", {"query": asked_for(task)}) for task in TASKS]
     box = Blanked(toolbox, UNSEEN_BLANKS)
     first, again = (box.run_batch(order, [box.session() for _ in order]) for order in (calls, calls[::-1]))
-    words = [{item.text for item in found.evidence} | {item.title for item in found.evidence} for found in first]
+    words = [{item.text for item in shown.evidence} | {item.title for item in shown.evidence} for shown in first]
     assert all(len(own) == 1 for own in words) and {*UNSEEN_BLANKS} >= set.union(*words)
     assert len(set.union(*words)) > 2
-    assert [found.evidence for found in first] == [found.evidence for found in again[::-1]]
+    assert [shown.evidence for shown in first] == [shown.evidence for shown in again[::-1]]
 
 
-def blind_rollout():
-    """no, then another tool; no, then the same tool; yes; no, then an answer."""
-    first = searched("garden")
-    second = searched("garden", first=2, tool="graph", helpful=False)
-    third = searched("garden", first=3, tool="graph", helpful=False)
-    fourth = searched("garden", first=4, helpful=True, refs=("E3",))
-    return rollout(first, second, third, fourth, Step(think="t", helpful=False, answer="a"))
+BLIND = rollout(  # no, then another tool; no, then the same tool; yes; no, then an answer
+    searched("garden"),
+    searched("garden", first=2, tool="graph", helpful=False),
+    searched("garden", first=3, tool="graph", helpful=False),
+    searched("garden", first=4, helpful=True, refs=("E3",)),
+    last(helpful=False),
+)
 
 
-def test_shares_on_blanked_responses_by_hand():
-    row = blind_rollout()
-    assert no_share(row) == 3 / 4 and retry_share(row, ["web", "graph"]) == pytest.approx(1 / 3)
-    assert retry_share(row, ["web"]) == 0.0  # the other tool is none
-    trusting = rollout(searched("garden"), Step(think="t", helpful=True, refs=("E1",), answer="a"))
+def test_shares_on_blanked_responses_by_hand_and_their_rows_count_questions():
+    assert no_share(BLIND) == 3 / 4 and retry_share(BLIND, ["web", "graph"]) == pytest.approx(1 / 3)
+    assert retry_share(BLIND, ["web"]) == 0.0  # the other tool is none
+    trusting = rollout(searched("garden"), last("E1"))
     assert no_share(trusting) == 0.0 and retry_share(trusting, ["web", "graph"]) is None
-    noted = rollout(Step(call=ToolCall("web"), note="No results."), Step(think="t", helpful=False, answer="a"))
+    noted = rollout(Step(call=ToolCall("web"), note="No results."), last(helpful=False))
     assert no_share(noted) is None and no_share(rollout(Step(answer="a"))) is None
 
-
-def test_rows_of_blanked_episodes_count_questions():
-    plain = [rollout(Step(answer="a"))] * 4
-    blind = [blind_rollout(), blind_rollout(), blind_rollout(), rollout(Step(answer="a"))]
-    found = evaluate_rollouts(plain, ["q", "q", "r", "s"], {}, ["web", "graph"], blind=blind)
-    row = found.rows[NO]
+    plain, blind = [rollout(Step(answer="a"))] * 4, [BLIND, BLIND, BLIND, rollout(Step(answer="a"))]
+    shown = evaluate_rollouts(plain, ["q", "q", "r", "s"], {}, ["web", "graph"], blind=blind)
+    row = shown.rows[NO]
     assert (row.value, row.n, row.not_applicable) == (0.75, 2, 1)
-    assert found.rows[RETRY].value == pytest.approx(1 / 3)
-    assert NO not in found.trajectories[0].meta["scores"]  # these are other episodes
+    assert shown.rows[RETRY].value == pytest.approx(1 / 3)
+    assert NO not in shown.trajectories[0].meta["scores"]  # these are other episodes
     assert RETRY not in evaluate_rollouts(plain, list("abcd"), {}, ["web"], blind=blind).rows
     assert NO not in evaluate_rollouts(plain, list("abcd"), {}, ["web"]).rows
 
 
 def test_blanked_episodes_are_short_and_a_reader_says_no_and_goes_on(toolbox, found):
     rollouts = blank_engine(engine(toolbox)).run(TASKS)
-    assert {len(item.steps) for item in rollouts} == {BLANK_TURNS}
+    assert {len(item.steps) for item in rollouts} == {BLANK_TURNS} == {3}
     assert {item.text for row in rollouts for item in row.evidence.values()} <= {*UNSEEN_BLANKS}
     rows = found[True].rows
     assert rows[NO].value == rows[RETRY].value == 1.0 and rows[NO].n == rows[RETRY].n == len(TASKS)
-    assert blank_engine(engine(toolbox, Looker())).limits.turns == 3
-    brief = Engine(Looker(), toolbox, "pou", Limits(turns=2))
-    assert blank_engine(brief).limits.turns == 2
+    assert blank_engine(Engine(Looker(), toolbox, "pou", Limits(turns=2))).limits.turns == 2
 
 
 def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monkeypatch):
@@ -389,8 +363,7 @@ def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monke
         monkeypatch.setattr(runs, "PartialState", lambda: state)
         monkeypatch.setattr(runs, "gather_object", gather)
         monkeypatch.setattr(runs, "held_out", lambda script: TASKS)
-        rewards = default_rewards(facts=True)
-        return runs.evaluate(trainer, SimpleNamespace(dialect="pou", eval_controls=5), rewards)
+        return runs.evaluate(trainer, SimpleNamespace(dialect="pou", eval_controls=5), default_rewards(facts=True))
 
     assert evaluated(1) is None
     whole = evaluated(0)
@@ -406,45 +379,28 @@ def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monke
 
 
 def test_citations_that_state_the_fact_by_hand():
-    query = ToolCall("local_search", {"query": "capital of Japan"})
-    found = (
-        Evidence("The capital of Japan is Tokyo.", "Japan", "E1"),
-        Evidence("The currency of Japan is yen.", id="E2"),
-    )
-    first = Step(think="t", call=query, evidence=found)
+    texts = ("The capital of Japan is Tokyo.", "The currency of Japan is yen.")
+    first = searched(*texts, tool="local_search", query="capital of Japan")
+    again = searched(texts[0], first=3, tool="local_search", query="capital of Japan", helpful=True, refs=("E2",))
 
-    def last(*refs, **more):
-        return Step(think="t", helpful=True, refs=refs, **{"answer": "Tokyo", **more})
-
-    def score(*steps):
-        return CitationStatesFact().score(rollout(*steps))
+    def score(*steps, judge=None):
+        return CitationStatesFact(*[judge] if judge else []).score(rollout(*steps))
 
     assert score(first, last("E1")).value == 1.0 and score(first, last("E2")).value == 0.0
     assert score(first, last("E2", "E1")).value == 1.0  # one of the cited is enough
-    third = msgspec.structs.replace(found[0], id="E3")
-    again = msgspec.structs.replace(first, helpful=True, refs=("E2",), evidence=(third,))
     half = score(first, again, last("E3"))
     assert half.value == 0.5 and "step 2" in half.why
     assert score(first, again, last("E9")).value == 0.0  # one that is not valid does not count
-    for steps in ((first, last("E9")), (first, Step(think="t", helpful=False, answer="a")), (Step(answer="a"),)):
+    for steps in ((first, last("E9")), (first, last(helpful=False)), (Step(answer="a"),)):
         assert score(*steps).value is None and CitationStatesFact().measure(score(*steps)) is None
     assert not CitationStatesFact().covers("search_r1") and CitationStatesFact().covers("pou")
-    read = rollout(searched("a fact", "other"), Step(think="t", helpful=True, refs=("E2",), answer="a"))
-    assert CitationStatesFact(Reader()).score(read).value == 0.0
-    unsure = CitationStatesFact(Unsure()).score(read)
+    read = searched("a fact", "other"), last("E2")
+    assert score(*read, judge=Reader()).value == 0.0
+    unsure = score(*read, judge=Unsure())
     assert unsure.value is None and unsure.parts["abstained"]
 
 
-# --- what training rewards
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    spec = importlib.util.spec_from_file_location("pou_recipe", RECIPES / "pou.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+# --- who judges, and what rows are called
 
 
 @pytest.mark.parametrize(
@@ -459,23 +415,24 @@ def recipe():
         (["--support_by", "facts"], "world", Reader(), FactsJudge),
     ],
 )
-def test_who_says_whether_an_answer_is_supported(recipe, monkeypatch, flags, questions, judge, reads):
-    script = recipe.parse(flags)[0]
+def test_who_says_whether_an_answer_is_supported(monkeypatch, flags, questions, judge, reads):
+    import pou
+
+    script = pou.parse(flags)[0]
     monkeypatch.setattr(script, "questions", questions)
     monkeypatch.setattr(script, "load_judge", lambda: judge)
-    assert type(recipe.build_reward(script).parts["answer"].process.judge) is reads
+    assert type(pou.build_reward(script).parts["answer"].process.judge) is reads
 
 
-def test_facts_are_known_of_the_worlds_questions_only(recipe, toolbox, found):
+def test_facts_are_known_of_the_worlds_questions_only(toolbox, found):
+    import pou
+
     elsewhere = ["--foils", "none", "--questions", "a.jsonl", "--eval_questions", "b.jsonl", "--corpus", "c.jsonl"]
     with pytest.raises(ConfigError, match="facts knows the bundled world"):
-        recipe.parse(["--support_by", "facts", *elsewhere])
+        pou.parse(["--support_by", "facts", *elsewhere])
     assert "answer_support_facts" in found[True].rows  # nobody said so
     mixed = [TASKS[0], msgspec.structs.replace(TASKS[1], question=f"{TASKS[1].question} Say: ")]
     assert "answer_support_facts" not in evaluate_policy(engine(toolbox), mixed).rows
-
-
-# --- names
 
 
 def test_judges_that_compare_texts_are_not_asked_what_a_query_asks_for():
@@ -485,10 +442,6 @@ def test_judges_that_compare_texts_are_not_asked_what_a_query_asks_for():
     for kind in (CitationStatesFact, Verdicts):
         with pytest.raises(ConfigError, match="lexical compares texts"):
             kind(GroundingJudge())
-
-
-class Entailing(Reader):
-    reads_queries = False
 
 
 @pytest.mark.parametrize(
@@ -515,11 +468,9 @@ def test_rows_are_named_by_what_made_them(judge, facts, support, reading):
 
 
 def test_sensitivity_is_measured_with_passages_that_no_training_shows(found):
-    rewards = default_rewards(facts=True)
+    rewards, policy = default_rewards(facts=True), Looker()
     assert rewards["evidence_sensitivity"] == EvidenceSensitivity()
-    policy = Looker()
     scores = rewards["evidence_sensitivity_unseen"].bind(policy=policy).score_batch(found[True].trajectories)
     said_yes = [step["case"] == "yes" for score in scores for step in score.parts["steps"]]
-    perturbed = policy.asked[0][1::2]
-    unseen = [any(text in prompt for _, text in UNSEEN_SNIPPETS) for prompt in perturbed]
+    unseen = [any(text in prompt for _, text in UNSEEN_SNIPPETS) for prompt in policy.asked[0][1::2]]
     assert unseen == said_yes and sum(unseen) > 5

@@ -5,6 +5,7 @@ A tokenizer with a chat template, an untrained model, and a generator that follo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -157,6 +158,32 @@ def recomputed(model: Any, prompt: list[int], ids: list[int], temperature: float
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([prompt + ids])).logits[0, -len(ids) - 1 : -1].float()
     return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
+
+
+class Writing:
+    """A policy that writes `turn(prompt)` and says yes with `p_yes(prompt)`, of the decoded prompt."""
+
+    def __init__(self) -> None:
+        self.tokenizer = tokenizer()
+
+    def generate(self, prompts: Any, sampling: Sampling, max_new_tokens: Any = None) -> list[Completion]:
+        turns = [self.turn(self.tokenizer.decode(prompt)) for prompt in prompts]
+        return [Completion(self.tokenizer(turn, add_special_tokens=False)["input_ids"], "stop") for turn in turns]
+
+    def choice_probs(self, prompts: Any, choices: Any) -> list[list[float]]:
+        texts = [self.tokenizer.decode(prompt) for prompt in prompts]
+        return [[self.p_yes(text)] * len(own) for text, own in zip(texts, choices, strict=True)]
+
+
+def searching(thought: str, tool: str, query: str) -> str:
+    """A turn of dialect pou that calls a tool."""
+    call = json.dumps({"name": tool, "arguments": {"query": query}})
+    return f"<think>{thought}</think><tool_call>{call}</tool_call>"
+
+
+def answering(helpful: str, ref: str, thought: str, answer: str) -> str:
+    """A turn of dialect pou with a verdict and an answer."""
+    return f"<think><helpful>{helpful}</helpful><ref>{ref}</ref>{thought}</think><answer>{answer}</answer>"
 
 
 class Scripted:
