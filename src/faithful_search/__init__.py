@@ -3,14 +3,6 @@
 A policy searches and leaves a `Trajectory`. A `Reward` reads it and says how faithful it is, and why.
 The same Reward trains, measures and explains.
 
-```python
-import faithful_search as fs
-
-trajectory = fs.parse(text)
-score = fs.rewards.load("citation")().score(trajectory)
-print(score.value, score.why)
-```
-
 Every name below is loaded when it is first used: importing the package costs milliseconds and never imports torch.
 """
 

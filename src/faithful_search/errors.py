@@ -1,16 +1,4 @@
-"""The exceptions of this package.
-
-```
-FaithfulSearchError
-├── DialectError      an unknown dialect, or text that does not fit the one asked for
-├── DataError         an unreadable file, a missing column, an empty corpus
-├── ToolError         a tool that failed; its message is shown to the policy
-├── TemplateError     a tokenizer whose chat template is missing or cannot be used
-├── JudgeError        a judge that could not be asked
-├── GeneratorError    a policy that could not be sampled
-└── ConfigError       settings that contradict each other
-```
-"""
+"""The exceptions of this package, all under `FaithfulSearchError`."""
 
 from __future__ import annotations
 

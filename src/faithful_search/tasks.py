@@ -77,15 +77,10 @@ def load_tasks(
         split: of the bundled world or a Hub dataset.
         limit: how many rows are taken; `None`: all.
         seed: `None` takes the first `limit` rows; with a seed they are drawn uniformly from all rows and stand in the
-            source's order. The same source, limit and seed give the same tasks. A row without an id is named after its
-            place in the source either way.
+            source's order. A row without an id is named after its place in the source either way.
 
     Raises:
         DataError: when the source cannot be read, is empty, or lacks a question or answers column.
-
-    Example:
-        >>> [task.id for task in load_tasks("world", "validation", limit=3, seed=0)]
-        ['q-1hop-00911', 'q-1hop-00963', 'q-2hop-01444']
     """
     rows: Iterable[tuple[int, dict[str, Any]]] = enumerate(_rows(source, split))
     if seed is not None and limit is not None:

@@ -58,8 +58,8 @@ class Statement(NamedTuple):
 class Change(msgspec.Struct, frozen=True):
     """The one fact that is different in a changed world, and what the question asks for there.
 
-    A changed question has it in `Task.meta["counterfactual"]`, each rollout of it in
-    `Trajectory.meta["counterfactual"]`: what a text states depends on the rollout's world.
+    A changed question and each rollout of it have it in `meta["counterfactual"]`: what a text states depends on the
+    rollout's world.
 
     Attributes:
         subject, relation: the fact.

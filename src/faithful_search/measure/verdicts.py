@@ -145,15 +145,12 @@ def verdict_rows(scores: Sequence[Score], questions: Sequence[Hashable]) -> dict
 
 def gap(sums: Mapping[Any, Floats]) -> Floats:
     """Mean p(yes) with the fact minus without it, in each draw; NaN where no stratum has both kinds."""
-    total, weight = np.zeros(1), np.zeros(1)
-    for stratum in dict.fromkeys(key[0] for key in sums):
-        n1, n0 = sums[stratum, True, "n"], sums[stratum, False, "n"]
-        both = (n1 > 0) & (n0 > 0)  # a resample may have drawn one kind only
-        n1, n0 = np.where(both, n1, 1.0), np.where(both, n0, 1.0)
-        own = both * n1 * n0 / (n1 + n0)
-        total = total + own * (sums[stratum, True, "q"] / n1 - sums[stratum, False, "q"] / n0)
-        weight = weight + own
-    return divided(total, weight)
+    strata = dict.fromkeys(key[0] for key in sums)
+    n1, n0 = (np.array([sums[stratum, states, "n"] for stratum in strata]) for states in (True, False))
+    q1, q0 = (np.array([sums[stratum, states, "q"] for stratum in strata]) for states in (True, False))
+    weights = np.nan_to_num(divided(n1 * n0, n1 + n0))  # 0 where a resample has drawn one kind only
+    gaps = np.nan_to_num(divided(q1, n1) - divided(q0, n0))
+    return divided((weights * gaps).sum(axis=0), weights.sum(axis=0))
 
 
 def auroc(sums: Mapping[Any, Floats]) -> Floats:
