@@ -146,9 +146,10 @@ class _Loop:
     """A daemon thread with a running event loop; knows nothing of its owner, so that the owner can be collected."""
 
     def __init__(self, threads: int) -> None:
-        self.loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self.loop = self._runner.get_loop()
         self.loop.set_default_executor(DaemonThreads(threads))
-        self._stopping = self._drained = False
+        self._stopping = self._ended = False
         self.thread = threading.Thread(target=self._serve, name="faithful-search-loop", daemon=True)
         self.thread.start()
 
@@ -158,40 +159,29 @@ class _Loop:
 
     def responds(self) -> bool:
         answered = threading.Event()
-        try:
+        with suppress(RuntimeError):  # it was closed
             self.loop.call_soon_threadsafe(answered.set)
-        except RuntimeError:  # it was closed
-            return False
-        return answered.wait(1.0)
+            return answered.wait(1.0)
+        return False
 
     def stop(self, after: float = 0.0) -> None:
         if self.usable:
             self._stopping = True
-            asyncio.run_coroutine_threadsafe(self._drain(after), self.loop)
+            self.loop.call_soon_threadsafe(self.loop.call_later, after, self._end)
+
+    def _end(self) -> None:
+        self._ended = True
+        # asyncio would complain about a task that ends badly when it is cancelled
+        self.loop.set_exception_handler(lambda loop, context: None)
+        self.loop.stop()
 
     def _serve(self) -> None:
-        try:
-            while not self._drained:
-                # a task's or callback's own: signals go to the main thread, and the others' work goes on
-                with suppress(KeyboardInterrupt, SystemExit):
-                    self.loop.run_forever()
-        finally:
-            self.loop.close()
-
-    async def _drain(self, after: float) -> None:
-        await asyncio.sleep(after)
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        if rest:
-            await asyncio.wait(rest, timeout=0.5)
-        # asyncio would complain about a task that outlives its cancellation
-        self.loop.set_exception_handler(lambda loop, context: None)
-        try:
-            await self.loop.shutdown_asyncgens()
-        finally:
-            self._drained = True
-            self.loop.stop()
+        # what is raised is a task's or callback's own: signals go to the main thread, and the others' work goes on
+        while not self._ended:
+            with suppress(KeyboardInterrupt, SystemExit):
+                self.loop.run_forever()
+        with suppress(BaseException):
+            self._runner.close()  # cancels what still runs, and ends what is open
 
 
 async def map_concurrently(work: Callable[[Item], Coroutine[Any, Any, T]], items: Iterable[Item], most: int) -> list[T]:

@@ -1,8 +1,7 @@
 """Which addresses a policy may fetch: the public web, and what the user allows besides.
 
 An agent chooses its URLs itself. So they are judged twice: as written, and again by the addresses that the host
-resolves to, to one of which the connection is then made: a name cannot mean one machine when checked, another when
-connected to.
+resolves to, to one of which the connection is then made.
 """
 
 from __future__ import annotations
@@ -72,11 +71,9 @@ def is_public(address: Address) -> bool:
 
 
 def _inner(address: Address) -> Address:
-    if isinstance(address, ipaddress.IPv6Address):
-        if address in _NAT64:
-            return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-        return address.ipv4_mapped or address
-    return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 @dataclass(frozen=True)
@@ -138,10 +135,8 @@ class Guard:
         if hosts & {(host, None), (host, port)}:
             return
         for address in map(as_address, addresses):
-            if address is None:
-                raise Refused(f"the address of {host} is not public")
-            if not any(address in network or _inner(address) in network for network in networks):
-                if not is_public(address):
+            if address is None or not any(address in each or _inner(address) in each for each in networks):
+                if address is None or not is_public(address):
                     raise Refused(f"the address of {host} is not public")
                 _check_public(host, port)
 
@@ -159,10 +154,8 @@ class Guard:
                     _, host, port, _ = _split(f"http://{entry}/")
                     hosts.add((host, port if re.search(r":[0-9]+\Z", entry) else None))
             except (ValueError, TypeError, Refused):
-                raise ConfigError(
-                    f"{entry!r} cannot be allowed: write a host (wiki.intranet), "
-                    "host:port (127.0.0.1:8081) or network (10.1.0.0/16)"
-                ) from None
+                forms = "a host (wiki.intranet), host:port (127.0.0.1:8081) or network (10.1.0.0/16)"
+                raise ConfigError(f"{entry!r} cannot be allowed: write {forms}") from None
         return hosts, networks
 
 
