@@ -17,6 +17,7 @@ The modes are `faulty_server`'s and
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from faulty_server import FaultyServer, Request
@@ -149,150 +150,36 @@ def searxng(request: Request) -> tuple[int, Any]:
     return 200, document
 
 
-_LABELS: dict[str, tuple[str, str, list[str]]] = {
-    "Q1": ("Freedonia", "country in Europe", ["Republic of Freedonia"]),
-    "Q2": ("Glooston", "capital of Freedonia", []),
-    "Q3": ("Rufus Firefly", "head of Freedonia", ["Firefly"]),
-    "Q4": ("Firefly", "genus of insects", []),
-    "Q5": ("Ann Firefly", "", []),
-    "Q6": ("Bo Firefly", "", []),
-    "Q7": ("Cy Firefly", "", []),
-    "Q8": ("metre", "unit of length", []),
-    "Q9": ("Old Glooston", "former capital", []),
-    "Q10": ("country", "kind of state", []),
-    "P31": ("instance of", "", ["is a"]),
-    "P36": ("capital", "", ["seat of government", "capital city"]),
-    "P40": ("child", "", ["children", "daughter", "son"]),
-    "P569": ("date of birth", "", ["born", "birth date"]),
-    "P1082": ("population", "", ["inhabitants"]),
-    "P2044": ("elevation above sea level", "", ["height"]),
-    "P625": ("coordinate location", "", []),
-    "P1448": ("official name", "", []),
-    "P856": ("official website", "", ["home page"]),
-    "P227": ("GND ID", "", []),
-    "P18": ("image", "", []),
-    "P26": ("spouse", "", ["wife", "husband"]),
-}
-
-
-def item(entity: str) -> tuple[str, dict[str, Any]]:
-    return "wikibase-item", {
-        "type": "wikibase-entityid",
-        "value": {"entity-type": "item", "numeric-id": int(entity[1:]), "id": entity},
-    }
-
-
-def time(text: str, precision: int) -> tuple[str, dict[str, Any]]:
-    value = {"time": text, "timezone": 0, "before": 0, "after": 0, "precision": precision}
-    return "time", {"type": "time", "value": {**value, "calendarmodel": "http://www.wikidata.org/entity/Q1985727"}}
-
-
-def text(kind: str, value: str) -> tuple[str, dict[str, Any]]:
-    return kind, {"type": "string", "value": value}
-
-
-def _quantity(amount: str, unit: str = "1") -> tuple[str, dict[str, Any]]:
-    return "quantity", {"type": "quantity", "value": {"amount": amount, "unit": unit}}
-
-
-def _claim(name: str, value: tuple[str, dict[str, Any]] | str, rank: str = "normal", **when: Any) -> dict[str, Any]:
-    snak: dict[str, Any] = {"snaktype": value, "property": name, "datatype": "wikibase-item"}
-    if not isinstance(value, str):
-        snak = {"snaktype": "value", "property": name, "datatype": value[0], "datavalue": value[1]}
-    claim: dict[str, Any] = {"mainsnak": snak, "type": "statement", "id": f"{name}$1", "rank": rank, "references": []}
-    if when:
-        claim["qualifiers"] = {
-            key: [{"snaktype": "value", "property": key, "datatype": "time", "datavalue": told[1]}]
-            for key, told in when.items()
-        }
-    return claim
-
-
-_CLAIMS: dict[str, dict[str, list[dict[str, Any]]]] = {
-    "Q1": {
-        "P31": [_claim("P31", item("Q10"))],
-        "P18": [_claim("P18", text("commonsMedia", "Flag.svg"))],
-        "P36": [
-            _claim("P36", item("Q9"), P582=time("+1901-00-00T00:00:00Z", 9)),
-            _claim("P36", item("Q2"), "preferred"),
-            _claim("P36", item("Q7"), "deprecated"),
-        ],
-        "P1082": [_claim("P1082", _quantity("+1234567"), P585=time("+2020-00-00T00:00:00Z", 9))],
-        "P2044": [_claim("P2044", _quantity("+812.5", "http://www.wikidata.org/entity/Q8"))],
-        "P625": [
-            _claim(
-                "P625",
-                (
-                    "globe-coordinate",
-                    {"type": "globecoordinate", "value": {"latitude": 45.5, "longitude": -7.25, "precision": 0.01}},
-                ),
-            )
-        ],
-        "P1448": [
-            _claim(
-                "P1448",
-                (
-                    "monolingualtext",
-                    {"type": "monolingualtext", "value": {"text": "Land of the Free", "language": "en"}},
-                ),
-            )
-        ],
-        "P856": [_claim("P856", text("url", "https://freedonia.example/"))],
-        "P227": [_claim("P227", text("external-id", "118540238"))],
-    },
-    "Q3": {
-        "P40": [_claim("P40", item(each)) for each in ("Q5", "Q6", "Q7")],
-        "P569": [_claim("P569", time("+1890-10-02T00:00:00Z", 11))],
-        "P26": [_claim("P26", "novalue")],
-    },
-    "Q4": {"P31": [_claim("P31", "somevalue")]},
-}
+FREEDONIA: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("freedonia.json").read_text("utf-8"))
+"""Items and properties of a small country as Wikidata writes them; labels in English only."""
 
 
 def wikidata(request: Request) -> tuple[int, Any]:
-    """The action API over a small country; labels in English only."""
+    """The action API over `FREEDONIA`."""
     asked = request.parameters
     if request.path != "/w/api.php" or asked.get("format") != "json":
         return 404, {}
     if asked["action"] == "wbsearchentities":
-        hits = [_hit(key, name) for key in _LABELS if key[0] == "Q" for name in _matching(key, asked["search"])[:1]]
+        hits = [hit for key in FREEDONIA if key[0] == "Q" for hit in _matching(key, asked["search"])[:1]]
         return 200, {"searchinfo": {"search": asked["search"]}, "search": hits[: int(asked["limit"])], "success": 1}
     ids = asked["ids"].split("|")
     if len(ids) > 50:
         return 200, {"error": {"code": "toomanyvalues", "info": "Too many values", "*": "See the help"}}
-    return 200, {"entities": {key: _entity(key, asked["props"]) for key in ids}, "success": 1}
+    parts = {"id", "type", *asked["props"].split("|")}
+    told = {key: FREEDONIA.get(key, {"id": key, "missing": ""}) for key in ids}
+    return 200, {"entities": {key: _only(entity, parts) for key, entity in told.items()}, "success": 1}
 
 
-def _matching(key: str, search: str) -> list[str]:
-    label, _, aliases = _LABELS[key]
-    return [name for name in (label, *aliases) if name.casefold().startswith(search.casefold())]
+def _only(entity: dict[str, Any], parts: set[str]) -> dict[str, Any]:
+    return {name: part for name, part in entity.items() if name in parts | {"missing"}}
 
 
-def _hit(key: str, name: str) -> dict[str, Any]:
-    label, about, aliases = _LABELS[key]
-    kind = "alias" if name in aliases else "label"
-    return {
-        "id": key,
-        "title": key,
-        "concepturi": f"http://www.wikidata.org/entity/{key}",
-        "url": f"//www.wikidata.org/wiki/{key}",
-        "label": label,
-        "description": about,
-        "match": {"type": kind, "language": "en", "text": name},
-    }
-
-
-def _entity(key: str, props: str) -> dict[str, Any]:
-    if key not in _LABELS:
-        return {"id": key, "missing": ""}
-    label, about, aliases = _LABELS[key]
-    entity: dict[str, Any] = {"type": "item" if key[0] == "Q" else "property", "id": key}
-    if "labels" in props:
-        entity["labels"] = {"en": {"language": "en", "value": label}}
-    if "descriptions" in props:
-        entity["descriptions"] = {"en": {"language": "en", "value": about}} if about else []
-    if "aliases" in props:
-        entity["aliases"] = {"en": [{"language": "en", "value": each} for each in aliases]} if aliases else []
-    if "claims" in props:
-        entity["claims"] = _CLAIMS.get(key, [])
-    return entity
+def _matching(key: str, search: str) -> list[dict[str, Any]]:
+    entity = FREEDONIA[key]
+    label = entity["labels"]["en"]["value"]
+    aliases = [row["value"] for row in entity["aliases"]["en"]] if entity["aliases"] else []
+    found = [name for name in (label, *aliases) if name.casefold().startswith(search.casefold())]
+    kinds = [("label" if name == label else "alias", name) for name in found]
+    return [
+        {"id": key, "label": label, "match": {"type": kind, "language": "en", "text": name}} for kind, name in kinds
+    ]

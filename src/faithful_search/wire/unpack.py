@@ -9,7 +9,7 @@ from contextlib import suppress
 # is one more decompressor that strangers may feed.
 ENCODINGS = "gzip, deflate"
 _MOST_LAYERS = 2
-_MOST_MEMBERS = 100
+_GZIP = b"\x1f\x8b"
 _ANY_HEADER = 47  # zlib's window bits for "gzip or zlib, as its first bytes say"
 
 
@@ -26,7 +26,8 @@ def unpack(body: bytes, encoding: str, most: int) -> bytes:
 
     Raises:
         TooLarge: when a layer would unpack to more; nothing beyond the limit is unpacked.
-        Undecodable: when the encoding is unknown or has more than two layers, or the data is damaged or cut short.
+        Undecodable: when the encoding is unknown or has more than two layers, or the data is damaged, cut short or more
+            than one file.
     """
     names = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
     if len(names) > _MOST_LAYERS or not set(names) <= {"gzip", "x-gzip", "deflate"}:
@@ -37,20 +38,13 @@ def unpack(body: bytes, encoding: str, most: int) -> bytes:
 
 
 def _inflate(packed: bytes, most: int) -> bytes:
-    found = b""
-    for _ in range(_MOST_MEMBERS):
-        for header in (_ANY_HEADER, -zlib.MAX_WBITS):  # some servers leave out the header that belongs to deflate
-            inflate = zlib.decompressobj(header)
-            with suppress(zlib.error):
-                found += inflate.decompress(packed, most + 1 - len(found))
-                break
-        else:
-            raise Undecodable
-        if len(found) > most:
-            raise TooLarge
-        if not inflate.eof:
-            raise Undecodable
-        packed = inflate.unused_data
-        if not packed.startswith(b"\x1f\x8b"):  # a gzip file may follow; what else follows is ignored, as browsers do
-            return found
+    for header in (_ANY_HEADER, -zlib.MAX_WBITS):  # some servers leave out the header that belongs to deflate
+        inflate = zlib.decompressobj(header)
+        with suppress(zlib.error):
+            found = inflate.decompress(packed, most + 1)
+            if len(found) > most:
+                raise TooLarge
+            # a second gzip file behind the first is not read, and not left out in silence either
+            if inflate.eof and not inflate.unused_data.startswith(_GZIP):
+                return found
     raise Undecodable

@@ -59,6 +59,9 @@ _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]\n(?=[^\W\d_])")
 _ENDS = (".", "!", "?", ":", "\u3002")
 _PDF_SHARE = 0.6  # of the time for a document: what is read of a PDF by then has to be put together and sent
 _TITLE, _MOST = 300, 10_000
+_ENDINGS = {"markdown": "markdown", "json": "json", "xml": "xml"} | dict.fromkeys(
+    ("csv", "values", "calendar"), "lines"
+)
 
 
 def parse(body: bytes, content_type: str, reading: Reading) -> Page:
@@ -108,13 +111,8 @@ def kind_of(body: bytes, content_type: str) -> str:
     binary = b"\0" in body[:4096] and not body.startswith(tuple(_MARKS))
     if said.endswith("pdf") or binary:
         raise ToolError(f"its type is {said[:60] or 'not given'}, but what it holds is not that and cannot be read")
-    if "markdown" in said:
-        return "markdown"
-    if said.endswith("json"):
-        return "json"
-    if said.endswith("xml") or start.startswith(b"<?xml"):
-        return "xml"
-    return "lines" if said in ("text/csv", "text/tab-separated-values", "text/calendar") else "text"
+    by_ending = next((kind for ending, kind in _ENDINGS.items() if said.endswith(ending)), "text")
+    return "xml" if start.startswith(b"<?xml") and by_ending == "text" else by_ending
 
 
 def decode(body: bytes, content_type: str = "") -> str:

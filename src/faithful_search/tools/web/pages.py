@@ -3,7 +3,6 @@ costs a page, and the next page gets another."""
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import queue
@@ -183,13 +182,3 @@ def _slots(reading: Reading) -> _Slots:
             slots.put(None)
         _pools.setdefault(key, slots)
     return _pools[key]
-
-
-@atexit.register
-def close() -> None:
-    """End all idle processes of this one; the next page starts new ones."""
-    for key in [key for key in _pools if key[0] == os.getpid()]:
-        slots = _pools.pop(key)
-        while not slots.empty():
-            if worker := slots.get():
-                worker.end()

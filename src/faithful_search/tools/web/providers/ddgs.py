@@ -32,15 +32,10 @@ def _text(query: str, count: int) -> Any:
     from ddgs import DDGS
     from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
 
-    why = "none of the search engines answered"
     try:
         return DDGS(timeout=10).text(query, max_results=count)
-    except RatelimitException:
-        why = "the search engines limit how often they answer"
-    except TimeoutException:
-        why = "the search engines did not answer in time"
     except DDGSException as error:
         # the package raises where there is nothing to find
-        if "no results" in str(error).casefold():
+        if "no results" in str(error).casefold() and not isinstance(error, RatelimitException | TimeoutException):
             return []
-    raise ToolError(f"Web search failed: {why}.", passing=True)
+        raise ToolError("Web search failed: none of the search engines answered.", passing=True) from error
