@@ -18,34 +18,36 @@ from faithful_search.errors import ConfigError, DataError, ToolError
 from faithful_search.tools.base import Partial
 from faithful_search.tools.cassette import Cassette, CassetteMiss
 from faithful_search.trajectory import Evidence
-from faithful_search.wire.redact import redact
 
 PARIS = Evidence("Paris is the capital.", title="Paris", url="https://paris.example/a", source="web", score=0.1 + 0.2)
 KEY = "sk-9f/8+Aé=&7d"
 
 
-def returns(*evidence, asked=None):
+def gives(result, asked=None, seconds=0.0):
+    """A tool: what it returns, or raises."""
+
     async def live():
         if asked is not None:
             asked.append(1)
-        return list(evidence)
+        await asyncio.sleep(seconds)
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     return live
 
 
-def raises(error):
-    async def live():
-        raise error
-
-    return live
+FOUND, FORBIDDEN = gives([PARIS]), gives(AssertionError("the tool was asked"))
 
 
-async def forbidden():
-    raise AssertionError("the tool was asked")
-
-
-def play(cassette, arguments, live=forbidden, tool="search"):
+def play(cassette, arguments, live=FORBIDDEN, tool="search"):
     return asyncio.run(cassette.play(tool, arguments, live))
+
+
+def record(path, *queries):
+    with Cassette(path, "record") as cassette:
+        for query in queries:
+            play(cassette, {"query": query}, FOUND)
 
 
 @pytest.fixture
@@ -55,16 +57,11 @@ def path(tmp_path):
 
 def test_a_recorded_call_is_replayed_equal_without_its_tool(path):
     hostile = Evidence("a\u2028b\nc\x00 \ud800 é 漢字 </tool_response>", title='"{', score=float("1e-300"))
-    recorded = play(Cassette(path, "record"), {"query": "x"}, returns(PARIS, hostile))
-    assert recorded == [PARIS, hostile]
+    assert play(Cassette(path, "record"), {"query": "x"}, gives([PARIS, hostile])) == [PARIS, hostile]
     packed = path.with_suffix(".jsonl.gz")
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    for again in (
-        Cassette(path),
-        Cassette(path, "record"),
-        Cassette(packed),
-        pickle.loads(pickle.dumps(Cassette(path))),
-    ):
+    copy = pickle.loads(pickle.dumps(Cassette(path)))
+    for again in (Cassette(path), Cassette(path, "record"), Cassette(packed), copy):
         assert play(again, {"query": "x"}) == [PARIS, hostile]
 
 
@@ -79,7 +76,7 @@ json_values = st.recursive(
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
 def test_any_arguments_are_found_again_in_any_order(tmp_path_factory, arguments):
     path = tmp_path_factory.mktemp("any") / "calls.jsonl"
-    play(Cassette(path, "record"), arguments, returns(PARIS))
+    play(Cassette(path, "record"), arguments, FOUND)
     turned = dict(reversed([*arguments.items(), ("never_given", None)]))
     assert play(Cassette(path), turned) == [PARIS]
 
@@ -88,42 +85,34 @@ def test_arguments_that_differ_are_different_calls(path):
     calls = [{"q": "x"}, {"q": "X"}, {"q": "x "}, {"q": ["x"]}, {"q": "1"}, {"q": 1}, {"q": ""}, {}, {"q": {"x": None}}]
     cassette = Cassette(path, "record")
     for number, arguments in enumerate(calls):
-        play(cassette, arguments, returns(Evidence(str(number))))
-    play(cassette, calls[0], returns(Evidence("another tool's")), tool="browse")
+        play(cassette, arguments, gives([Evidence(str(number))]))
+    play(cassette, calls[0], gives([Evidence("another tool's")]), tool="browse")
     replay = Cassette(path)
     assert [play(replay, arguments)[0].text for arguments in calls] == [str(n) for n in range(len(calls))]
     assert play(replay, {"q": "x"}, tool="browse")[0].text == "another tool's" and len(replay) == len(calls) + 1
 
 
-def test_a_definite_error_is_replayed_and_a_passing_one_is_not_recorded(path):
+def test_a_definite_error_is_replayed_and_neither_a_passing_one_nor_a_part_is_recorded(path):
     cassette = Cassette(path, "record")
     with pytest.raises(ToolError, match="no page there"):
-        play(cassette, {"url": "x"}, raises(ToolError("404: no page there")))
-    for error in (
-        ToolError("busy", passing=True, retry_after=3.0),
-        TimeoutError(),
-        ConnectionResetError(),
-        KeyError(1),
-        CassetteMiss("not in another cassette"),
-    ):
+        play(cassette, {"url": "x"}, gives(ToolError("404: no page there")))
+    busy, miss = ToolError("busy", passing=True, retry_after=3.0), CassetteMiss("not in another cassette")
+    for error in (busy, miss, TimeoutError(), ConnectionResetError(), KeyError(1)):
         with pytest.raises(type(error)) as caught:
-            play(cassette, {"url": "y"}, raises(error))
+            play(cassette, {"url": "y"}, gives(error))
         assert caught.value is error
+    assert play(cassette, {"url": "y"}, gives(Partial([PARIS]))) == [PARIS]
     replay = Cassette(path)
     with pytest.raises(ToolError) as again:
         play(replay, {"url": "x"})
     assert str(again.value) == "404: no page there" and type(again.value) is ToolError and not again.value.passing
-    assert len(replay) == 1
-    assert play(cassette, {"url": "y"}, returns(PARIS)) == [PARIS]
+    assert len(replay) == 1 and play(cassette, {"url": "y"}, gives([])) == []
+    assert play(Cassette(path), {"url": "y"}) == []  # that nothing is found is a result
 
 
 def test_equal_calls_at_once_are_asked_once_and_when_the_one_who_asks_is_cancelled_another_asks(path):
     cassette, asked = Cassette(path, "record"), []
-
-    async def slow():
-        asked.append(1)
-        await asyncio.sleep(0.1)
-        return [PARIS]
+    slow = gives([PARIS], asked, 0.1)
 
     async def ask():
         return await asyncio.gather(*(cassette.play("search", {"query": "x"}, slow) for _ in range(10)))
@@ -141,23 +130,16 @@ def test_equal_calls_at_once_are_asked_once_and_when_the_one_who_asks_is_cancell
     assert len(path.read_text().splitlines()) == 2
 
 
-def test_a_miss_shows_the_nearest_call_and_how_to_record(path):
-    with Cassette(path, "record") as cassette:
-        for query in ("Eiffel tower, height", "Aare, length", "capital city of France", "population of Lyon"):
-            play(cassette, {"query": query, "top_k": 3}, returns(PARIS))
+def test_a_miss_shows_the_nearest_call_and_how_to_record_in_a_few_words(path):
+    record(path, "Eiffel tower, height", "Aare, length", "capital city of France", "population of Lyon")
     with pytest.raises(CassetteMiss) as miss:
         play(Cassette(path), {"query": "capital city of Frnace", "site": "x"})
     said = str(miss.value)
-    assert '"query": "capital city of France", "top_k": 3' in said and '"capital city of Frnace"' in said
+    assert '{"query": "capital city of France"}' in said and '"capital city of Frnace"' in said
     assert "calls.jsonl" in said and 'mode="record"' in said and str(path.parent) not in said
     with pytest.raises(CassetteMiss, match=r"No call of this tool is recorded; recorded: search\."):
         play(Cassette(path), {"url": "x"}, tool="browse")
-
-
-def test_a_miss_of_a_huge_call_is_short_and_quick(path):
-    with Cassette(path, "record") as cassette:
-        for number in range(50):
-            play(cassette, {"query": f"{number} " + "word " * 2000}, returns())
+    record(path, *(f"{number} " + "word " * 2000 for number in range(50)))
     with pytest.raises(CassetteMiss) as miss:
         play(Cassette(path), {"query": "301 " + "word " * 200_000})
     assert len(str(miss.value)) < 500
@@ -183,55 +165,37 @@ def test_processes_record_into_one_file(path):
     assert os.listdir(path.parent) == ["calls.jsonl"]
 
 
-def test_a_file_that_another_sorted_meanwhile_is_read_anew(path):
+def test_of_two_equal_calls_the_first_counts_also_where_another_cassette_sorted_the_file(path):
     cassette = Cassette(path, "record")
-    play(cassette, {"query": "x"}, returns(PARIS))
+    play(cassette, {"query": "x"}, FOUND)
     with Cassette(path, "record") as other:
-        play(other, {"query": "a"}, returns(PARIS))
-        play(cassette, {"query": "a"}, returns(Evidence("Paris is large.")))
-    play(cassette, {"query": "y"}, returns(PARIS))
+        play(other, {"query": "a"}, FOUND)
+        play(cassette, {"query": "a"}, gives([Evidence("Paris is large.")]))
+    play(cassette, {"query": "y"}, FOUND)
     cassette.close()
-    assert play(cassette, {"query": "a"}) == [PARIS]  # what was recorded first counts
+    assert play(cassette, {"query": "a"}) == [PARIS]
     assert cassette.unrecorded == 0 and len(Cassette(path)) == len(path.read_text().splitlines()) == 3
 
 
-def test_a_sorted_recording_keeps_its_link_and_its_permissions(path, tmp_path):
-    Cassette(path, "record")
-    path.chmod(0o640)
-    link = tmp_path / "link.jsonl"
-    link.symlink_to(path)
-    with Cassette(link, "record") as cassette:
-        for query in "ba":
-            play(cassette, {"query": query}, returns(PARIS))
-    assert link.is_symlink() and path.stat().st_mode & 0o777 == 0o640
-    assert [json.loads(line)["arguments"]["query"] for line in path.read_text().splitlines()] == ["a", "b"]
-
-
-def test_a_partial_result_is_shown_and_not_recorded(path):
-    async def live():
-        return Partial([PARIS])
-
-    with Cassette(path, "record") as cassette:
-        assert play(cassette, {"query": "x"}, live) == [PARIS]
-        assert play(cassette, {"query": "x"}, returns()) == []
-    assert len(Cassette(path)) == 1 and play(Cassette(path), {"query": "x"}) == []  # that nothing is found is a result
-
-
-def test_a_closed_recording_is_the_same_file_whatever_the_order(tmp_path):
+def test_a_closed_recording_is_the_same_file_whatever_the_order_and_keeps_its_link_and_permissions(tmp_path):
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    files[1].touch(0o640)
+    (tmp_path / "link.jsonl").symlink_to(files[1])
     calls = [("search", {"query": "x", "k": 1}), ("browse", {"url": "u"}), ("search", {"query": "a"})]
-    for file, order in zip(files, (calls, [(t, dict(reversed(a.items()))) for t, a in reversed(calls)]), strict=True):
+    turned = [(tool, dict(reversed(arguments.items()))) for tool, arguments in reversed(calls)]
+    for file, order in ((files[0], calls), (tmp_path / "link.jsonl", turned)):
         with Cassette(file, "record") as cassette:
             for tool, arguments in order:
-                play(cassette, arguments, returns(PARIS), tool)
-    assert files[0].read_bytes() == files[1].read_bytes()
+                play(cassette, arguments, FOUND, tool)
+    assert files[0].read_bytes() == files[1].read_bytes() and (tmp_path / "link.jsonl").is_symlink()
+    assert files[1].stat().st_mode & 0o777 == 0o640
     tools = [json.loads(line)["tool"] for line in files[0].read_text().splitlines()]
     assert tools == ["browse", "search", "search"]
 
 
-def test_calls_are_on_disk_at_once_and_a_recording_goes_on(path):
+def test_calls_are_on_disk_at_once_and_a_recording_that_was_killed_goes_on(path):
     cassette = Cassette(path, "record")
-    play(cassette, {"query": "x"}, returns(PARIS))
+    play(cassette, {"query": "x"}, FOUND)
     assert len(Cassette(path)) == 1  # not closed yet
     with path.open("ab") as file:
         file.write(b'{"tool":"search","arguments":{"query":"cut sho')
@@ -239,10 +203,10 @@ def test_calls_are_on_disk_at_once_and_a_recording_goes_on(path):
         Cassette(path)
     again = Cassette(path, "record")
     assert play(again, {"query": "x"}) == [PARIS]
-    play(again, {"query": "y"}, returns(PARIS))
+    play(again, {"query": "y"}, FOUND)
     path.write_bytes(path.read_bytes().rstrip(b"\n"))  # cut in the same place, a line may be whole
     assert play(Cassette(path), {"query": "y"}) == [PARIS]
-    play(Cassette(path, "record"), {"query": "z"}, returns(PARIS))
+    record(path, "z")
     assert len(Cassette(path)) == 3
 
 
@@ -262,20 +226,12 @@ def test_calls_are_on_disk_at_once_and_a_recording_goes_on(path):
 )
 @pytest.mark.parametrize("mode", ["replay", "record"])
 def test_a_damaged_line_is_named_and_left_alone(path, line, mode):
-    play(Cassette(path, "record"), {"query": "x"}, returns(PARIS))
+    record(path, "x")
     damaged = path.read_bytes() + b"\n" + line + b"\n"
     path.write_bytes(damaged)
     with pytest.raises(DataError, match=r"calls\.jsonl, line 3"):
         Cassette(path, mode)
     assert path.read_bytes() == damaged
-
-
-def test_of_two_equal_calls_the_first_counts_and_the_other_goes(path):
-    play(Cassette(path, "record"), {"query": "x"}, returns(PARIS))
-    path.write_bytes(path.read_bytes() + path.read_bytes().replace(b"Paris", b"Rome"))
-    assert play(Cassette(path), {"query": "x"}) == [PARIS]
-    Cassette(path, "record").close()
-    assert len(path.read_text().splitlines()) == 1 and play(Cassette(path), {"query": "x"}) == [PARIS]
 
 
 def test_a_missing_file_a_folder_and_wrong_settings_are_named(tmp_path):
@@ -285,10 +241,9 @@ def test_a_missing_file_a_folder_and_wrong_settings_are_named(tmp_path):
     for mode in ("replay", "record"):
         with pytest.raises(DataError, match=str(tmp_path)):
             Cassette(tmp_path, mode)
-    with pytest.raises(ConfigError, match="there are: replay, record"):
-        Cassette(tmp_path / "x.jsonl", "auto")
-    with pytest.raises(ConfigError, match="compress it afterwards"):
-        Cassette(tmp_path / "x.jsonl.gz", "record")
+    for name, mode, told in (("x.jsonl", "auto", "there are: replay, record"), ("x.jsonl.gz", "record", "compress it")):
+        with pytest.raises(ConfigError, match=told):
+            Cassette(tmp_path / name, mode)
 
 
 def test_a_result_that_cannot_be_written_is_still_returned(path, caplog):
@@ -297,8 +252,8 @@ def test_a_result_that_cannot_be_written_is_still_returned(path, caplog):
     path.parent.rmdir()
     path.parent.write_text("in the way")
     with caplog.at_level(logging.WARNING):
-        assert play(cassette, {"query": "x"}, returns(PARIS)) == [PARIS]
-        assert play(cassette, {"query": "y"}, returns(PARIS)) == [PARIS]
+        for query in "xy":
+            assert play(cassette, {"query": query}, FOUND) == [PARIS]
     assert cassette.unrecorded == 2
     assert [record.message.count("no longer recorded") for record in caplog.records] == [1]
 
@@ -320,28 +275,16 @@ def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(path):
     assert len(Cassette(path)) == 1
 
 
-NAMES = """
-SERPER_API_KEY HF_TOKEN AWS_SECRET_ACCESS_KEY MY_SECRET PGPASSWORD JINA_KEY_2 openai_api_keys SERPER_API_KEY_PROD
-GITHUB_PAT SMTP_PASS DB_PWD
-"""
-
-
-@pytest.mark.parametrize("name", NAMES.split())
-def test_keys_are_known_by_the_names_of_their_variables(name, monkeypatch):
-    monkeypatch.setenv(name, KEY)
-    assert redact(f"a{KEY}b") == "a[secret]b"
-
-
 def test_a_key_reaches_neither_file_nor_log_nor_message(path, monkeypatch, caplog):
     monkeypatch.setenv("SERPER_API_KEY", KEY)
     encoded = ["sk-9f%2F8%2BA%C3%A9%3D%267d", "sk-9f%2f8%2bA%c3%a9%3d%267d"]
     spread = f"a{KEY}b {encoded[0]} {encoded[1]} https://me:{KEY}@h/?key={KEY}"
     dirty = Evidence(spread, title=spread, url=f"https://x.example/?q=1&k={KEY}", source=KEY)
-    cassette = Cassette(path, "record")
+    cassette, call = Cassette(path, "record"), {"query": spread, KEY: {"deep": [KEY]}}
     with caplog.at_level(logging.DEBUG):
-        recorded = play(cassette, {"query": spread, KEY: {"deep": [KEY]}}, returns(dirty), tool=f"t{KEY}")
+        recorded = play(cassette, call, gives([dirty]), tool=f"t{KEY}")
         with pytest.raises(ToolError) as error:
-            play(cassette, {"query": "bad"}, raises(ToolError(f"401 for {spread}")))
+            play(cassette, {"query": "bad"}, gives(ToolError(f"401 for {spread}")))
         cassette.close()
         with pytest.raises(CassetteMiss) as miss:
             play(Cassette(path), {"query": f"not there {KEY}"})
@@ -349,65 +292,5 @@ def test_a_key_reaches_neither_file_nor_log_nor_message(path, monkeypatch, caplo
     assert "[secret]" in everything
     for form in (KEY, *encoded, "sk-9f", json.dumps(KEY)[1:-1]):
         assert form not in everything
-    replay = Cassette(path)
-    assert play(replay, {"query": spread, KEY: {"deep": [KEY]}}, tool=f"t{KEY}") == recorded
+    assert play(Cassette(path), call, tool=f"t{KEY}") == recorded
     assert recorded[0].text == "a[secret]b [secret] [secret] https://[secret]@h/?key=[secret]"
-
-
-def test_keys_in_urls_and_lists_of_the_environment(path, monkeypatch):
-    monkeypatch.setenv("MY_PROXY", "http://user:proxy-pass@proxy.example:3128")
-    monkeypatch.setenv("SHORT_KEY", "abc")
-    monkeypatch.setenv("SEVERAL_KEYS", "first-1, second-2")
-    play(Cassette(path, "record"), {"q": "x"}, returns(Evidence("proxy-pass abcd second-2 first-1")))
-    assert play(Cassette(path), {"q": "x"})[0].text == "[secret] abcd [secret] [secret]"
-
-
-@pytest.mark.parametrize(
-    ("text", "clean"),
-    [
-        ("https://u:p@host/a@b", "https://[secret]@host/a@b"),
-        ("ftp://u:p@ss@host", "ftp://[secret]@host"),
-        ("see https://host/a@b and mail@host", "see https://host/a@b and mail@host"),
-        ("//u:p@host https://host", "//u:p@host https://host"),
-        ("?a=1&API_KEY=x&api-key=y#z", "?a=1&API_KEY=[secret]&api-key=[secret]#z"),
-        ("?monkey=1&token_count=2", "?monkey=1&token_count=2"),
-    ],
-)
-def test_what_of_a_url_is_secret(text, clean):
-    assert redact(text) == clean
-
-
-def test_a_token_is_known_by_its_shape_and_what_only_looks_like_the_name_of_a_key_is_none(monkeypatch):
-    others = {"PWD": "/some", "HF_TOKEN_PATH": "/token", "TOKENIZERS_PARALLELISM": "perhaps", "MAX_TOKENS": "128000"}
-    for name, value in others.items():
-        monkeypatch.setenv(name, value)
-        assert redact(value) == value
-    assert redact('{"token": "hf_' + "aB3" * 11 + '"} disk-usage-of-the-whole-machine') == (
-        '{"token": "[secret]"} disk-usage-of-the-whole-machine'
-    )
-
-
-PEM = "-----BEGIN PRIVATE KEY-----"
-
-
-@pytest.mark.parametrize("encoded", [0, 1, 2, 3])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_private_key_goes_out_whole_also_inside_json(encoded, end):
-    text = end.join([PEM, "MIIE+/=", "abcd", PEM.replace("BEGIN", "END")])
-    around = "{}"
-    for _ in range(encoded):
-        text, around = json.dumps(text), json.dumps(around)
-    assert redact(text) == around.format("[secret]")
-
-
-def test_redacting_is_linear():
-    for text in (
-        "://" * 300_000,
-        "://" + "a" * 10**6,
-        "?api_key" * 100_000,
-        "&api_key=" * 100_000,
-        "hf_" * 10**5,
-        PEM + "\\" * 10**6,
-        PEM + "\\n" * 10**5,
-    ):
-        assert len(redact(text)) >= 8

@@ -1,7 +1,5 @@
 """The guard: whatever a URL looks like, it leads to the public web or nowhere."""
 
-
-
 import asyncio
 import contextlib
 import copy
