@@ -61,6 +61,12 @@ def browse(tool: Browse, url: str = "", **arguments) -> list[Evidence]:
     return asyncio.run(tool.browse(url, **arguments))
 
 
+def fails(tool: Browse, *urls: str, match: str = "was not read", **arguments) -> ToolError:
+    with pytest.raises(ToolError, match=match) as told:
+        browse(tool, url_list=list(urls), **arguments)
+    return told.value
+
+
 def test_the_paragraph_that_is_asked_for_comes_first(site):
     found = browse(browser(site), site.url("/article"), query=QUERY)
     assert found[0].text.startswith(
@@ -125,9 +131,8 @@ def test_other_character_sets_and_wrappings(site, paths, held):
 )
 def test_what_goes_wrong_is_told(site, path, why):
     start = time.monotonic()
-    with pytest.raises(ToolError, match=why) as told:
-        browse(browser(site), site.url(path), query=QUERY)
-    assert str(told.value).startswith(site.url(path)) and time.monotonic() - start < 15
+    told = fails(browser(site), site.url(path), match=why, query=QUERY)
+    assert str(told).startswith(site.url(path)) and time.monotonic() - start < 15
 
 
 @pytest.mark.parametrize(
@@ -144,8 +149,7 @@ def test_what_goes_wrong_is_told(site, path, why):
     ],
 )
 def test_addresses_that_are_no_public_pages_are_refused(site, url):
-    with pytest.raises(ToolError, match="was not read"):
-        browse(browser(site), url)
+    fails(browser(site), url)
     assert not site.seen
 
 
@@ -153,9 +157,8 @@ def test_pages_that_do_not_come_are_given_up_in_time(site):
     urls = [site.url(path) for path in ("/slow-headers", "/slow-body", "/silent", "/hints", "/wait/30")]
     for tool in (browser(site, http_timeout=0.3), browser(site, timeout=0.3)):
         start = time.monotonic()
-        with pytest.raises(ToolError) as told:
-            browse(tool, url_list=urls)
-        assert str(told.value).count("took longer than 0.3 seconds") == 5 and time.monotonic() - start < 10
+        told = fails(tool, *urls)
+        assert str(told).count("took longer than 0.3 seconds") == 5 and time.monotonic() - start < 10
 
 
 def test_one_page_that_fails_among_others_is_a_result_that_says_so(site):
@@ -169,8 +172,8 @@ def test_one_page_that_fails_among_others_is_a_result_that_says_so(site):
         "Not read: 127.0.0.1 redirects to an address that is refused.",
         "Not read: 127.0.0.1 took longer than 1 seconds.",
     ]
-    with pytest.raises(ToolError, match=r"nowhere was not read: .*404 Not Found\. .*to-file was not read"):
-        browse(browser(site), url_list=[site.url("/nowhere"), site.url("/to-file")])
+    both = r"nowhere was not read: .*404 Not Found\. .*to-file was not read"
+    fails(browser(site), site.url("/nowhere"), site.url("/to-file"), match=both)
     lasting = browse(browser(site), url_list=urls[:2], query=QUERY)
     assert isinstance(found, Partial) and not isinstance(lasting, Partial)  # only the former is worth asking for again
 
@@ -192,8 +195,7 @@ def test_a_cache_of_pages_serves_another_query_and_keeps_no_failure(site, tmp_pa
     second = browse(tool, site.url("/article"), query="bread café owner")
     assert len(site.seen) == 1 and first[0] != second[0]
     for _ in range(2):
-        with pytest.raises(ToolError, match="404"):
-            browse(tool, site.url("/nowhere"))
+        fails(tool, site.url("/nowhere"), match="404")
     assert site.paths().count("/nowhere") == 2
     wider = Http(max_bytes=1_000_000, guard=Guard(allow=("127.0.0.0/8",)))
     other = Browse(Fetch(wider), cache=tool.cache, reading=READING)
@@ -224,24 +226,17 @@ def test_values_pickle_and_say_what_a_result_depends_on(site):
     tool = browser(site)
     other = pickle.loads(pickle.dumps(tool))
     assert other == tool and browse(other, site.url("/article"))
-    keys = {
-        made.cache_key
-        for made in (tool, Browse(), Browse(top_k=3), Browse(Jina()), Browse(Jina("http://reader.example")),
-                     Browse(Jina(guard=Guard(("wiki.intranet",)))), Browse(reading=Reading(longest=900)),
-                     Browse(condenser=Words()))
-    }  # fmt: skip
-    assert len(keys) == 8
+    ways = [Browse(), Browse(top_k=3), Browse(reading=Reading(longest=900)), Browse(condenser=Words())]
+    ways += map(Browse, (Jina(), Jina("http://reader.example"), Jina(guard=Guard(("wiki.intranet",)))))
+    assert len({made.cache_key for made in (tool, *ways)}) == 8
 
 
-def test_missing_packages_are_told_before_the_first_call(monkeypatch):
+def test_missing_packages_and_settings_that_make_no_sense_are_told_before_the_first_call(monkeypatch):
     Browse().check()
     monkeypatch.setattr(readers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs trafilatura: pip install 'faithful-search\[web\]'"):
         Toolbox([Browse()])
     Browse(Jina()).check()
-
-
-def test_settings_that_make_no_sense():
     with pytest.raises(ConfigError, match="with a guard only"):
         Fetch(Http())
     for wrong in ({"top_k": 0}, {"timeout": 0}):
@@ -277,8 +272,7 @@ def test_jina_reader(monkeypatch):
             "http://localhost/",
             "http://me@tarn.example/",
         ):
-            with pytest.raises(ToolError, match="was not read"):
-                browse(tool, refused)
+            fails(tool, refused)
         assert server.calls == 1
         monkeypatch.delenv("JINA_API_KEY")
         browse(tool, "https://tarn.example/bridge")
@@ -286,25 +280,16 @@ def test_jina_reader(monkeypatch):
     assert "sesame" not in repr(tool) + tool.cache_key + repr(pickle.dumps(tool))
 
 
-@pytest.mark.parametrize(
-    ("status", "answer"),
-    [
-        (200, b"not json"),
-        (200, b"[]"),
-        (200, b'{"data": null}'),
-        (200, jina(None)),
-        (200, jina("")),
-        (422, b"{}"),
-        (503, b"{}"),
-    ],
-)
+BODIES = (b"not json", b"[]", b'{"data": null}', jina(None), jina(""))
+
+
+@pytest.mark.parametrize(("status", "answer"), [*((200, body) for body in BODIES), (422, b"{}"), (503, b"{}")])
 def test_jina_reader_that_misbehaves(status, answer, monkeypatch):
     monkeypatch.setenv("JINA_API_KEY", "sesame")
     with jina_server(status, answer) as server:
         tool = Browse(Jina(server.url, http=Http(patience=Patience(retries=0))), reading=READING)
-        with pytest.raises(ToolError, match="was not read") as told:
-            browse(tool, "https://tarn.example/bridge")
-    assert "sesame" not in str(told.value) and "127.0.0.1" not in str(told.value)
+        told = str(fails(tool, "https://tarn.example/bridge"))
+    assert "sesame" not in told and "127.0.0.1" not in told
 
 
 @pytest.mark.parametrize("status", [401, 402, 403])
@@ -313,11 +298,10 @@ def test_a_key_that_jina_refuses_is_told_to_the_operator_once_and_not_to_the_pol
     with jina_server(status) as server, caplog.at_level(logging.DEBUG):
         tool = Browse(Jina(server.url), reading=READING)
         for _ in range(2):
-            with pytest.raises(ToolError) as told:
-                browse(tool, url_list=["https://tarn.example/bridge", "https://tarn.example/ferry"])
+            told = fails(tool, "https://tarn.example/bridge", "https://tarn.example/ferry")
     page = "https://tarn.example/{} was not read: the reading service refuses to read; use another tool."
-    assert str(told.value) == f"{page.format('bridge')} {page.format('ferry')}"
-    assert told.value.passing and server.calls == 4  # in no cache and no cassette, and not tried again
+    assert str(told) == f"{page.format('bridge')} {page.format('ferry')}"
+    assert told.passing and server.calls == 4  # in no cache and no cassette, and not tried again
     [error] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert str(status) in error and "JINA_API_KEY" in error and "sesame" not in caplog.text
 
@@ -325,8 +309,7 @@ def test_a_key_that_jina_refuses_is_told_to_the_operator_once_and_not_to_the_pol
 def test_a_key_that_cannot_be_one_is_not_sent(monkeypatch, caplog):
     monkeypatch.setenv("JINA_API_KEY", "sésame")
     with jina_server() as server:
-        with pytest.raises(ToolError, match="refuses to read"):
-            browse(Browse(Jina(server.url), reading=READING), "https://tarn.example/")
+        fails(Browse(Jina(server.url), reading=READING), "https://tarn.example/", match="refuses to read")
         assert not server.calls
     assert "JINA_API_KEY" in caplog.text and "same" not in caplog.text
 
@@ -366,16 +349,13 @@ def test_summaries_by_a_model(site):
     assert [item.source for item in found[:2]] == [f"{url}#summary" for url in urls[:2]]
     given = {request.fields["passages"] for request in writer.asked}
     assert PARAGRAPH in given and any("Marit Solheim" in passages for passages in given)
-    assert browse(tool, urls[0], query=" ") == browse(
-        browser(site), urls[0]
-    )  # nothing is looked for, so nothing is summed up
+    # nothing is looked for, so nothing is summed up
+    assert browse(tool, urls[0], query=" ") == browse(browser(site), urls[0])
     writer.asked.clear()
     browse(browser(site, top_k=1, condenser=tool.condenser), urls[0], query=QUERY)
     assert "\n\n" in writer.asked[0].fields["passages"]  # a summary of one page is made from several paragraphs
-    assert (
-        "This page says nothing"
-        in browse(browser(site, condenser=Condensing(Words("nothing"))), urls[0], query="x")[0].text
-    )
+    [nothing] = browse(browser(site, condenser=Condensing(Words("nothing"))), urls[0], query="x")
+    assert nothing.text == "This page says nothing about it."
 
 
 def test_what_a_model_is_given_is_bounded_and_its_failures_are_told_apart():

@@ -34,8 +34,9 @@ def texts(page: Page) -> str:
     return "\n".join(paragraph.text for paragraph in page.paragraphs)
 
 
-def read(body: bytes, content_type: str = "text/html") -> Page:
-    return pages.read(body, content_type, ROOMY)
+def read(body: bytes, content_type: str = "text/html", reading: Reading = ROOMY) -> str:
+    """The text of a document, read by another process."""
+    return texts(pages.read(body, content_type, reading))
 
 
 def test_tables_lists_and_headings_are_kept():
@@ -45,43 +46,35 @@ def test_tables_lists_and_headings_are_kept():
         + f"</p><h2>Lengths</h2><table><tr><th>Name</th><th>Length</th></tr>{rows}</table>"
         "<ul><li>Boats are <b>welcome</b> here</li><li>Fishing is not</li></ul></article></body></html>"
     )  # fmt: skip
-    page = read(body.encode())
+    page = parse(body.encode(), "text/html", ROOMY)
     assert "River 5 | 185 km" in texts(page) and "- Boats are welcome here" in texts(page)
     [last] = [paragraph.text for paragraph in page.paragraphs if "River 59 |" in paragraph.text]
     assert last.startswith("Name | Length\n")  # a row says nothing without its header
     assert not any(paragraph.text.rsplit("\n", 1)[-1] == "Lengths" for paragraph in page.paragraphs)
 
 
-def test_a_page_without_main_text_gives_all_its_text():
-    page = read(b"<title>Prices</title><div>Tea <span>4 crowns</span></div><div>Cake 6 crowns</div><script>x</script>")
+def test_a_page_without_main_text_or_with_a_teaser_taken_for_it_gives_all_its_text():
+    body = b"<title>Prices</title><div>Tea <span>4 crowns</span></div><div>Cake 6 crowns</div><script>x</script>"
+    page = parse(body, "text/html", ROOMY)
     assert page.title == "Prices" and texts(page) == "Tea 4 crowns\nCake 6 crowns"
-
-
-def test_a_pdf_keeps_its_page_numbers():
-    page = read(pdf("The bridge has nine arches.", "It was rebuilt in 1952."), "application/pdf")
-    assert [(p.text, p.place) for p in page.paragraphs] == [
-        ("The bridge has nine arches.", "p. 1"),
-        ("It was rebuilt in 1952.", "p. 2"),
-    ]
-
-
-def test_a_page_of_which_only_a_teaser_is_taken_for_its_main_text_gives_all_its_text():
     ferries = "".join(f"<p>Ferry number {n} leaves the harbour of Vardal at {n} o'clock.</p>" for n in range(20))
-    found = texts(read(f"<main><p>A short teaser says hardly anything.</p></main><footer>{ferries}</footer>".encode()))
+    found = read(f"<main><p>A short teaser says hardly anything.</p></main><footer>{ferries}</footer>".encode())
     assert "teaser" in found and "Ferry number 19" in found
+
+
+def test_a_pdf_keeps_its_page_numbers_and_is_known_by_its_bytes_whatever_the_server_says():
+    body = pdf("The bridge has nine arches.", "It was rebuilt in 1952.")
+    for said in ("application/pdf", "text/html", "application/octet-stream", "", "image/png"):
+        found = [(p.text, p.place) for p in pages.read(body, said, ROOMY).paragraphs]
+        assert found == [("The bridge has nine arches.", "p. 1"), ("It was rebuilt in 1952.", "p. 2")]
 
 
 def test_a_word_that_a_pdf_divides_is_whole_and_a_broken_title_costs_nothing():
     line_break = ") Tj 0 -14 Td ("
     body = pdf("The light-" + "@" * len(line_break) + "house of Vardal")
     body = body.replace(b"@" * len(line_break), line_break.encode()).replace(b"/Root 1 0 R", b"/Root 1 0 R /Info (x)")
-    page = read(body, "application/pdf")
+    page = parse(body, "application/pdf", ROOMY)
     assert (page.title, texts(page)) == ("", "The lighthouse of Vardal")
-
-
-def test_a_pdf_is_known_by_its_bytes_whatever_the_server_says():
-    for said in ("text/html", "application/octet-stream", "", "image/png"):
-        assert "nine arches" in texts(read(pdf("The bridge has nine arches."), said))
 
 
 def test_a_locked_pdf_says_so(tmp_path):
@@ -89,19 +82,16 @@ def test_a_locked_pdf_says_so(tmp_path):
 
     writer = pypdf.PdfWriter()
     writer.add_blank_page(100, 100)
-    open_pdf = tmp_path / "open.pdf"
-    writer.write(open_pdf)
+    writer.write(tmp_path / "open.pdf")
     writer.encrypt("secret", algorithm="RC4-40")
     writer.write(tmp_path / "locked.pdf")
-    with pytest.raises(ToolError, match="locked by a password"):
-        read((tmp_path / "locked.pdf").read_bytes(), "application/pdf")
-    with pytest.raises(ToolError, match="may be images"):
-        read(open_pdf.read_bytes(), "application/pdf")
+    for name, told in (("locked", "locked by a password"), ("open", "may be images")):
+        with pytest.raises(ToolError, match=told):
+            read((tmp_path / f"{name}.pdf").read_bytes(), "application/pdf")
 
 
 def test_what_is_read_of_a_long_pdf_in_time_is_kept():
-    long = pdf(*["The river is long. " * 40] * 400)
-    page = parse(long, "application/pdf", Reading(seconds=0.01))
+    page = parse(pdf(*["The river is long. " * 40] * 400), "application/pdf", Reading(seconds=0.01))
     assert 1 <= len({p.place for p in page.paragraphs}) < 400
     assert page.cut == f"the first {page.paragraphs[-1].place[3:]} of its 400 pages"
 
@@ -113,8 +103,9 @@ def test_what_is_read_of_a_long_pdf_in_time_is_kept():
         (b'{"capital": "Paris", "rivers": ["Seine"]}', "application/json", '"capital": "Paris",\n"rivers":'),
         (b'{"capital": ', "application/json", '{"capital":'),
         (b"<feed><title>News</title><entry>Rain &amp; sun</entry></feed>", "application/atom+xml", "News\nRain & sun"),
-        (b"# Rivers\n\nThe [Seine](http://x/y) is\nlong. ![map](m.png)\n\n- one\n- two", "text/markdown",
-         "Rivers\nThe Seine is long.\n- one\n- two"),
+        (b"# Rivers\n\nThe [Seine](http://x/y) is\nlong. ![map](m.png)\n\n- one\n- two\n\n|a|b|\n|--|--|\n|c|d|\n"
+         b"Rain ===\n-----\n## Sun ##\nshines", "text/markdown",
+         "Rivers\nThe Seine is long.\n- one\n- two\n|a|b|\n|c|d| Rain ===\nSun\nshines"),
         (b"name,length\nSeine,777\n", "text/csv", "name,length\nSeine,777"),
         (b"just words", "", "just words"),
         ("\ufeffRésumé".encode("utf-16"), "text/plain", "Résumé"),
@@ -157,15 +148,13 @@ def test_what_cannot_be_read_says_why(body, said, why):
         read(body, said)
 
 
-@pytest.mark.parametrize("text", ["Crème brûlée à Zürich, naïve café", "Łódź", "日本語のテキスト"])
-def test_utf8_is_recognised_whatever_is_declared(text):
-    for said in ("text/html; charset=iso-8859-1", "text/html; charset=klingon", "text/html", ""):
-        assert decode(text.encode(), said) == text
+UTF_8 = ("Crème brûlée à Zürich, naïve café", "Łódź", "日本語のテキスト")
 
 
 @pytest.mark.parametrize(
     ("text", "written", "said", "in_page"),
     [
+        *((text, "utf-8", said, "") for text in UTF_8 for said in ("x; charset=iso-8859-1", "x; charset=klingon", "")),
         ("For dessert, order a “crème brûlée” at the café.", "cp1252", "text/html; charset=utf-8", ""),
         ("Большие дожди идут. " * 10, "cp1251", "text/html", ""),
         ("Crème “brûlée”", "cp1252", "text/html; charset=latin-1", ""),
@@ -177,8 +166,8 @@ def test_utf8_is_recognised_whatever_is_declared(text):
         ("日本語", "utf-16-le", "text/html; charset=utf-16-le", ""),
         ("中文网页", "gbk", 'text/html; charset="gb2312"', ""),
     ],
-)
-def test_declared_character_sets(text, written, said, in_page):
+)  # fmt: skip
+def test_character_sets_declared_or_not(text, written, said, in_page):
     meta = f'<meta charset="{in_page}">' if in_page else ""
     assert decode((meta + text).encode(written), said) == meta + text
 
@@ -189,22 +178,15 @@ def test_one_stray_byte_or_a_cut_end_does_not_make_a_page_latin():
     assert "Crème brûlée" in decode(b"\xff" + body, "text/html")
 
 
-@settings(deadline=None, max_examples=150)
-@given(
-    st.binary(max_size=400),
-    st.sampled_from(["", "text/html", "text/plain; charset=utf-16", "x; charset=hex", "x; charset=idna"]),
-)
-def test_decoding_never_fails(body, said):
-    assert isinstance(decode(body, said), str)
-
-
 KINDS = ["text/html", "application/pdf", "text/markdown", "application/xml", "application/json", ""]
+CHARSETS = ["text/plain; charset=utf-16", "x; charset=hex", "x; charset=idna"]
 STARTS = ["<p>", "%PDF-1.4\n", "# a\n", "<?xml version='1.0'?><a>", ""]
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.binary(max_size=300), st.sampled_from(STARTS), st.sampled_from(KINDS))
+@settings(deadline=None, max_examples=150)
+@given(st.binary(max_size=400), st.sampled_from(STARTS), st.sampled_from(KINDS + CHARSETS))
 def test_any_bytes_give_a_page_or_a_reason(body, start, said):
+    assert isinstance(decode(body, said), str)
     answer = answer_to(Job(start.encode() + body, said, ROOMY))
     assert (answer.page is None) == bool(answer.why)
     if answer.page:
@@ -225,8 +207,7 @@ def test_packing_loses_nothing_and_keeps_the_limit(blocks, shortest, longest):
 
 
 def test_long_paragraphs_end_with_a_sentence_and_short_ones_are_joined():
-    long = "This is a sentence of some length. " * 100
-    [*packed] = pack([Block(long.strip())], 200, 1_200)
+    [*packed] = pack([Block(("This is a sentence of some length. " * 100).strip())], 200, 1_200)
     assert len(packed) == 3 and all(p.text.endswith(".") for p in packed)
     joined = list(pack([Block(f"Short line number {n}.") for n in range(40)], 200, 1_200))
     assert all(200 <= len(p.text) <= 260 for p in joined[:-1])
@@ -237,55 +218,57 @@ def process_of(reading: Reading) -> subprocess.Popen[bytes]:
     return worker.process
 
 
-def test_a_worker_is_kept_between_pages_and_replaced_when_it_hangs_crashes_or_is_killed(caplog):
-    def asked(body: bytes, said: str = "text/plain", seconds: float = 60) -> str:
-        return texts(pages.read(body, said, Reading(seconds, memory=900_000_000, workers=1)))
+def test_a_process_is_kept_between_pages_and_replaced_when_it_hangs_crashes_or_has_read_many(caplog, monkeypatch):
+    one = Reading(seconds=60, memory=900_000_000, workers=1)
 
-    one, start = Reading(memory=900_000_000, workers=1), time.monotonic()
-    with pytest.raises(ToolError, match=r"took longer than 0\.5 seconds"):
-        asked(SLOW_PDF, "application/pdf", 0.5)
+    def fails(body: bytes, told: str, reading: Reading = one) -> None:
+        with pytest.raises(ToolError, match=told):
+            read(body, "application/pdf" if body == SLOW_PDF else "text/plain", reading)
+
+    start = time.monotonic()
+    fails(SLOW_PDF, r"took longer than 0\.5 seconds", Reading(0.5, memory=900_000_000, workers=1))
     assert time.monotonic() - start < 30
-    assert asked(b"<p>Still here.</p><p>Yes.</p>", "") == "Still here.\nYes."
+    assert read(b"<p>Still here.</p><p>Yes.</p>", "", one) == "Still here.\nYes."
     process = process_of(one)
     threading.Timer(0.3, os.kill, (process.pid, signal.SIGSEGV)).start()
-    with pytest.raises(ToolError, match="crashed the program that reads pages"):
-        asked(SLOW_PDF, "application/pdf")
+    fails(SLOW_PDF, "crashed the program that reads pages")
     assert "ended with -11" in caplog.text
-    assert asked(b"next") == "next" and process_of(one) is not process
+    assert read(b"next", "", one) == "next" and process_of(one) is not process
     process_of(one).kill()
     process_of(one).wait()
-    with pytest.raises(ToolError, match="crashed the program that reads pages"):
-        asked(b"idle when it was killed")
-    assert [asked(b"one"), asked(b"two")] == ["one", "two"]
+    fails(b"idle when it was killed", "crashed the program that reads pages")
+    monkeypatch.setattr(pages, "_PAGES", 2)
+    assert [read(word, "", one) for word in (b"one", b"two", b"three")] == ["one", "two", "three"]
 
 
 @LINUX
-def test_a_pdf_that_unpacks_without_end_is_refused_in_time_and_within_memory():
+def test_documents_that_need_too_much_memory_are_refused_in_time():
     packed = zlib.compress(zlib.compress(b"(word) Tj " * 10_000_000))
     head, tail = pdf("x").split(b"<< /Length", 1)
     stream = b"<< /Length %d /Filter [/FlateDecode /FlateDecode] >>\nstream\n%s\nendstream\n" % (len(packed), packed)
     reading = Reading(workers=1, memory=400_000_000)
     with pytest.raises(ToolError):
-        pages.read(head + stream + tail[tail.index(b"endobj") :], "application/pdf", reading)
+        read(head + stream + tail[tail.index(b"endobj") :], "application/pdf", reading)
     peak = Path(f"/proc/{process_of(reading).pid}/status").read_text().split("VmHWM:")[1].split()[0]
     assert int(peak) * 1024 < 700_000_000
-    assert texts(pages.read(b"next", "text/plain", reading)) == "next"
+    assert read(b"next", "text/plain", reading) == "next"
+    with pytest.raises(ToolError, match=r"memory|damaged|crashed"):
+        read(b"<p>" + b"<b>word</b> " * 1_000_000, reading=Reading(60, memory=60_000_000, workers=1))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_has_workers_of_its_own():
+def test_a_forked_child_has_processes_of_its_own():
     read(b"parent", "text/plain")
     child = os.fork()
     if child == 0:
-        fine = texts(read(b"child", "text/plain")) == "child" and len({pid for pid, *_ in pages._pools}) == 2
-        pages.close()
+        fine = read(b"child", "text/plain") == "child" and len({pid for pid, *_ in pages._pools}) == 2
         os._exit(0 if fine else 1)
-    assert texts(read(b"parent again", "text/plain")) == "parent again"
+    assert read(b"parent again", "text/plain") == "parent again"
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @LINUX
-def test_a_worker_has_no_keys_no_sockets_and_ends_with_its_parent(tmp_path):
+def test_a_process_has_no_keys_no_sockets_and_ends_with_its_parent():
     code = """
 import os, socket, sys, time
 from faithful_search.tools.web import pages
@@ -294,9 +277,8 @@ pages.read(b"words", "text/plain", pages.Reading(seconds=60))
 print(pages._slots(pages.Reading(seconds=60)).get().process.pid, flush=True)
 time.sleep(60)
 """
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "SERPER_API_KEY": "sesame"}
-    )
+    where = {**os.environ, "SERPER_API_KEY": "sesame"}
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=where)
     worker = Path("/proc", parent.stdout.readline().strip())
     assert b"sesame" not in (worker / "environ").read_bytes()
     assert not [link for link in (worker / "fd").iterdir() if "socket" in os.readlink(link)]
@@ -308,6 +290,22 @@ time.sleep(60)
     while worker.exists() and (worker / "status").read_text().split("State:")[1].split()[0] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_more_pages_than_processes_wait_for_each_other_and_those_too_late_are_told():
+    with ThreadPoolExecutor(16) as threads:
+        found = threads.map(lambda n: read(f"page {n}".encode(), "text/plain"), range(60))
+        assert list(found) == [f"page {n}" for n in range(60)]
+        assert pages._slots(ROOMY).qsize() == ROOMY.workers
+        one = Reading(seconds=1, workers=1, memory=900_000_000)
+        read(b"warm", "text/plain", one)
+        slow = threads.submit(pages.read, SLOW_PDF, "application/pdf", one)
+        time.sleep(0.2)
+        with pytest.raises(ToolError, match="other pages are still being read") as told:
+            pages.read(b"late", "text/plain", one, time.monotonic() + 0.2)
+        assert told.value.passing
+        with pytest.raises(ToolError, match="took longer"):
+            slow.result()
 
 
 def test_ranking_is_that_of_bm25s_and_stable():
@@ -333,25 +331,3 @@ def test_settings_that_make_no_sense():
     for wrong in ({"seconds": 0}, {"memory": 0}, {"workers": 0}, {"shortest": 0}, {"shortest": 9, "longest": 8}):
         with pytest.raises(ConfigError):
             Reading(**wrong)
-
-
-@LINUX
-def test_a_document_that_needs_too_much_memory_is_refused():
-    with pytest.raises(ToolError, match=r"memory|damaged|crashed"):
-        pages.read(b"<p>" + b"<b>word</b> " * 1_000_000, "text/html", Reading(60, memory=60_000_000, workers=1))
-
-
-def test_more_pages_than_workers_wait_for_each_other_and_those_too_late_are_told():
-    with ThreadPoolExecutor(16) as threads:
-        found = threads.map(lambda n: texts(read(f"page {n}".encode(), "text/plain")), range(60))
-        assert list(found) == [f"page {n}" for n in range(60)]
-        assert pages._slots(ROOMY).qsize() == ROOMY.workers
-        one = Reading(seconds=1, workers=1, memory=900_000_000)
-        pages.read(b"warm", "text/plain", one)
-        slow = threads.submit(pages.read, SLOW_PDF, "application/pdf", one)
-        time.sleep(0.2)
-        with pytest.raises(ToolError, match="other pages are still being read") as told:
-            pages.read(b"late", "text/plain", one, time.monotonic() + 0.2)
-        assert told.value.passing
-        with pytest.raises(ToolError, match="took longer"):
-            slow.result()

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import pickle
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -81,17 +82,27 @@ def test_entities_are_found_and_relations_ranked_by_any_of_their_names(graph, qu
     assert texts(graph, query)[0].startswith(first)
 
 
-def test_words_of_the_entitys_name_rank_nothing_and_a_name_that_fits_wholly_comes_first():
-    labels = {"Q1": "Population Bureau", "P1": "population", "P2": "head office address", "P3": "head"}
-    snak = {"datatype": "string", "datavalue": {"type": "string", "value": "Ann"}}
-    claims = {name: [{"rank": "normal", "mainsnak": snak}] for name in ("P1", "P2", "P3")}
+def claim(value: Any, kind: str = "string", rank: str = "normal") -> dict[str, Any]:
+    """A statement as the service sends it."""
+    types = {"wikibase-item": "wikibase-entityid"}
+    datavalue = {"type": types.get(kind, kind), "value": value}
+    return {"rank": rank, "mainsnak": {"datatype": kind, "datavalue": datavalue}}
 
+
+def labelled(*ids: str, **labels: str) -> dict[str, dict[str, Any]]:
+    """Entities with labels alone."""
+    named = {id: f"label {id}" for id in ids} | labels
+    return {id: {"id": id, "labels": {"en": {"value": label}}} for id, label in named.items()}
+
+
+def test_words_of_the_entitys_name_rank_nothing_and_a_name_that_fits_wholly_comes_first():
     def bureau(request: Request):
         asked = request.parameters
         if asked["action"] == "wbsearchentities":
             named = asked["search"] == "Population Bureau"
             return 200, {"search": [{"id": "Q9", "match": {"text": asked["search"]}}] if named else []}
-        found = {id: {"id": id, "labels": {"en": {"value": label}}} for id, label in labels.items()}
+        found = labelled(Q1="Population Bureau", P1="population", P2="head office address", P3="head")
+        claims = {name: [claim("Ann")] for name in ("P1", "P2", "P3")}
         found["Q1"] |= {"claims": claims, "redirects": {"from": "Q9", "to": "Q1"}}  # Q9 was merged into it
         return 200, {"entities": found}
 
@@ -126,22 +137,17 @@ def test_requests_are_bounded_whatever_the_query(server):
     assert len(server.requests) - before <= 4 + 4 + 2
 
 
-def test_labels_are_asked_for_fifty_at_a_time(monkeypatch):
-    def claim(n: int) -> dict:
-        value = {"type": "wikibase-entityid", "value": {"id": f"Q{n}"}}
-        return {"rank": "normal", "mainsnak": {"datatype": "wikibase-item", "datavalue": value}}
-
-    claims = {f"P{n}": [claim(n)] for n in range(1000, 1120)}
+def test_labels_are_asked_for_fifty_at_a_time():
+    claims = {f"P{n}": [claim({"id": f"Q{n}"}, "wikibase-item")] for n in range(1000, 1120)}
 
     def many(request: Request):
         asked = request.parameters
         if asked["action"] == "wbsearchentities":
             return 200, {"search": [{"id": "Q1", "match": {"text": asked["search"]}}]}
-        ids = asked["ids"].split("|")
-        assert len(ids) <= 50
-        named = {key: {"id": key, "labels": {"en": {"value": f"label {key}"}}} for key in ids}
+        found = labelled(*asked["ids"].split("|"))
+        assert len(found) <= 50
         return 200, {
-            "entities": {key: value | {"claims": claims if key == "Q1" else []} for key, value in named.items()}
+            "entities": {key: value | {"claims": claims if key == "Q1" else []} for key, value in found.items()}
         }
 
     with SearchServer(many) as server:
@@ -224,40 +230,24 @@ def test_an_entity_with_anything_anywhere_is_still_read(data):
 @pytest.mark.parametrize(
     ("time", "precision", "told"),
     [
-        ("+2001-12-31T00:00:00Z", 11, "31 December 2001"),
-        ("+2001-12-00T00:00:00Z", 11, "December 2001"),
-        ("+2001-12-00T00:00:00Z", 10, "December 2001"),
-        ("+2001-00-00T00:00:00Z", 9, "2001"),
-        ("+2001-00-00T00:00:00Z", 8, "2000s"),
-        ("+2000-00-00T00:00:00Z", 7, "20th century"),
-        ("-0300-00-00T00:00:00Z", 7, "3rd century BCE"),
-        ("+1101-00-00T00:00:00Z", 7, "12th century"),
-        ("+2000-00-00T00:00:00Z", 6, "2nd millennium"),
-        ("-13798000000-00-00T00:00:00Z", 3, "about 13,798,000,000 BCE"),
-        ("+2001-99-99T00:00:00Z", 11, "2001"),
-        ("tomorrow", 11, ""),
-        (None, 11, ""),
-        ("+2001-12-31T00:00:00Z", "11", ""),
+        *(("+2001-12-31", 11, "31 December 2001"), ("+2001-12-00", 11, "December 2001")),
+        *(("+2001-12-00", 10, "December 2001"), ("+2001-00-00", 9, "2001"), ("+2001-00-00", 8, "2000s")),
+        *(
+            ("+2000-00-00", 7, "20th century"),
+            ("-0300-00-00", 7, "3rd century BCE"),
+            ("+1101-00-00", 7, "12th century"),
+        ),
+        *(("+2000-00-00", 6, "2nd millennium"), ("-13798000000-00-00", 3, "about 13,798,000,000 BCE")),
+        *(("+2001-99-99", 11, "2001"), ("tomorrow", 11, ""), (None, 11, ""), ("+2001-12-31", "11", "")),
     ],
 )
 def test_times_to_their_precision(time, precision, told):
-    assert wikibase.time_text(time, precision) == told
+    assert wikibase.time_text(f"{time}T00:00:00Z" if time else time, precision) == told
 
 
-@pytest.mark.parametrize(
-    ("amount", "told"),
-    [
-        ("+9999", "9999"),
-        ("+10000", "10,000"),
-        ("-1234567.50", "-1,234,567.50"),
-        ("+0.001", "0.001"),
-        ("1e9", ""),
-        ("9" * 41, ""),
-        (7, ""),
-    ],
-)
-def test_amounts(amount, told):
-    assert wikibase.amount_text(amount) == told
+def test_amounts():
+    amounts = ["+9999", "+10000", "-1234567.50", "+0.001", "1e9", "9" * 41, 7]
+    assert [*map(wikibase.amount_text, amounts)] == ["9999", "10,000", "-1,234,567.50", "0.001", "", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -291,14 +281,11 @@ def test_it_survives_pickling_and_tells_its_results_apart(graph, server):
 
 
 def test_the_preferred_value_is_kept_however_many_there_are_and_half_characters_are_mended():
-    def claim(n: int, rank: str):
-        value = {"type": "quantity", "value": {"amount": f"+{n}", "unit": "1"}}
-        return {"rank": rank, "mainsnak": {"datatype": "quantity", "datavalue": value}}
-
     entity = {"labels": {"en": {"value": "a\ud800\nb"}}, "aliases": {"en": [{"value": "\udfff"}]}}
     assert wikibase.named(entity, "en") == wikibase.Named("a? b", ("?",))
-    entity = {"claims": {"P1082": [*(claim(n, "normal") for n in range(60)), claim(77, "preferred")]}}
-    [told] = wikibase.statements(entity).values()
+    values = [claim({"amount": f"+{n}", "unit": "1"}, "quantity") for n in range(60)]
+    best = claim({"amount": "+77", "unit": "1"}, "quantity", "preferred")
+    [told] = wikibase.statements({"claims": {"P1082": [*values, best]}}).values()
     assert wikibase.text_of(told[0], {}) == "77" and told[0].preferred and len(told) == 20
 
 
