@@ -34,11 +34,10 @@ from faithful_search.inference.fencing import control_tokens
 from faithful_search.rollout import Engine, Limits, SearchEnvironment
 from faithful_search.tasks import Task
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Observation, Toolbox
-from faithful_search.tools.browse import Browse
+from faithful_search.tools.browse import Browse, Fetch
 from faithful_search.tools.graphs.facts import Triple
 from faithful_search.tools.remote_search import RemoteSearch
 from faithful_search.tools.web.providers.searxng import SearXNG
-from faithful_search.tools.web.readers import Fetch
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 from faithful_search.wire.guard import Guard

@@ -23,11 +23,10 @@ from faithful_search.inference.base import Completion
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Patience, Toolbox
-from faithful_search.tools.browse import Browse
+from faithful_search.tools.browse import Browse, Fetch
 from faithful_search.tools.remote_search import RemoteSearch
 from faithful_search.tools.web.pages import Reading
 from faithful_search.tools.web.providers.serper import Serper
-from faithful_search.tools.web.readers import Fetch
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Step, Trajectory
 from faithful_search.wire import http

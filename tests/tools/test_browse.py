@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import pickle
 import time
@@ -19,10 +20,9 @@ from faithful_search.judges.condensing import Condensing
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.tools import Toolbox
 from faithful_search.tools.base import Partial
-from faithful_search.tools.browse import Browse
-from faithful_search.tools.web import pages, readers
+from faithful_search.tools.browse import Browse, Fetch, Jina
+from faithful_search.tools.web import pages
 from faithful_search.tools.web.pages import Reading
-from faithful_search.tools.web.readers import Fetch, Jina
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.cache import Cache
 from faithful_search.wire.guard import Guard
@@ -233,7 +233,7 @@ def test_values_pickle_and_say_what_a_result_depends_on(site):
 
 def test_missing_packages_and_settings_that_make_no_sense_are_told_before_the_first_call(monkeypatch):
     Browse().check()
-    monkeypatch.setattr(readers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs trafilatura: pip install 'faithful-search\[web\]'"):
         Toolbox([Browse()])
     Browse(Jina()).check()

@@ -15,11 +15,10 @@ from faithful_search.errors import ConfigError
 from faithful_search.judges.condensing import Condensing
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tools import Toolbox
-from faithful_search.tools.browse import Browse
+from faithful_search.tools.browse import Browse, Fetch, Jina
 from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.retrieval.index_folder import build_folder
 from faithful_search.tools.web.providers.serper import Serper
-from faithful_search.tools.web.readers import Fetch, Jina
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.training.config import parse_recipe
 from faithful_search.trajectory import ToolCall, read_jsonl

@@ -10,10 +10,10 @@ from search_servers import KEY, STRANGE, Request, SearchServer, searxng, serper,
 
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools import RemoteSearch, Tool, Toolbox, Wikidata, method_of
+from faithful_search.tools.browse import Jina
 from faithful_search.tools.retrieval import OpenSearchIndex, QdrantIndex
 from faithful_search.tools.web.providers.searxng import SearXNG
 from faithful_search.tools.web.providers.serper import Serper
-from faithful_search.tools.web.readers import Jina
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.http import Http

@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.wire import single_flight
+from faithful_search.wire import background
+from faithful_search.wire.background import once
 from faithful_search.wire.cache import Cache, key_of
-from faithful_search.wire.single_flight import once
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 LIMIT = 2_000_000
@@ -154,7 +154,7 @@ def test_a_forked_child_opens_the_file_anew_and_waits_for_nothing_that_its_paren
         child = os.fork()
         if child == 0:
             cache.put("b", b"two")
-            fine = cache.get("a") == b"one" and cache._open[1] is not opened and not single_flight._flights
+            fine = cache.get("a") == b"one" and cache._open[1] is not opened and not background._flights
             os._exit(0 if fine else 1)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

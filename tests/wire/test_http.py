@@ -34,8 +34,8 @@ from faithful_search.wire import http as http_module
 from faithful_search.wire import network
 from faithful_search.wire.guard import Guard, Refused
 from faithful_search.wire.http import Http, Reply
+from faithful_search.wire.network import TooLarge, Undecodable, unpack
 from faithful_search.wire.retry import Patience
-from faithful_search.wire.unpack import TooLarge, Undecodable, unpack
 
 ONCE = Patience(retries=0)
 HASTY = Patience(retries=2, first=0.01, longest=0.05)

@@ -16,7 +16,7 @@ from ..wire.guard import Guard
 from ..wire.http import AGENT, Http
 from ..wire.retry import Patience
 from .base import Tool
-from .browse import Browse
+from .browse import Browse, Fetch, Jina
 from .cassette import Cassette
 from .condenser import Condenser
 from .irrelevant import Irrelevant
@@ -28,7 +28,6 @@ from .retrieval.index_folder import read_manifest
 from .retrieval.passages import Passages
 from .toolbox import Toolbox
 from .web import providers
-from .web.readers import Fetch, Jina
 from .web_search import WebSearch
 from .wikidata import Wikidata
 

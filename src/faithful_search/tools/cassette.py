@@ -1,4 +1,4 @@
-"""Tool calls recorded once and replayed for ever: a JSONL file, one call a line, to be kept under version control."""
+"""What calls of tools gave, kept: for a while in a cache, or in a cassette, recorded once and replayed for ever."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,15 +20,42 @@ import msgspec
 from ..errors import ConfigError, DataError, ToolError
 from ..text import shortened
 from ..trajectory import Evidence, read_lines
+from ..wire.background import once
+from ..wire.cache import Cache
 from ..wire.files import alone_in, replacing
 from ..wire.redact import redact
-from ..wire.single_flight import once
 from .base import Partial
 
 Mode = Literal["replay", "record"]
 _SHOWN = 120  # characters of a call in a message: the policy's note must hold the whole of it
 _CANDIDATES = 8
+_DECODER = msgspec.json.Decoder(list[Evidence])
 _log = logging.getLogger(__name__)
+
+
+def recent(cache: Cache, key: str) -> list[Evidence] | None:
+    """The evidence under `key` where the cache has it in memory; never waits."""
+    with suppress(msgspec.MsgspecError):
+        stored = cache.recent(key)
+        return None if stored is None else _DECODER.decode(stored)
+    return None
+
+
+async def kept(
+    cache: Cache | None, key: str, ask: Callable[[], Awaitable[list[Evidence]]], wait: float
+) -> list[Evidence]:
+    """The evidence under `key`, or what `ask` returns, which is then kept, unless it is `Partial`.
+
+    Concurrent calls for a key ask once and share the result or the exception, with and without a cache. After `wait`
+    seconds a call goes on without the cache, or without the other call that it waits for.
+    """
+
+    def encode(found: list[Evidence]) -> bytes | None:
+        return None if isinstance(found, Partial) else msgspec.json.encode(found)
+
+    if cache is None:
+        return (await once(("kept", key), ask, wait))[0]
+    return (await cache.get_or_compute(key, ask, _DECODER.decode, encode, wait))[0]
 
 
 class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

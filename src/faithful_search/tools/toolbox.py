@@ -15,8 +15,7 @@ from ..wire.background import Background
 from ..wire.cache import Cache, key_of
 from ..wire.retry import Breaker, Patience
 from .base import NO_RESULTS, Observation, Tool, check_arguments, schema_of
-from .cassette import Cassette
-from .kept import kept, recent
+from .cassette import Cassette, kept, recent
 from .lane import Lane, Slots, ToolStats
 from .outcome import LONGEST, Fault, failure_of
 from .session import Session

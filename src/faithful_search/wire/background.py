@@ -1,4 +1,4 @@
-"""Event loops on threads of their own: synchronous code runs many awaitables at once, even inside a running loop."""
+"""Event loops on threads of their own, for synchronous code; and what tasks, loops and threads share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -19,13 +19,16 @@ from ..errors import ConfigError, kind_of
 T = TypeVar("T")
 Item = TypeVar("Item")
 _MOST = 1024  # threads of one executor, those included that hang for ever
+_flights: dict[Hashable, Future[Any]] = {}
+if hasattr(os, "register_at_fork"):
+    # in a forked child no thread does the work that its parent had begun
+    os.register_at_fork(after_in_child=_flights.clear)
 
 
 class DaemonThreads(ThreadPoolExecutor):
     """An executor of daemon threads: a call that never returns holds up neither other calls nor the program's end.
 
-    Python's own executor waits for all its threads at exit. It is the base class because event loops accept no other;
-    its threads are never started.
+    It is derived from Python's own, whose threads are never started, because event loops accept no other.
     """
 
     def __init__(self, most: int = _MOST) -> None:
@@ -35,7 +38,6 @@ class DaemonThreads(ThreadPoolExecutor):
         self._guard = threading.Lock()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run `fn` on an idle thread or a new one. Raises `RuntimeError` after `shutdown`."""
         future: Future[Any] = Future()
         with self._guard:
             if self._ended:
@@ -198,6 +200,39 @@ async def map_concurrently(work: Callable[[Item], Coroutine[Any, Any, T]], items
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from failed.exceptions[0].__cause__
     return [task.result() for task in tasks]
+
+
+class _Cancelled(Exception):
+    """Tells those who wait that the caller who did the work was cancelled."""
+
+
+async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | None = None) -> tuple[T, bool]:
+    """The result of `work`, and whether another caller in this process computed it under the same name.
+
+    Concurrent callers share the result or the exception. When the caller who computes is cancelled, one of the others
+    takes over; one that has waited `wait` seconds does the work itself, because the other's event loop may be blocked.
+    """
+    own: Future[T] = Future()
+    own.set_running_or_notify_cancel()  # so that a caller who stops waiting does not cancel it
+    while (flight := _flights.setdefault(name, own)) is not own:  # one atomic step, so it needs no lock
+        try:
+            async with asyncio.timeout(wait) as limit:
+                with suppress(_Cancelled):
+                    return await asyncio.wrap_future(flight), True
+        except TimeoutError:
+            if not limit.expired():  # the work itself raised it
+                raise
+            return await work(), False
+    try:
+        result = await work()
+    except BaseException as error:
+        # forgotten first: a caller that is woken by a cancellation looks for the flight again
+        _flights.pop(name, None)
+        own.set_exception(_Cancelled() if isinstance(error, asyncio.CancelledError) else error)
+        raise
+    _flights.pop(name, None)
+    own.set_result(result)
+    return result, False
 
 
 class PerLoop(Generic[T]):

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..errors import ConfigError, DataError
-from .single_flight import once
+from .background import once
 
 T = TypeVar("T")
 

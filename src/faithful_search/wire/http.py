@@ -21,10 +21,9 @@ from .. import __version__
 from ..errors import ConfigError, ToolError
 from .background import PerLoop
 from .guard import Guard, Refused, is_private
-from .network import Network, new_pool, quiet
+from .network import ENCODINGS, Network, TooLarge, Undecodable, new_pool, quiet, unpack
 from .redact import REMOVED, SHORTEST
 from .retry import TRANSIENT, Breaker, Patience, retry_after
-from .unpack import ENCODINGS, TooLarge, Undecodable, unpack
 
 AGENT = f"faithful-search/{__version__}"
 """What servers are told unless another `user_agent` is given."""

@@ -1,4 +1,4 @@
-"""Connections that go to the very address that was judged."""
+"""Connections that go to the very address that was judged, and packed bodies that do not burst."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import ipaddress
 import logging
 import socket
 import ssl
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,12 @@ _LOOKUPS = 64
 # Before the last address of a host, none is tried for longer, so that a dead one does not use up all the time.
 _FIRST_ADDRESSES = 3.0
 _MOST_ADDRESSES = 8
+# What we tell servers that we read. Others (br, zstd) are refused: they are not in the standard library, and each more
+# is one more decompressor that strangers may feed.
+ENCODINGS = "gzip, deflate"
+_MOST_LAYERS = 2
+_GZIP = b"\x1f\x8b"
+_ANY_HEADER = 47  # zlib's window bits for "gzip or zlib, as its first bytes say"
 
 # Debug logs of the HTTP library show response headers, and a redirect's `Location` can repeat a key.
 quiet = contextvars.ContextVar("quiet", default=False)
@@ -98,3 +105,40 @@ def new_pool(network: Network) -> httpcore.AsyncConnectionPool:
     return httpcore.AsyncConnectionPool(
         tls(), max_connections=256, max_keepalive_connections=32, keepalive_expiry=15.0, network_backend=network
     )
+
+
+class TooLarge(Exception):
+    """More bytes than allowed."""
+
+
+class Undecodable(Exception):
+    """An unknown or damaged encoding, or too many of them."""
+
+
+def unpack(body: bytes, encoding: str, most: int) -> bytes:
+    """A body of at most `most` bytes without its Content-Encoding.
+
+    Raises:
+        TooLarge: when a layer would unpack to more; nothing beyond the limit is unpacked.
+        Undecodable: when the encoding is unknown or has more than two layers, or the data is damaged, cut short or more
+            than one file.
+    """
+    names = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
+    if len(names) > _MOST_LAYERS or not set(names) <= {"gzip", "x-gzip", "deflate"}:
+        raise Undecodable
+    for _ in names if body else ():
+        body = _inflate(body, most)
+    return body
+
+
+def _inflate(packed: bytes, most: int) -> bytes:
+    for header in (_ANY_HEADER, -zlib.MAX_WBITS):  # some servers leave out the header that belongs to deflate
+        inflate = zlib.decompressobj(header)
+        with contextlib.suppress(zlib.error):
+            found = inflate.decompress(packed, most + 1)
+            if len(found) > most:
+                raise TooLarge
+            # a second gzip file behind the first is not read, and not left out in silence either
+            if inflate.eof and not inflate.unused_data.startswith(_GZIP):
+                return found
+    raise Undecodable
