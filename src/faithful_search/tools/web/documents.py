@@ -32,14 +32,7 @@ _WHOLE_HTML = re.compile(rb"<(?:!doctype html|html|head|body)[\s>]")
 _SOME_HTML = re.compile(
     rb"<(?:!--|(?:title|meta|link|script|style|p|div|h[1-6]|table|br|a|b|article|main|section)[\s>/])"
 )
-# UTF-32's little-endian mark begins with that of UTF-16, so it comes first
-_MARKS = {
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
+_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _IN_TYPE = re.compile(r"charset\s*=\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE)
 _IN_PAGE = re.compile(
     rb"(?:<meta[^>]{0,200}?charset\s*=|<\?xml[^>]{0,100}?encoding\s*=)\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE
@@ -47,7 +40,7 @@ _IN_PAGE = re.compile(
 # What pages mean by these names is what browsers take them for: a larger set that contains them.
 _MEANT = {"ascii": "cp1252", "us-ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254"}
 _MEANT |= {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
-_NOT_ASCII = ("utf-16", "utf-32", "iso2022", "hz")  # sets in which letters may look like ASCII
+_NOT_ASCII = ("utf-16", "iso2022", "hz")  # sets in which letters may look like ASCII
 _FEW = 64  # bytes above ASCII: a text in a Latin script with fewer says too little to tell one set from another
 _IMAGE = re.compile(r"!\[([^\[\]\n]{0,500})\]\([^()\s]{0,2000}(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
 _LINK = re.compile(r"(?<!!)\[([^\[\]\n]{1,500})\]\([^()\s]{0,2000}(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
@@ -59,9 +52,7 @@ _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]\n(?=[^\W\d_])")
 _ENDS = (".", "!", "?", ":", "\u3002")
 _PDF_SHARE = 0.6  # of the time for a document: what is read of a PDF by then has to be put together and sent
 _TITLE, _MOST = 300, 10_000
-_ENDINGS = {"markdown": "markdown", "json": "json", "xml": "xml"} | dict.fromkeys(
-    ("csv", "values", "calendar"), "lines"
-)
+_ENDINGS = {"json": "json", "xml": "xml", "csv": "lines", "values": "lines", "calendar": "lines"}
 
 
 def parse(body: bytes, content_type: str, reading: Reading) -> Page:
@@ -75,16 +66,14 @@ def parse(body: bytes, content_type: str, reading: Reading) -> Page:
     text = decode(body, content_type) if kind not in ("pdf", "xml") else ""
     if kind == "pdf":
         title, blocks, cut = read_pdf(body, deadline)
-    elif kind in ("html", "markdown"):
-        title, blocks = (read_html if kind == "html" else read_markdown)(text)
+    elif kind in ("html", "text"):
+        title, blocks = (read_html if kind == "html" else read_text)(text)
     elif kind == "xml":
         blocks = read_xml(body)
-    elif kind in ("json", "lines"):
+    else:
         with suppress(msgspec.DecodeError):  # text may only claim to be JSON
             text = msgspec.json.format(text, indent=1) if kind == "json" else text
         blocks = _blocks(text.splitlines())
-    else:
-        blocks = _blocks(_GAP.split(text.replace("\r\n", "\n").replace("\r", "\n")))
     found = list(pack(blocks, reading.shortest, reading.longest))
     if not found:
         raise ToolError("there is no text in it that could be read")
@@ -95,7 +84,7 @@ def parse(body: bytes, content_type: str, reading: Reading) -> Page:
 
 
 def kind_of(body: bytes, content_type: str) -> str:
-    """`html`, `pdf`, `markdown`, `json`, `xml`, `lines` or `text`; a `ToolError` names any other type."""
+    """`html`, `pdf`, `json`, `xml`, `lines` or `text`; a `ToolError` names any other type."""
     said = content_type.partition(";")[0].strip().lower()
     start = body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     # readers of PDF allow something before the header, so servers send it
@@ -107,7 +96,7 @@ def kind_of(body: bytes, content_type: str) -> str:
     looks_like_html = _WHOLE_HTML.match(start) or (said in _UNSAID and _SOME_HTML.match(start))
     if looks_like_html or said in ("text/html", "application/xhtml+xml"):
         return "html"
-    # zero bytes are in no text but UTF-16 and UTF-32, which begin with a mark
+    # zero bytes are in no text but UTF-16, which begins with a mark
     binary = b"\0" in body[:4096] and not body.startswith(tuple(_MARKS))
     if said.endswith("pdf") or binary:
         raise ToolError(f"its type is {said[:60] or 'not given'}, but what it holds is not that and cannot be read")
@@ -188,8 +177,8 @@ def pack(blocks: Iterable[Block], shortest: int, longest: int) -> Iterator[Parag
         yield Paragraph("\n".join(held), last.place)
 
 
-def read_markdown(text: str) -> tuple[str, list[Block]]:
-    """The first heading as title, and blocks without the marks of links, images and headings."""
+def read_text(text: str) -> tuple[str, list[Block]]:
+    """The first heading of Markdown as title, and blocks without the marks of links, images and headings."""
     text = _ALONE.sub(r"\n\g<0>\n", _LINK.sub(r"\1", _IMAGE.sub("", text)))
     blocks = []
     for piece in map(str.strip, _GAP.split(_OPENS.sub("\n", text))):
