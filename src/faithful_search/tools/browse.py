@@ -78,8 +78,7 @@ class Fetch:
 class Jina:
     """Jina Reader, which also runs a page's scripts, gives it as Markdown: `POST` with the URL, at r.jina.ai.
 
-    The key is read from the environment for each request and kept nowhere; without one there are fewer requests a
-    minute.
+    The key is read from the environment for each request; without one there are fewer requests a minute.
 
     Args:
         url: address of the service, or of one of your own.
@@ -137,9 +136,9 @@ def _refused(reason: str) -> ToolError:
 class Browse(Tool):
     """Paragraphs of web pages, PDFs and texts, ranked by BM25 against the query; without a query the first ones.
 
-    Several pages are read at once, and their paragraphs ranked together, but each page that was read shows its best
-    one, as far as `top_k` allows. A page that could not be read among others is a result that says so. `source` is
-    `URL#paragraph-n`, n counted from 1 in the page; a PDF's page number is in the title.
+    Several pages are read at once and their paragraphs ranked together, but each page shows its best one, as far as
+    `top_k` allows; one that could not be read is a result that says so. `source` is `URL#paragraph-n`, n counted from
+    1 in the page; a PDF's page number is in the title.
 
     Args:
         reader: who gets the pages: `Fetch()`, or `Jina()`.
@@ -148,8 +147,7 @@ class Browse(Tool):
         timeout: seconds a call may take; a page that has not come by then is given up, the others are returned. Keep it
             below the toolbox's.
         reading: how documents are read and cut to paragraphs.
-        cache: a file of read pages, for agents who come back to a page with another query, and for rollouts of the same
-            question. Give it a `max_age`. None keeps nothing; a page that several ask for at once is read once anyway.
+        cache: a file of read pages, for other queries; give it a `max_age`.
         condenser: writes what a page says about the query; its summaries, one a page, are then returned instead of
             paragraphs. Where it fails, the paragraphs are.
 

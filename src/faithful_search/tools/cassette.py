@@ -97,12 +97,10 @@ class Cassette:
     """Recorded tool calls. Give it to a `Toolbox`, and its tools answer from the file.
 
     `"replay"` asks no tool: a call that is not in the file raises `CassetteMiss`. `"record"` replays what is in the
-    file and asks for the rest, adding each result at once, so that an interrupted recording goes on where it was. Calls
-    are the same when tool and arguments are; an argument that is null counts as not given. A definite `ToolError` is a
-    result like any other; what may pass (`ToolError.passing`, time-outs, a lost connection) is not recorded, nor is a
-    `Partial` result.
+    file and asks for the rest, adding each result at once. Calls are the same when tool and arguments are; an argument
+    that is null counts as not given. A definite `ToolError` is a result like any other; what may pass, and what is
+    `Partial`, is not recorded. No key is written (see `redact`), and a recorded call returns what its replay will.
 
-    No key is written: see `redact`. A recorded call returns what its replay will return, without keys too.
     Threads, event loops and processes may share a file. Concurrent equal calls of one process are made once; where
     several processes record the same call, the first result counts. A pickle carries the settings.
 
@@ -154,8 +152,7 @@ class Cassette:
         wait: float | None = None,
     ) -> list[Evidence]:
         """The recorded result of a call, or the recorded `ToolError`; when recording, `live` is asked for one that is
-        not there yet, in replay that is a `CassetteMiss`. A caller that has waited `wait` seconds for an equal call
-        makes its own."""
+        not there yet. A caller that has waited `wait` seconds for an equal call makes its own."""
         given = {name: value for name, value in redact(arguments).items() if value is not None}
         plain = json.loads(json.dumps(given, sort_keys=True, default=str))  # as it will be read from the file
         asked = Recorded(redact(tool), plain)

@@ -49,10 +49,10 @@ _OWNER = re.compile(r"['\u2019]s$")
 class Wikidata(Tool):
     """Facts one hop around the entities of a query, by the public APIs of Wikidata or another Wikibase.
 
-    The entities are searched for by the whole query first and, where none is called exactly so, by the names in it:
-    quoted words, capitalised words, what "of" divides. Of namesakes several are looked at. Their properties are ranked
-    by the words that the query shares with their labels and other names. One piece of evidence holds the values of one
-    property, the preferred ones before others, with the times from, until or at which they hold.
+    The entities are searched for by the whole query first and, where none is called exactly so, by the names in it (see
+    `candidates`). Of namesakes several are looked at. Their properties are ranked by the words that the query shares
+    with their labels and other names. One piece of evidence holds the values of one property, the preferred ones before
+    others, with the times from, until or at which they hold.
 
     Args:
         language: of labels and search.

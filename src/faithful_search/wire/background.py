@@ -51,7 +51,7 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the threads end when they have done what was given to them; never waits."""
+        """Let the threads end when they have done what they were given; never waits."""
         with self._guard:
             self._ended = True
             for _ in range(self._count):
@@ -94,11 +94,7 @@ class Background:
         self._loop: _Loop | None = None
 
     def run(self, work: Coroutine[Any, Any, T], patience: float = 60.0) -> T:
-        """The result of `work`, however long it takes, as long as the loop itself is alive.
-
-        Args:
-            work: what to await.
-            patience: how often, in seconds, the loop must show that nothing blocks it.
+        """The result of `work`, however long it takes, as long as the loop shows that it lives every `patience` seconds.
 
         Raises:
             ConfigError: when called from the loop's own thread, which would wait for itself.
@@ -110,8 +106,7 @@ class Background:
         with self._lock:
             if self._loop is None or not self._loop.usable:
                 self._loop = _Loop(self._threads)
-                # Garbage is collected on any thread, the loop's own included: do not wait. What the owner had open on
-                # the loop is collected with it, and closes on the loop in the next moments.
+                # what the owner had open on the loop is collected with it, and closes on the loop in the next moments
                 weakref.finalize(self, self._loop.stop, after=0.1)
             loop = self._loop
         if threading.current_thread() is loop.thread:

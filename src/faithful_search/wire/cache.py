@@ -67,23 +67,21 @@ def key_of(**parts: Any) -> str:
 class Cache:
     """Bytes by key in a SQLite file (WAL), safe for many threads and processes.
 
-    Concurrent callers in a process share the computation of a key, its result or its exception, whichever thread or
-    event loop they run on. Two processes may both compute it; the first result stays. Exceptions are never kept. What
-    was put or read lately is in memory, too; another process may since have removed it from the file, but never changes
-    it. A pickle carries the settings.
+    Concurrent callers in a process share the computation of a key; two processes may both compute it, and the first
+    result stays. What was put or read lately is in memory, too: another process may remove it from the file, but never
+    changes it. A pickle carries the settings.
 
     Args:
         path: the file; it and its folders are created when missing.
         patience: seconds to wait for another process that writes.
         max_age: seconds after which an entry counts as absent; the next result takes its place.
         max_bytes: how large the file may grow, its journal included: the oldest entries make room for new ones. A
-            value of more than a tenth of it is not kept. A file that is already larger is made smaller when opened.
+            value of more than a tenth of it is not kept; a larger file is made smaller when opened.
         memory: bytes of entries held in memory; 0 for none.
 
     Raises:
         ConfigError: when `max_age` is not positive or `max_bytes` below two million.
-        DataError: when the file cannot be opened or written, is damaged, or belongs to something else. It is left as
-            it was.
+        DataError: when the file cannot be opened or written, is damaged, or belongs to something else.
 
     Example:
         >>> import tempfile
@@ -171,9 +169,8 @@ class Cache:
     ) -> tuple[T, bool]:
         """The value of `key`, and whether it was there already or a concurrent caller computed it.
 
-        No trouble of the file stops the caller: where it cannot be read or written, what `compute` gives is returned
-        all the same, and so it is after `wait` seconds for the file or for another caller. What `encode` makes `None`
-        of is not kept.
+        Where the file cannot be read or written, and after `wait` seconds for it or for another caller, what `compute`
+        gives is returned all the same. Exceptions are never kept, nor is what `encode` makes `None` of.
         """
 
         async def find_or_compute() -> tuple[T, bool]:
@@ -219,10 +216,9 @@ class Cache:
         return partial(Cache, self.path, **how), ()
 
     def _keep(self, key: str, value: bytes) -> None:
-        """As `put`, but a failure is only logged: a result is worth more than its place in the file."""
         try:
             self.put(key, value)
-        except DataError as error:
+        except DataError as error:  # a result is worth more than its place in the file
             self.unstored += 1
             if self.unstored == 1:
                 _log.warning("results are no longer kept: %s", error)
@@ -240,7 +236,7 @@ class Cache:
             self._held -= len(other) + len(old) + _AROUND
 
     def _too_old(self) -> float:
-        """An entry made then or before counts as absent."""
+        """When an entry that counts as absent was made at the latest."""
         return float("-inf") if self.max_age is None else time.time() - self.max_age
 
     @contextmanager

@@ -74,9 +74,8 @@ class Endpoint:
 def with_key(endpoint: Endpoint) -> Endpoint:
     """The endpoint with its key, from the environment where it has none of its own.
 
-    `FAITHFUL_SEARCH_API_KEY`, else the Hub's token for Hugging Face hosts and `OPENAI_API_KEY` for all others. The
-    Hub's token is sent to no other host. Raises `JudgeError` when a key is needed and missing, or cannot be sent in a
-    header.
+    `FAITHFUL_SEARCH_API_KEY`, else the Hub's token for Hugging Face hosts alone, and `OPENAI_API_KEY` for all others.
+    Raises `JudgeError` when a key is needed and missing, or no header can carry it.
     """
     key, url = endpoint.key, endpoint.url
     if key is None:

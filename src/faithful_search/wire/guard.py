@@ -60,10 +60,8 @@ def resolve(host: str, port: int) -> list[str]:
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address belongs to the public internet, and to no tunnel, test net or cloud's metadata service.
-
-    An IPv4 address inside an IPv6 one (`::ffff:…`, or `64:ff9b::…` of networks that have no IPv4) counts as itself.
-    """
+    """Whether an address is of the public internet, and of no tunnel, test net or metadata service; an IPv4 address
+    inside an IPv6 one (`::ffff:…`, or `64:ff9b::…` of networks that have no IPv4) counts as itself."""
     address = _inner(address)
     if isinstance(address, ipaddress.IPv4Address):
         return not any(address in network for network in _CLOSED_V4)
@@ -81,8 +79,7 @@ class Guard:
     """Lets a policy fetch from the public web only.
 
     Public means: `http` or `https`; one of the `PORTS`; a full host name that is not of a private zone, or an address
-    in its plain form; and *every* address of the name in the public internet. One that is not refuses the name: no
-    honest public site has such an address.
+    in its plain form; and *every* address of the name in the public internet: no honest site has another.
 
     Args:
         allow: what may be fetched besides: a host or address (`wiki.intranet`, `127.0.0.1`, `::1`; any port), one of
@@ -207,12 +204,7 @@ def as_address(text: str) -> Address | None:
 
 
 def is_private(host: str) -> bool:
-    """Whether a host, by its looks alone, is not of the public internet: a bare name, a private zone, an address.
-
-    Example:
-        >>> is_private("wiki.local"), is_private("redis"), is_private("10.0.0.1"), is_private("example.org")
-        (True, True, True, False)
-    """
+    """Whether a host, by its looks alone, is not of the public internet: `redis`, `wiki.local`, `10.0.0.1`."""
     address = as_address(host)
     if address is not None:
         return not is_public(address)
@@ -220,12 +212,7 @@ def is_private(host: str) -> bool:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a URL leads to this machine itself: no proxy has any business there.
-
-    Example:
-        >>> is_loopback("http://localhost:8000/v1"), is_loopback("http://127.1.2.3/"), is_loopback("http://10.0.0.1/")
-        (True, True, False)
-    """
+    """Whether a URL leads to this machine itself: no proxy has any business there."""
     host = urlsplit(url).hostname or ""
     address = as_address(host)
     if address is not None:

@@ -46,8 +46,7 @@ _FAILURES = (
 class Reply:
     """A successful answer, its body unpacked.
 
-    `headers` are found in upper and lower case, repeated ones joined by commas. `url` is where it came from in the end,
-    after redirects, without fragment.
+    `headers` are found in upper and lower case, repeated ones joined by commas. `url` is where it came from in the end.
     """
 
     status: int
@@ -67,16 +66,15 @@ class Reply:
 class Http:
     """Asks web servers, within limits. May be pickled, and used on several event loops.
 
-    With a `guard`, for URLs that a policy chose: the guard judges every one, also behind redirects, which may lead to
-    any URL it lets through, and every connection, which serves one exchange only. Without, for services that the user
-    configured: connections are kept, and redirects followed only on the same host and never from https to http. Headers
-    given to `get` go to the host asked, and to no other; there are no cookies, no proxies and nothing from `.netrc`.
-    Keys belong into headers: nothing of these, and nothing of a URL but its host, gets into a log or a message.
-    `Reply.url` holds the whole URL, with its `params`.
+    With a `guard`, for URLs that a policy chose: the guard judges every one, also behind redirects, and every
+    connection, which serves one exchange only. Without, for services that the user configured: connections are kept,
+    and redirects followed only on the same host and never from https to http. Headers go to the host asked, and to no
+    other; there are no cookies, no proxies and nothing from `.netrc`. Keys belong into headers: nothing of these, and
+    nothing of a URL but its host, gets into a log or a message.
 
     Transient failures (no connection, the statuses `retry.TRANSIENT`) are retried with `patience`, and a host that goes
     on failing is left alone for a while. The error raised in the end is marked as `tried`. Answers may be packed with
-    gzip or deflate, at most twice; other encodings are not asked for and not read.
+    gzip or deflate, at most twice.
 
     Args:
         timeout: seconds for everything: waiting for a slot, the name server, connecting, redirects and retries.
@@ -126,8 +124,7 @@ class Http:
             url: absolute.
             params: added to the URL's query.
             headers: for this host only.
-            accept: media types (`text/html`, `text/*`); another is refused before its body is read, an answer that
-                names none is let through. Empty for any.
+            accept: media types (`text/html`, `text/*`); another is refused before its body is read. Empty for any.
 
         Raises:
             ToolError: saying which host did what; never a query, a header or a private address of ours.

@@ -43,8 +43,7 @@ class Stats:
     """What asking has taken so far.
 
     `calls` are requests sent, `hits` answers that were cached, `failures` questions that were given up. `cost` is in
-    the currency of the prices, 0 without them. `notes` counts what else became known, such as parameters that the model
-    does not take.
+    the currency of the prices. `notes` counts what else became known, such as parameters that the model does not take.
     """
 
     calls: int = 0

@@ -28,12 +28,11 @@ _FLAG = re.compile(r"(?i:(--[\w-]{0,40}(?:hub[_-]token|api[_-]?key|secret|passwo
 def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     """A copy of a text, or of a list or dict of texts, with everything secret replaced by `[secret]`.
 
-    Secret are: values of environment variables with a word in their name that is or ends in `KEY`, `TOKEN`, `SECRET`,
-    `PASSWORD` or the like, or is `PASS`, `PAT` or `PWD` (at least six characters; in `…TOKENS` no numbers), also where
-    they are percent-encoded; passwords within URLs in the environment; any URL's user and password, and its parameter
-    `api_key`, `access_token` and the like; what is given to a flag `--hub_token`, `--…api_key`, `--…secret` or
-    `--…password`; what has the shape of a token of the Hub, GitHub, Slack, Google, AWS or an OpenAI-like service, or of
-    a private key; and `secrets`.
+    Secret are: values of environment variables named like keys (`…KEY`, `…TOKEN`, `…PASSWORD`, `PAT` and the like; at
+    least six characters), also percent-encoded; passwords within URLs in the environment; any URL's user and password,
+    and its parameter `api_key` and the like; what is given to a flag such as `--hub_token` or `--…password`; what has
+    the shape of a token of the Hub, GitHub, Slack, Google, AWS or an OpenAI-like service, or of a private key; and
+    `secrets`.
 
     Example:
         >>> redact(["https://me:pass@host/?api_key=1&q=x", "k-123456"], secrets=["k-123456"])

@@ -21,11 +21,8 @@ TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 52
 
 
 def passing(error: BaseException) -> bool:
-    """Whether to make the same call again a little later.
-
-    The error itself says so (`passing`), unless whoever raised it has retried already (`tried`): two layers must not
-    multiply their retries. Of other errors, those of the network are transient.
-    """
+    """Whether to make the same call again a little later: the error says so (`passing`), or is the network's, and
+    whoever raised it has not retried already (`tried`), since two layers must not multiply their retries."""
     return bool(getattr(error, "passing", isinstance(error, OSError))) and not getattr(error, "tried", False)
 
 
@@ -112,8 +109,8 @@ class Patience:
 class Breaker:
     """Keeps callers from a service that has failed `failures` times in a row.
 
-    After `cooldown` seconds one call is let through. Its success lets all through again, its failure starts the next
-    cooldown. A trial call that never reports is replaced after another cooldown. Thread-safe.
+    After `cooldown` seconds one call is let through: its success lets all through again, its failure starts the next
+    cooldown. One that never reports is replaced after another cooldown. Thread-safe.
     """
 
     def __init__(self, failures: int = 5, cooldown: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -142,11 +139,8 @@ class Breaker:
             self._in_a_row, self._answered = 0, self._clock()
 
     def failed(self, since: float | None = None) -> None:
-        """The service had a transient failure.
-
-        `since` is the clock's time at which the call began. Where the service has answered another call after that,
-        the failure says something about the call rather than the service and does not count.
-        """
+        """The service had a transient failure, which does not count where the service has answered another call since
+        this one began, at `since` by the clock: then it says something about the call."""
         with self._lock:
             if since is None or since >= self._answered:
                 self._in_a_row, self._until = self._in_a_row + 1, self._clock() + self._cooldown
