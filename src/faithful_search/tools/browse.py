@@ -23,7 +23,7 @@ from ..trajectory import Evidence
 from ..wire.cache import Cache, key_of
 from ..wire.endpoint import key_in
 from ..wire.guard import Guard
-from ..wire.http import Http
+from ..wire.http import Http, Reply
 from .base import MOST, Partial, Tool, one_or_several
 from .cassette import kept
 from .condenser import Condenser
@@ -41,15 +41,6 @@ _MATERIAL = 12  # paragraphs of a page that a summary is made from
 _log = logging.getLogger(__name__)
 
 
-class Document(msgspec.Struct, frozen=True):
-    """What came: the bytes, what they are said to be, where they came from in the end, the title where it is known."""
-
-    body: bytes
-    content_type: str
-    url: str
-    title: str = ""
-
-
 @dataclass(frozen=True)
 class Fetch:
     """This machine asks the site itself, as far as the client's guard lets it: the agent chooses these URLs."""
@@ -60,18 +51,9 @@ class Fetch:
         if self.http.guard is None:
             raise ConfigError("pages are fetched with a guard only: Fetch(Http(guard=Guard()))")
 
-    @property
-    def cache_key(self) -> str:
-        return f"fetch {self.http.max_bytes} {self.http.guard}"
-
-    def check(self) -> None:
-        for package in ("trafilatura", "pypdf"):
-            if importlib.util.find_spec(package) is None:
-                raise ConfigError(f"browsing needs {package}: pip install 'faithful-search[web]'")
-
-    async def fetch(self, url: str) -> Document:
-        reply = await self.http.get(url, accept=READABLE)
-        return Document(reply.body, reply.headers.get("content-type", ""), reply.url)
+    async def fetch(self, url: str) -> tuple[Reply, str]:
+        """What came, and the page's title where it is known."""
+        return await self.http.get(url, accept=READABLE), ""
 
 
 @dataclass(frozen=True)
@@ -93,14 +75,7 @@ class Jina:
     def __post_init__(self) -> None:
         check_address(self.url, "https://r.jina.ai", _KEY)
 
-    @property
-    def cache_key(self) -> str:
-        return f"jina {self.url} {self.guard}"
-
-    def check(self) -> None:
-        """Nothing is needed."""
-
-    async def fetch(self, url: str) -> Document:
+    async def fetch(self, url: str) -> tuple[Reply, str]:
         # the service resolves names itself; here only what is plainly not public is stopped
         url = self.guard.check(url, resolved_here=False)
         key = key_in(_KEY)
@@ -119,12 +94,12 @@ class Jina:
         title, content = data.get("title"), data.get("content")
         if not isinstance(content, str):
             raise ToolError("the reading service gave no content for this page")
-        title = title[:_LONGEST_TITLE] if isinstance(title, str) else ""
-        return Document(content.encode("utf-8", "replace"), "text/markdown; charset=utf-8", url, title)
+        read = Reply(200, {"content-type": "text/markdown"}, content.encode("utf-8", "replace"), url)
+        return read, title[:_LONGEST_TITLE] if isinstance(title, str) else ""
 
 
 Reader = Fetch | Jina
-"""Gets a document by its URL, or raises `ToolError` with a message for the policy."""
+"""Gets a document by its URL, or raises `ToolError` with a message for the policy; its text is a part of cache keys."""
 
 
 def _refused(reason: str) -> ToolError:
@@ -171,10 +146,13 @@ class Browse(Tool):
     @property
     def cache_key(self) -> str:  # type: ignore[override]
         condenser = self.condenser.name if self.condenser else ""
-        return f"{self.reader.cache_key} {self.top_k} {self.reading.shortest} {self.reading.longest} {condenser}"
+        return f"{self.reader} {self.top_k} {self.reading.shortest} {self.reading.longest} {condenser}"
 
     def check(self) -> None:
-        self.reader.check()
+        """Raise `ConfigError` when a package that reads pages is missing."""
+        for package in ("trafilatura", "pypdf") if isinstance(self.reader, Fetch) else ():
+            if importlib.util.find_spec(package) is None:
+                raise ConfigError(f"browsing needs {package}: pip install 'faithful-search[web]'")
 
     async def browse(
         self,
@@ -212,13 +190,14 @@ class Browse(Tool):
         """The paragraphs of a page in order, or why there are none: a value, so that the other pages count."""
 
         async def read() -> list[Evidence]:
-            document = await self.reader.fetch(url)
-            page = await asyncio.to_thread(pages.read, document.body, document.content_type, self.reading, deadline)
-            address = urldefrag(document.url).url
+            reply, title = await self.reader.fetch(url)
+            kind = reply.headers.get("content-type", "")
+            page = await asyncio.to_thread(pages.read, reply.body, kind, self.reading, deadline)
+            address = urldefrag(reply.url).url
             parts = urlsplit(address)
             # a page without a title is called by the last part of its address
             last = clean(unquote(parts.path.rstrip("/").rpartition("/")[2], errors="replace"))
-            title = clean(document.title) or page.title or last or parts.netloc
+            title = clean(title) or page.title or last or parts.netloc
             cut = f"only {page.cut} were read" if page.cut else ""
             found = []
             for number, paragraph in enumerate(page.paragraphs, start=1):
@@ -227,7 +206,7 @@ class Browse(Tool):
                 found.append(Evidence(text=paragraph.text, title=named, source=source, url=address))
             return found
 
-        key = key_of(page=url, reader=self.reader.cache_key, reading=repr(self.reading))
+        key = key_of(page=url, reader=repr(self.reader), reading=repr(self.reading))
         try:
             async with asyncio.timeout(left := deadline - time.monotonic()):
                 return await kept(self.cache, key, read, max(0.0, left))

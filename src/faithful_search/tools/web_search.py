@@ -54,7 +54,7 @@ class WebSearch(Tool):
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        return f"{self.provider.cache_key} {self.top_k} {','.join(sorted(self.exclude))}"
+        return f"{self.provider} {self.top_k} {','.join(sorted(self.exclude))}"
 
     def check(self) -> None:
         self.provider.check()

@@ -94,7 +94,7 @@ class Background:
         self._loop: _Loop | None = None
 
     def run(self, work: Coroutine[Any, Any, T], patience: float = 60.0) -> T:
-        """The result of `work`, however long it takes, as long as the loop shows that it lives every `patience` seconds.
+        """The result of `work`, however long it takes, as long as the loop shows a sign of life every `patience` s.
 
         Raises:
             ConfigError: when called from the loop's own thread, which would wait for itself.

@@ -94,19 +94,21 @@ class Http:
         faithful_search.wire.guard.Refused: the address of 169.254.169.254 is not public
     """
 
-    timeout: float = 20.0
-    patience: Patience = field(default_factory=Patience)
-    per_host: int = 8
+    # the text of a client is a part of cache keys: it holds what answers depend on
+    timeout: float = field(default=20.0, repr=False)
+    patience: Patience = field(default_factory=Patience, repr=False)
+    per_host: int = field(default=8, repr=False)
     max_bytes: int = 4_000_000
     guard: Guard | None = None
-    user_agent: str = AGENT
+    user_agent: str = field(default=AGENT, repr=False)
     _clients: PerLoop[_Client] = field(
         default_factory=lambda: PerLoop(_Client.aclose), init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
-        if not all(limit > 0 for limit in (self.timeout, self.per_host, self.max_bytes)):
-            raise ConfigError(f"timeout, per_host and max_bytes must be positive: {self}")
+        limits = self.timeout, self.per_host, self.max_bytes
+        if not all(limit > 0 for limit in limits):
+            raise ConfigError(f"timeout, per_host and max_bytes must be positive; got {limits}")
         if not (self.user_agent.isascii() and self.user_agent.isprintable()):
             raise ConfigError(f"a user agent is a line of ASCII text; got {self.user_agent!r}")
 

@@ -20,14 +20,8 @@ _TITLE, _TEXT, _DATE = 300, 2_000, 40  # characters kept
 
 
 class Provider(ABC):
-    """A web search service; implementations are frozen dataclasses, whose fields never hold a key."""
-
-    url: str = ""
-
-    @property
-    def cache_key(self) -> str:
-        """What its results depend on besides query and count, without secrets."""
-        return f"{type(self).__name__} {self.url}"
+    """A web search service; implementations are frozen dataclasses, whose text is a part of cache keys: what results
+    depend on, and no secret."""
 
     def check(self) -> None:  # noqa: B027 (most need nothing)
         """Raise `ConfigError` when a key or a package is missing, saying how to give it."""
