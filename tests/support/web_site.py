@@ -133,7 +133,10 @@ class WebSite:
     async def _answer(self, seen: Seen, writer: Writer) -> None:
         self.seen.append(seen)
         page = self.pages.get(seen.path)
-        if page is None:
+        if seen.path in RAW:
+            writer.write(RAW[seen.path])
+            writer.close() if seen.path != "/long" else None
+        elif page is None:
             first, _, rest = seen.path[1:].partition("/")
             manners = MANNERS.get(first, missing)
             await manners(
@@ -340,43 +343,19 @@ async def endless_header(site: WebSite, seen: Seen, writer: Writer) -> None:
         await writer.drain()
 
 
-async def short(site: WebSite, seen: Seen, writer: Writer) -> None:
-    """Promises more than it sends."""
-    writer.write(Page(ARTICLE.encode()).raw(length=1_000_000))
-    await writer.drain()
-    writer.close()
+def _claiming(length: str) -> bytes:
+    return Page(ARTICLE.encode()).raw().replace(b"Content-Length: ", f"Content-Length: {length}\r\nX: ".encode(), 1)
 
 
-async def long(site: WebSite, seen: Seen, writer: Writer) -> None:
-    """Sends more than it promised: what follows looks like another answer."""
-    writer.write(Page(b"<p>first</p>").raw() + Page(b"<p>forged</p>").raw())
-
-
-async def lying_length(site: WebSite, seen: Seen, writer: Writer) -> None:
-    """`/lying-length/-5`: that Content-Length."""
-    writer.write(
-        Page(ARTICLE.encode(), headers={})
-        .raw()
-        .replace(b"Content-Length: ", b"Content-Length: " + seen.path[1:].encode() + b"\r\nX: ", 1)
-    )
-
-
-async def drop(site: WebSite, seen: Seen, writer: Writer) -> None:
-    writer.close()
-
-
-async def close(site: WebSite, seen: Seen, writer: Writer) -> None:
-    """Answers, then closes without having said so."""
-    writer.write(Page(ARTICLE.encode()).raw())
-    await writer.drain()
-    writer.close()
-
-
-async def garbage(site: WebSite, seen: Seen, writer: Writer) -> None:
-    writer.write(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
-    await writer.drain()
-    writer.close()
-
+RAW = {
+    "/drop": b"",
+    "/close": Page(ARTICLE.encode()).raw(),  # without having said so
+    "/garbage": b"\x16\x03\x01 this is not HTTP\r\n\r\n",
+    "/short": Page(ARTICLE.encode()).raw(length=1_000_000),  # promises more than it sends
+    "/long": Page(b"<p>first</p>").raw() + Page(b"<p>forged</p>").raw(),  # what follows looks like another answer
+    **{f"/lying-length/{length}": _claiming(length) for length in ("-5", "ten", "99999999999")},
+}
+"""What is sent as it is; the connection is then closed, but for `long`."""
 
 MANNERS: dict[str, Manners] = {
     name.replace("_", "-"): each
