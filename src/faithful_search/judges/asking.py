@@ -93,13 +93,11 @@ class EndpointClient:
         if self._cache is not None or self.dry:
             yield
             return
-        kept, failures = Cache(path), self._counts.failures
-        self.__dict__["_cache"] = kept
+        failures, self.__dict__["_cache"] = self._counts.failures, Cache(path)
         try:
             yield
         finally:
-            self.__dict__["_cache"] = None
-            kept.close()
+            self.__dict__.pop("_cache").close()
         if self._counts.failures == failures:
             for ending in ("", "-wal", "-shm"):
                 path.with_name(f"{path.name}{ending}").unlink(missing_ok=True)
@@ -112,15 +110,8 @@ class EndpointClient:
             self._cache.close()
 
     def answers(self, questions: Sequence[Question], groups: Sequence[Question] = ()) -> list[Answer]:
-        """The answers in order.
-
-        A group is asked in place of its members, which are among the questions. Where its reply cannot be read, or the
-        server refuses it, each member is asked by itself.
-
-        Raises:
-            JudgeError: when there is no answer at all because asking is pointless.
-            DataError: when the cache's file cannot be used.
-        """
+        """The answers in order. A group is asked in place of its members, which are among the questions; where that
+        gives no answer, because of its length or its reply, each member is asked by itself."""
         batch = _Batch(self, questions, groups)
         try:
             if batch.open:
@@ -135,7 +126,6 @@ class EndpointClient:
         return [batch.found[question.key] for question in questions]
 
     def known(self, keys: Iterable[str]) -> dict[str, Answer]:
-        """The answers that there are already, by key."""
         kept = self._cache.get_many(keys) if self._cache else {}
         return self._made_up | {key: self._decode(value) for key, value in kept.items()}
 

@@ -23,6 +23,10 @@ Task = Literal["support", "states", "info_think", "think_search", "think_answer"
 """
 
 
+LABELS = ("1", "0")
+"""What a model that is asked replies: that the hypothesis follows, or not."""
+
+
 class Pair(msgspec.Struct, frozen=True, omit_defaults=True):
     """Does `hypothesis` follow from `premise`? `question` gives context where a judge can use it.
 

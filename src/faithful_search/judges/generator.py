@@ -16,9 +16,8 @@ from ..inference.batching import batches, shared_length
 from ..inference.chat import opening_ids, templated
 from ..inference.fencing import guarded
 from . import distilled, prompting
-from .base import Pair, Request, Verdict
+from .base import LABELS, Pair, Request, Verdict
 
-LABELS = ("1", "0")
 _OPENED_THOUGHT = re.compile(r"<think>\s*\Z")
 _CUT = "\n[…]\n"
 _LONGEST_TOKEN = 16  # characters, on average over a text

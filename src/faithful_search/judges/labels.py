@@ -142,28 +142,20 @@ class Form(NamedTuple):
             return bool(words) and (named or not _TOO_LONG.search(said))
         return error.status == 500 and named
 
-    def survives(self, error: Unanswered) -> bool:
-        """Whether this form holds nothing of what a server has just said that it does not take."""
+    def without(self, error: Unanswered) -> Form:
+        """What is left of this form for a server that has refused it."""
         said = str(error).lower()
-        if any(word in said for word in _CHOICE_WORDS) and self.choice:
-            return False
-        if not any(word in said for word in _LOGPROB_WORDS):
-            return True
-        return self.top_logprobs != 20 if _AMOUNT.search(said) else not self.top_logprobs
+        if self.top_logprobs and any(word in said for word in _LOGPROB_WORDS):
+            # some servers refuse more than 5
+            return self._replace(top_logprobs=5 if self.top_logprobs > 5 and _AMOUNT.search(said) else 0)
+        return self._replace(choice=False) if self.choice else Form()
 
 
 class Ladder:
-    """The forms that the server has not refused, from the richest to the plain one; the first is asked for."""
+    """The richest form that the server has not refused; `settled` says that it has answered it, so that it stays."""
 
     def __init__(self) -> None:
-        # some servers refuse more than 5 log-probs
-        self._forms = [Form(20, True), Form(5, True), Form(20), Form(5), Form(0, True), Form()]
-        self.settled = False
-        """Whether the server has answered the form that is asked for: it stays."""
-
-    @property
-    def current(self) -> Form:
-        return self._forms[0]
+        self.current, self.settled = Form(20, True), False
 
     def step_down(self, form: Form, error: Unanswered) -> bool:
         """Whether to ask again because `form` was refused and another one is to be tried."""
@@ -171,5 +163,5 @@ class Ladder:
             return True  # a concurrent question was refused first and has stepped down already
         if self.settled or not form.refused(error):
             return False
-        self._forms = [other for other in self._forms[1:] if other.survives(error)]
+        self.current = form.without(error)
         return True

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -17,7 +17,7 @@ from ..inference.batching import batches, shared_length
 from ..inference.loading import max_tokens, open_model, read_config
 from ..text import well_formed
 from . import distilled
-from .base import Pair, Verdict
+from .base import LABELS, Pair, Verdict
 from .windows import windows
 
 _ENTAILS = ("entailment", "entail", "entails")
@@ -69,7 +69,7 @@ class NLIJudge:
         if self.tokenizer.pad_token_id is None:
             raise ConfigError(f"the tokenizer of {self.name} has no padding token; set `tokenizer.pad_token`")
         distilled.check(self.threshold, self.temperature, self.window, self.stride)
-        self._labels  # noqa: B018 a model without them is refused now
+        self._supports  # noqa: B018 a model that cannot say so is refused now
 
     @classmethod
     def from_pretrained(
@@ -116,7 +116,7 @@ class NLIJudge:
         """The rows of tokens that the model reads for what `inputs` gives."""
         if not inputs:
             return []
-        if isinstance(self._labels, _Written):
+        if self._seq2seq:
             texts = [f"premise: {premise} hypothesis: {hypothesis}" for premise, hypothesis in inputs]
             encoded = self.tokenizer(texts, verbose=False, **_PLAIN)
         else:
@@ -149,7 +149,7 @@ class NLIJudge:
         for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
             padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt").to(self.model.device)
             with torch.inference_mode():
-                found = self._labels.probs(self.model, padded)
+                found = self._supports(padded)
             for row, p in zip(batch, found.tolist(), strict=True):
                 probs[row] = p
         return probs
@@ -161,6 +161,10 @@ class NLIJudge:
         own = self.tokenizer(list(map(well_formed, texts)), add_special_tokens=False, verbose=False, **_PLAIN)
         return [len(ids) for ids in own["input_ids"]]
 
+    @property
+    def _seq2seq(self) -> bool:
+        return _writes(self.model.config, type(self.model).__name__)
+
     @cached_property
     def _limit(self) -> int | None:
         return max_tokens(self.model, self.tokenizer)
@@ -171,27 +175,27 @@ class NLIJudge:
         return sys.maxsize if self._limit is None else self._limit - len(self.encode([("", "")])[0]["input_ids"])
 
     @cached_property
-    def _labels(self) -> _Classified | _Written:
-        """Where the model says how probable support is."""
+    def _supports(self) -> Callable[[Any], torch.Tensor]:
+        """How probable support is for each row of a batch, by where the model says so."""
         config = self.model.config
-        if _writes(config, type(self.model).__name__):
-            yes, no = (self.tokenizer(text_target=label)["input_ids"] for label in ("1", "0"))
+        if self._seq2seq:
+            yes, no = (self.tokenizer(text_target=label)["input_ids"] for label in LABELS)
             at = shared_length(yes, no)
             if at == min(len(yes), len(no)):
                 raise ConfigError(f"the tokenizer of {config.name_or_path!r} does not tell the labels 1 and 0 apart")
-            return _Written((config.decoder_start_token_id, *yes[:at]), yes[at], no[at])
+            return partial(_written, self.model, [config.decoder_start_token_id, *yes[:at]], yes[at], no[at])
         wanted = (self.label.lower(),) if self.label else _ENTAILS
         named = [*config.id2label.items(), *((index, name) for name, index in (config.label2id or {}).items())]
         known = {str(name).lower(): int(index) for index, name in named}
-        found = next((known[name] for name in wanted if name in known), None)
-        if found is None:
+        label = next((known[name] for name in wanted if name in known), None)
+        if label is None:
             labels = ", ".join(map(repr, config.id2label.values()))
             raise ConfigError(
                 f"{self.name} has no label {wanted[0]!r}; its labels are {labels}: name the one that means support as "
                 "`label`, or take a model trained for entailment"
             )
         exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
-        return _Classified(found, exclusive)
+        return partial(_classified, self.model, label, exclusive)
 
 
 class _Reading(NamedTuple):
@@ -201,28 +205,15 @@ class _Reading(NamedTuple):
     """What was cut off, or why there are no windows."""
 
 
-class _Classified(NamedTuple):
-    """Which of a classifier's labels means support, and whether its labels exclude each other."""
-
-    label: int
-    exclusive: bool
-
-    def probs(self, model: Any, batch: Any) -> torch.Tensor:
-        logits = model(**batch).logits.float()
-        return (logits.softmax(-1) if self.exclusive else logits.sigmoid())[:, self.label]
+def _classified(model: Any, label: int, exclusive: bool, batch: Any) -> torch.Tensor:
+    logits = model(**batch).logits.float()
+    return (logits.softmax(-1) if exclusive else logits.sigmoid())[:, label]
 
 
-class _Written(NamedTuple):
-    """What a seq2seq model writes before the labels part, and the tokens in which they do."""
-
-    start: tuple[int, ...]
-    yes: int
-    no: int
-
-    def probs(self, model: Any, batch: Any) -> torch.Tensor:
-        start = torch.tensor([self.start] * len(batch["input_ids"]), device=model.device)
-        logits = model(**batch, decoder_input_ids=start).logits[:, -1].float()
-        return (logits[:, self.yes] - logits[:, self.no]).sigmoid()
+def _written(model: Any, start: list[int], yes: int, no: int, batch: Any) -> torch.Tensor:
+    begun = torch.tensor([start] * len(batch["input_ids"]), device=model.device)
+    logits = model(**batch, decoder_input_ids=begun).logits[:, -1].float()
+    return (logits[:, yes] - logits[:, no]).sigmoid()
 
 
 def _writes(config: Any, made: str) -> bool:

@@ -104,7 +104,7 @@ class RemoteJudge:
         return Http(self.timeout, self.patience, self.concurrency, max_bytes=_MOST_BYTES)
 
     @cached_property
-    def _about(self) -> _About:
+    def _about(self) -> _Reply:
         return self._run(self._ask_about())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -113,11 +113,11 @@ class RemoteJudge:
         except TimeoutError as error:
             raise JudgeError(f"the judge's background thread hangs: {error}") from error
 
-    async def _ask_about(self) -> _About:
+    async def _ask_about(self) -> _Reply:
         # of its own and impatient: a name is also asked for where nothing is judged
         quick = Http(min(self.timeout, 5.0), Patience(retries=0))
         try:
-            return msgspec.json.decode((await quick.get(f"{self.base}/health")).body, type=_About)
+            return msgspec.json.decode((await quick.get(f"{self.base}/health")).body, type=_Reply)
         except ToolError as error:
             raise JudgeError(f"cannot ask the judge at {self.base}: {error}; {_START}") from None
         except _UNREADABLE:
@@ -131,7 +131,7 @@ class RemoteJudge:
         try:
             asked = {"pairs": msgspec.to_builtins(chunk)}
             reply = await self._http.post(f"{self.base}{_PATH}", json=asked, headers=headers)
-            found = msgspec.json.decode(reply.body, type=_Answer).verdicts
+            found = msgspec.json.decode(reply.body, type=_Reply).verdicts or []
             # what is not a number from 0 to 1 with a label, nor an abstention, is not taken for a verdict
             sound = [one.label is None if one.p is None else one.label is not None and 0 <= one.p <= 1 for one in found]
             if len(found) == len(chunk) and all(sound):
@@ -153,15 +153,12 @@ class RemoteJudge:
         return [Verdict(None, None, told, f"remote:{self.base}")] * len(chunk)
 
 
-class _About(msgspec.Struct, frozen=True):
-    """What `/health` tells."""
+class _Reply(msgspec.Struct, frozen=True):
+    """What `/health` tells of the judge, and `/judge` of the pairs."""
 
     judge: str
     lexical: bool = False
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    verdicts: list[Verdict]
+    verdicts: list[Verdict] | None = None
 
 
 def _chunks(pairs: list[Pair]) -> list[list[Pair]]:

@@ -46,11 +46,9 @@ class AnswerLikelihoodGap(PolicyReward):
     `logprob_without` (means over the tokens), `tokens` and `step` (where they stand, from 1).
 
     Args:
-        snippets: texts, or pairs of title and text, to draw from instead of the evidence of other questions.
-        seed: of what replaces the evidence; it also depends on the trajectory's id.
+        snippets, seed, gather: see `EvidenceSensitivity`.
         policy: the Generator to ask, usually given by `bind(policy=…)`; it needs `choice_logprobs` (`Scorer`), which
             `TransformersGenerator` has and vLLM has not.
-        gather: given a list of this process, that of all processes of a training; its trainer binds it.
 
     Raises:
         ConfigError: when no policy is bound, or one that gives no log-probabilities of given tokens.

@@ -88,16 +88,15 @@ class AnswerSupport(JudgedReward):
         if not isinstance(self.judge, Writer):
             return [sentences(_answer(item)) for item in trajectories]
         asked = [Request("claims", {"question": one.question or "", "answer": _answer(one)}) for one in trajectories]
-        failed = "no claims were made of the answer: "
         try:
-            texts = self.judge.write_batch(asked) if asked else []
+            texts, failed = self.judge.write_batch(asked) if asked else [], "nothing was written"
         except JudgeError as error:
-            return [Verdict(None, None, f"{failed}{error}", "claims")] * len(asked)
+            texts, failed = [None] * len(asked), str(error)
         claims: list[list[str] | Verdict] = []
         for text in texts:
             written = list(filter(None, (_BULLET.sub("", line).strip() for line in (text or "").splitlines())))
             none = [line.rstrip(".").upper() for line in written] == ["NONE"]
-            missing = Verdict(None, None, f"{failed}nothing was written", "claims")
+            missing = Verdict(None, None, f"no claims were made of the answer: {failed}", "claims")
             claims.append([] if none else written or missing)
         return claims
 
@@ -107,30 +106,22 @@ class AnswerSupport(JudgedReward):
             why = "no step with a valid citation"
         elif used == "retrieved" and not any(step.evidence for step in trajectory.steps):
             why = "no evidence was retrieved"
-        elif not _answer(trajectory):
-            why, applies = "no answer given", True
-        elif self.evidence_for(trajectory):
+        elif _answer(trajectory) and self.evidence_for(trajectory):
             why = "the answer makes no claim"
         else:
-            why, applies = "the answer cites no evidence", True
+            why, applies = "the answer cites no evidence" if _answer(trajectory) else "no answer given", True
         return Score(0.0, why, {"applies": applies, "evidence": used})
 
     def judged(self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> Score:
-        score = super().judged(trajectory, asked, verdicts)
+        score, used = super().judged(trajectory, asked, verdicts), self._used(trajectory)
         texts = [item.pair.hypothesis for item in asked]
-        used = self._used(trajectory)
         parts = {**score.parts, "evidence": used, "claims": len(texts), "texts": texts}
         if score.value is None:
             return Score(None, score.why, parts)
-        parts["supported"] = sum(bool(verdict.label) for verdict in verdicts)
-        against = next((text for text, verdict in zip(texts, verdicts, strict=True) if not verdict.label), None)
+        against = [text for text, verdict in zip(texts, verdicts, strict=True) if not verdict.label]
+        parts["supported"] = len(texts) - len(against)
         # without steps: what the whole answer earned is not the last step's alone
-        return Score(score.value, f"not supported by the {used} evidence: {against!r}" if against else "", parts)
-
-    def _used(self, trajectory: Trajectory) -> str:
-        if self.evidence != "auto":
-            return self.evidence
-        return "cited" if Citation().covers(trajectory.dialect) else "retrieved"
+        return Score(score.value, f"not supported by the {used} evidence: {against[0]!r}" if against else "", parts)
 
     def evidence_for(self, trajectory: Trajectory) -> tuple[Evidence, ...]:
         """The passages that the answer must rest on, each once."""
@@ -139,6 +130,10 @@ class AnswerSupport(JudgedReward):
         # a passage that was returned twice would be read, and paid for, twice
         found = {(item.title, item.text): item for step in trajectory.steps for item in step.evidence}
         return tuple(found.values())
+
+    def _used(self, trajectory: Trajectory) -> str:
+        cites = "cited" if Citation().covers(trajectory.dialect) else "retrieved"
+        return cites if self.evidence == "auto" else self.evidence
 
 
 def _answer(trajectory: Trajectory) -> str:

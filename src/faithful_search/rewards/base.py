@@ -111,8 +111,7 @@ class BatchReward(Reward):
     """A reward that implements `score_batch`."""
 
     @abstractmethod
-    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        """Score many, in order."""
+    def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]: ...
 
     def score(self, trajectory: Trajectory) -> Score:
         return self.score_batch([trajectory])[0]

@@ -29,8 +29,8 @@ class CitationStatesFact(JudgedReward):
     trajectory without a valid yes-step has no value.
 
     Args:
-        judge: reads the cited passages as premise (blank lines between them) and the call's query as hypothesis, with
-            the task "states". By default the bundled world's facts; for other questions one that is asked by prompts.
+        judge: reads the cited passages as premise and the call's query as hypothesis, with the task "states". By
+            default the bundled world's facts; for other questions one that is asked by prompts.
         soft: average p instead of the labels.
 
     Raises:

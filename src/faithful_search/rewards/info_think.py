@@ -29,8 +29,7 @@ class InfoThink(JudgedReward):
     ("..."). A trajectory without pairs has no value.
 
     Args:
-        judge: premise and hypothesis as above, `task="info_think"`; by default the words are compared.
-        soft: average p instead of the labels.
+        judge, soft: see `JudgedReward`.
         unthinking: whether acting on a response without a thought is such a pair; `False` skips it, as the paper does.
 
     Example:
@@ -49,7 +48,6 @@ class InfoThink(JudgedReward):
     nothing: ClassVar[str] = "no thought or action follows a response"
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
-        """Each response with the thought after it; `step` is where that thought's turn begins."""
         found: list[Asked] = []
         thinks, step = asks_for_thoughts(trajectory.dialect), 1
         for turn, after in pairwise(trajectory.turns):

@@ -29,10 +29,13 @@ class Asked(msgspec.Struct, frozen=True):
 class JudgedReward(BatchReward):
     """The share of a trajectory's pairs that the judge upholds; subclasses say which pairs those are.
 
-    The value is the mean of the labels, or of p with `soft`. A trajectory without pairs has none (`empty`); one of
-    whose pairs the judge abstained from abstains as a whole. A batch asks the judge once. `parts["pairs"]` holds step,
-    p, label and reason of each pair (and `settled` where no judge was asked), `parts["judge"]` who judged, with the
-    version of its prompt.
+    The value is the mean of the labels. A trajectory without pairs has none (`empty`); one of whose pairs the judge
+    abstained from abstains as a whole. A batch asks the judge once. `parts["pairs"]` holds step, p, label and reason of
+    each pair (and `settled` where no judge was asked), `parts["judge"]` who judged, with the version of its prompt.
+
+    Args:
+        judge: is asked about the pairs, with the reward's name as their `task`; by default the words are compared.
+        soft: average p instead of the labels.
     """
 
     judge: Judge = field(default_factory=GroundingJudge)
@@ -43,7 +46,6 @@ class JudgedReward(BatchReward):
 
     @property
     def judge_name(self) -> str:
-        """What says yes or no."""
         return self.judge.name
 
     @abstractmethod
@@ -71,10 +73,11 @@ class JudgedReward(BatchReward):
         """The score of a trajectory with these pairs and verdicts."""
         both = list(zip(asked, verdicts, strict=True))
         judge = next((said.judge for item, said in both if item.settled is None and said.judge), self.judge_name)
-        told = []
-        for item, said in both:
-            settled = {} if item.settled is None else {"settled": True}
-            told.append({"step": item.step, "p": said.p, "label": said.label, "why": said.why, **settled})
+        told = [
+            {"step": item.step, "p": said.p, "label": said.label, "why": said.why}
+            | ({} if item.settled is None else {"settled": True})
+            for item, said in both
+        ]
         parts: dict[str, Any] = {"judge": judge, "pairs": told}
         missing = next((verdict for verdict in verdicts if verdict.abstained), None)
         if missing is not None:

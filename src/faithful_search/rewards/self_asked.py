@@ -30,7 +30,6 @@ class SelfAsked(PolicyReward):
     Args:
         temperature: of the replies; 0 is greedy. The paper judges at 0.1.
         reply_tokens: how long a reply may be.
-        policy: the Generator to ask, usually given by `bind(policy=…)`.
 
     Raises:
         ConfigError: when no policy is bound, or a question about a trajectory does not fit into its context.
@@ -64,7 +63,7 @@ class SelfAsked(PolicyReward):
         """The value that a reply gives; `None` when it gives none."""
 
     def question(self, trajectory: Trajectory, fence: Fence) -> str:
-        """What the user message says."""
+        """The user message."""
         question, reference = fence.escape(trajectory.question or ""), fence.escape(" | ".join(trajectory.answers))
         asked = f"{self.opening}\nQuestion: {question}\nReference answer: {reference}"
         return f"{asked}\n{self.shown(trajectory, fence)}"

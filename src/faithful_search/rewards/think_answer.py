@@ -27,8 +27,7 @@ class ThinkAnswer(JudgedReward):
     nor where the transcript leaves something out ("...") between the two.
 
     Args:
-        judge: `None` for sub-EM; else its premise is the thought, its hypothesis the answer, `task="think_answer"`.
-        soft: p instead of the label.
+        judge, soft: see `JudgedReward`; without a judge sub-EM.
         how: the normaliser of sub-EM, "squad" or "pokee"; their figures are not comparable.
         most_words: sub-EM says nothing about answers of more words: no thought holds a paragraph word for word.
 
@@ -56,7 +55,6 @@ class ThinkAnswer(JudgedReward):
         return f"sub_em_{self.how}" if self.judge is None else self.judge.name
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
-        """The last thought and the answer; `step` is where the answer stands."""
         steps, answer = trajectory.steps, (trajectory.answer or "").strip()
         step = next((i for i in range(len(steps), 0, -1) if steps[i - 1].answer is not None), len(steps))
         earliest = 0 if asks_for_thoughts(trajectory.dialect) else max(0, step - 1)

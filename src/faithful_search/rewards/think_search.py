@@ -21,11 +21,7 @@ class ThinkSearch(JudgedReward):
 
     VERITAS, sections 3.2 and 3.3. The premise is the thought, the hypothesis the words of the call: its query strings,
     other arguments as JSON. Calls made in parallel are one pair each, with the thought of their turn. A call without
-    a thought or without words is no pair; a trajectory without pairs has no value.
-
-    Args:
-        judge: premise and hypothesis as above, `task="think_search"`; by default the words are compared.
-        soft: average p instead of the labels.
+    a thought or without words is no pair. For `judge` and `soft` see `JudgedReward`.
 
     Example:
         >>> from faithful_search.trajectory import Step, ToolCall, Trajectory
@@ -40,7 +36,6 @@ class ThinkSearch(JudgedReward):
     nothing: ClassVar[str] = "no call follows a thought"
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
-        """Each call with its turn's thought; `step` is the call's."""
         found: list[Asked] = []
         premise = ""
         for number, step in enumerate(trajectory.steps, start=1):

@@ -70,19 +70,14 @@ class ToolUse(Reward):
             return Score(None, "no tool was called" if self.what == "repeated" else "no call returned evidence")
         if self.what == "repeated":
             first: dict[str, int] = {}
-            wasted, why = [], "this call was made before"
-            for i in calls:
-                call = cast(ToolCall, steps[i].call)
-                simple = _simple(call.arguments) if call.arguments else normalize(call.raw, "pokee")
-                key = json.dumps([call.name, simple], sort_keys=True, default=str)
-                if first.setdefault(key, i) != i:
-                    wasted.append(i)
+            useful = {first.setdefault(_key(cast(ToolCall, steps[i].call)), i) for i in calls}
+            why = "this call was made before"
         elif self.what == "uncited":
-            cited = {i for i, valid in enumerate(step_validity(trajectory)) if valid and steps[i + 1].refs}
-            wasted, why = [i for i in calls if i not in cited], "nothing later cites what this call returned"
+            useful = {i for i, valid in enumerate(step_validity(trajectory)) if valid and steps[i + 1].refs}
+            why = "nothing later cites what this call returned"
         else:
-            used = self._taken_up(trajectory)
-            wasted, why = [i for i in calls if i not in used], "nothing later takes up what this call returned"
+            useful, why = self._taken_up(trajectory), "nothing later takes up what this call returned"
+        wasted = [i for i in calls if i not in useful]
         by_step = tuple(float(i in wasted) if i in calls else None for i in range(len(steps)))
         parts = {"calls": len(calls), "steps": [i + 1 for i in wasted]}
         return Score(len(wasted) / len(calls), f"step {wasted[0] + 1}: {why}" if wasted else "", parts, by_step)
@@ -110,6 +105,12 @@ class ToolUse(Reward):
                 if told or whole:
                     used.add(number)
         return used
+
+
+def _key(call: ToolCall) -> str:
+    """What is alike in a call and one that repeats it."""
+    simple = _simple(call.arguments) if call.arguments else normalize(call.raw, "pokee")
+    return json.dumps([call.name, simple], sort_keys=True, default=str)
 
 
 def _simple(value: Any) -> Any:

@@ -27,10 +27,8 @@ def acts(turn: Turn) -> bool:
 
 
 def returned(turn: Turn) -> str:
-    """What the turn's calls returned, all together: titles and texts of the evidence, or the note where there is none.
-
-    A note counts only after a call that could be read: to any other turn it is the environment speaking, not a tool.
-    """
+    """What the turn's calls returned: titles and texts of the evidence, or the note where there is none."""
+    # a note counts only after a call that could be read: to any other turn it is the environment speaking, not a tool
     parts = [passages(step.evidence) or (step.note.strip() if step.call else "") for step in turn]
     return "\n\n".join(filter(None, parts))
 

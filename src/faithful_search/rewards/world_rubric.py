@@ -77,7 +77,6 @@ def _gravest_error(trajectory: Trajectory) -> str:
     question, answer = trajectory.question or "", trajectory.answer or ""
     if normalize(answer) in ("", "unknown"):
         return "silent" if stated else "early"
-
     right = bool(exact_match(answer, trajectory.answers))
     partly = not right and any(_holds(answer, gold) for gold in trajectory.answers)
     told = [text for item in evidence for text in (item.title, item.text)]
