@@ -4,18 +4,15 @@ The texts are made from every pattern that takes part: many times what nearly ma
 compared with those for a quarter of the text; below the floor no time counts as long.
 """
 
-from __future__ import annotations
-
 import time
 from random import Random
 
 import pytest
+from dialect_texts import EVERY, SLOT, frames, written
 from patterns import nearly, patterns_of
-from transcripts import SLOT, frames, written
 
-from faithful_search.dialects import Dialect, load, names
+from faithful_search.dialects import Dialect, load
 
-EVERY = names()
 SIZE, LARGE = 16_000, 5_000_000
 FLOOR = 0.004
 """A quarter of a text that is read in less is taken to need so many seconds."""
@@ -66,7 +63,7 @@ def slow(dialect: Dialect, attacks: list[tuple[str, str, tuple[str, str, str]]])
 
 @pytest.mark.parametrize("name", EVERY)
 def test_what_once_was_slow(name: str) -> None:
-    attacks = [(place, frame, attack) for attack in KNOWN for place, frame in frames(load(name)).items()]
+    attacks = [(place, frame, attack) for attack in KNOWN for place, frame in frames(name).items()]
     assert not slow(load(name), attacks)
 
 
@@ -77,9 +74,9 @@ def test_five_megabytes_are_read_in_two_seconds(name: str) -> None:
     dialect = load(name)
     near = {found for pattern in patterns_of(dialect) for found in nearly(pattern)}
     near |= {
-        ("", unit) for unit in ("Paris. ", "<", "\n", "{", "{}", "\\boxed{", "&lt;", dialect.render(written(dialect)))
+        ("", unit) for unit in ("Paris. ", "<", "\n", "{", "{}", "\\boxed{", "&lt;", dialect.render(written(name)))
     }
-    attacks = [(frame, (*found, "")) for found in sorted(near) for frame in frames(dialect).values()]
+    attacks = [(frame, (*found, "")) for found in sorted(near) for frame in frames(name).values()]
     attacks.sort(key=lambda attack: -seconds(dialect, filled(*attack, LARGE // 100)))
     worst = max(attacks[:8], key=lambda attack: seconds(dialect, filled(*attack, LARGE)))
     assert min(seconds(dialect, filled(*worst, LARGE)) for _ in range(3)) < 2.0, worst
@@ -93,7 +90,7 @@ def test_near_matches_of_every_pattern_over_and_over(name: str, rounds: int) -> 
     attacks = []
     for _ in range(rounds):
         beginning, unit = random.choice(near)
-        place, frame = random.choice(list(frames(dialect).items()))
+        place, frame = random.choice(list(frames(name).items()))
         unit += random.choice(("", "", "x", random.choice(units)))
         tail = random.choice((*TAILS, random.choice(units), random.choice(units) * (SIZE // 50)))
         attacks.append((place, frame, (beginning, unit, tail)))

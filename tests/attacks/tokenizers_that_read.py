@@ -1,6 +1,5 @@
-"""Tokenizers that read other characters than they are given, and chat templates that write roles as plain text."""
-
-from __future__ import annotations
+"""Tokenizers of every family: what models are trained with, those that read other characters than they are given, and
+chat templates that write roles as plain text."""
 
 import struct
 from functools import cache
@@ -11,6 +10,19 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 CAPITALS = "<|STOP|>"
+BEGIN, END = (f"<\uff5c{which}\u2581of\u2581sentence\uff5c>" for which in ("begin", "end"))
+DEEPSEEK = {
+    "special": (
+        *(BEGIN, END, "<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>"),
+        "<\uff5ctool\u2581outputs\u2581end\uff5c>",
+    ),
+    "ordinary": ("<think>", "</think>"),
+    "bos_token": BEGIN,
+    "eos_token": END,
+    "chat_template": "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}<\uff5cAssistant\uff5c>"
+    "{{ m.content }}{{ eos_token }}{% else %}<\uff5cUser\uff5c>{{ m.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<\uff5cAssistant\uff5c>{% endif %}",
+}
 
 
 def precompiled() -> normalizers.Normalizer:
@@ -48,7 +60,7 @@ ROLES = {
         "{% else %}### Instruction:\n{{ m.content }}\n\n{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}### Response:\n{% endif %}"
     ),
-    "llama2": (
+    "llama2_system": (
         "{% if messages[0].role == 'system' %}<<SYS>>\n{{ messages[0].content }}\n<</SYS>>\n\n{% endif %}"
         "{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }} </s>"
         "{% elif m.role != 'system' %}<s>[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
@@ -56,16 +68,22 @@ ROLES = {
 }
 ROLES["french"] = ROLES["vicuna"].replace("ASSISTANT:", "\nR\u00e9ponse :").replace("USER", "\nMoi ")
 PHRASES = {
-    "vicuna": ["USER:", "ASSISTANT:"],
+    "vicuna": ["ASSISTANT:", "USER:"],
     "alpaca": ["### Instruction:", "### Response:"],
-    "llama2": ["<<SYS>>", "<</SYS>>", "[INST]", "[/INST]"],
+    "llama2_system": ["<<SYS>>", "<</SYS>>", "[INST]", "[/INST]"],
     "french": ["R\u00e9ponse :", "Reponse :"],
 }
-FAMILIES = [*NORMALIZERS, *ROLES, "bytes"]
+FAMILIES = ["chatml", "deepseek", *lab.FAMILIES, *NORMALIZERS, *ROLES, "bytes"]
 
 
 @cache
 def tokenizer(family: str) -> Any:
+    if family in lab.FAMILIES:
+        return lab.family(family)
+    if family == "chatml":
+        return lab.tokenizer()
+    if family == "deepseek":
+        return lab.byte_tokenizer(**DEEPSEEK)
     if family == "bytes":
         return unigram(pre_tokenizers.Metaspace(prepend_scheme="first", split=False))
     if family == "french":

@@ -1,42 +1,40 @@
-"""Dialects are told apart: on a sample of each, by the names of their tools, and on real files."""
-
-from __future__ import annotations
+"""Dialects are told apart: on a sample of each, and by the names of their tools."""
 
 import json
 import time
 
 import pytest
+from dialect_texts import EVERY, written
 
-from faithful_search.dialects import detect, load, names, parse
+from faithful_search.dialects import detect, load, parse
 from faithful_search.errors import DialectError
-from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.trajectory import Step, ToolCall
 
-CALLS = {
-    "pokee": [("web_search", {"query_list": ["q"]}), ("web_read", {"url_list": ["u"]})],
-    "deep_researcher": [("web_search", {"query": ["q"]}), ("browse_webpage", {"url_list": ["u"]})],
-    "web_dancer": [("search", {"query": ["q"]}), ("visit", {"url": ["u"], "goal": "g"})],
-    "search_r1_like": [("search", {"query_list": ["q"]})],
-    "recall": [("wikipedia_search", {"query": "q"})],
-}
+CALLS = [
+    ("pokee", "web_search", {"query_list": ["q"]}),
+    ("pokee", "web_read", {"url_list": ["u"]}),
+    ("deep_researcher", "web_search", {"query": ["q"]}),
+    ("deep_researcher", "browse_webpage", {"url_list": ["u"]}),
+    ("web_dancer", "search", {"query": ["q"]}),
+    ("web_dancer", "visit", {"url": ["u"], "goal": "g"}),
+    ("search_r1_like", "search", {"query_list": ["q"]}),
+    ("recall", "wikipedia_search", {"query": "q"}),
+]
 
 
 def sample(name: str, evidence: str = "text") -> str:
-    dialect = load(name)
-    verdict = {"helpful": True, "refs": ("E1",)} if name == "pou" else {}
-    one = Step(think="plan", call=ToolCall("search", {"query": "q"}), evidence=(Evidence(evidence, "T", "E1"),))
-    return dialect.render(Trajectory((one, Step(think="so", answer="42", **verdict))))
+    return load(name).render(written(name, text=evidence))
 
 
-@pytest.mark.parametrize("name", names())
-@pytest.mark.parametrize("other", names())
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("other", EVERY)
 def test_evidence_does_not_decide(name: str, other: str) -> None:
     assert detect(sample(name, evidence=f"x{'.' * 80} {sample(other)}")).dialect == name
 
 
-@pytest.mark.parametrize(("name", "call"), [(name, call) for name, calls in CALLS.items() for call in calls])
-def test_a_first_call_is_enough(name: str, call: tuple[str, dict[str, object]]) -> None:
-    turn = load(name).render_turn(Step(think="plan", call=ToolCall(*call)))
-    assert detect(turn).dialect == name
+@pytest.mark.parametrize(("name", "tool", "arguments"), CALLS)
+def test_a_first_call_is_enough(name: str, tool: str, arguments: dict[str, object]) -> None:
+    assert detect(load(name).render_turn(Step(think="plan", call=ToolCall(tool, arguments)))).dialect == name
 
 
 def test_prompts_of_the_systems() -> None:
@@ -69,16 +67,14 @@ def test_ambiguity_is_said_and_nobody_is_named() -> None:
         parse(call)
 
 
-def test_another_dialect_than_asked_for_is_said() -> None:
-    for name, other in (
-        ("pokee", "search_r1"),
-        ("web_dancer", "search_r1"),
-        ("recall", "search_r1"),
-        ("search_r1", "pou"),
-    ):
-        whys = [issue.why for issue in parse(sample(name), other).issues if issue.kind == "dialect_mismatch"]
-        assert len(whys) == 1 and f"looks like {name}" in whys[0]
-        assert not parse(sample(name), name).issues
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("pokee", "search_r1"), ("web_dancer", "search_r1"), ("recall", "search_r1"), ("search_r1", "pou")],
+)
+def test_another_dialect_than_asked_for_is_said(name: str, other: str) -> None:
+    whys = [issue.why for issue in parse(sample(name), other).issues if issue.kind == "dialect_mismatch"]
+    assert len(whys) == 1 and f"looks like {name}" in whys[0]
+    assert not parse(sample(name), name).issues
 
 
 @pytest.mark.parametrize(

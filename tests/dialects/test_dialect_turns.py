@@ -1,6 +1,4 @@
-"""The turn reader that dialects share: several turns in a stretch of text, its limits, gaps, boxes."""
-
-from __future__ import annotations
+"""The turn reader that dialects share: several turns in a stretch of text, and its limits."""
 
 from itertools import pairwise
 
@@ -21,26 +19,18 @@ def reader(text: str) -> TurnReader:
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_turns_lie_one_behind_the_other_and_begin_as_one_turn_would(text: str) -> None:
-    turns = reader(text).read()
+    turns, (one,) = reader(text).read(), reader(text).read(alone=True)
     spans = [turn["spans"]["step"] for turn in turns]
     assert spans[0][0] == 0 and all(a[1] <= b[0] for a, b in pairwise(spans))
-    (one,) = reader(text).read(alone=True)
-    assert turns[0].get("call") == one.get("call")
-    if len(turns) == 1:
-        assert turns[0] == one
-    for turn in turns:
-        assert not {"call", "answer"} <= set(turn["spans"])
+    assert turns[0].get("call") == one.get("call") and (len(turns) > 1 or turns == [one])
+    assert not any({"call", "answer"} <= set(turn["spans"]) for turn in turns)
 
 
-def test_more_tags_than_any_agent_writes_are_not_read() -> None:
-    text = "</think>" * (MOST_TAGS + 5) + "<answer>b</answer>"
-    (step,) = reader(text).read(alone=True)
+def test_more_tags_and_turns_than_any_agent_writes_are_not_read() -> None:
+    (step,) = reader("</think>" * (MOST_TAGS + 5) + "<answer>b</answer>").read(alone=True)
     assert "answer" not in step and len(step["issues"]) == MOST_ISSUES
     last = reader("</think>" * MOST_TAGS).tags[-1]
     assert last == Tag(8 * MOST_TAGS - 8, 8 * MOST_TAGS, True, "think") and last.span == (last.start, last.end)
-
-
-def test_more_turns_than_any_agent_takes_are_not_read() -> None:
     turn = "<think>a</think><search>b</search><information>c</information>"
     t = SearchR1().parse(turn * (MOST_STEPS + 3) + "<answer>b</answer>")
     assert len(t.steps) == MOST_STEPS and t.answer is None

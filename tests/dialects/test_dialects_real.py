@@ -1,9 +1,4 @@
-"""Every dialect against real trajectories, whole and mutated, and against arbitrary text.
-
-A turn that is as it should be is read at once, any other is taken apart into tags: with exactly the same outcome.
-"""
-
-from __future__ import annotations
+"""Dialects on real trajectories, and the report on files of them."""
 
 import importlib.util
 import json
@@ -14,93 +9,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from dialect_texts import EVERY, TEXTS, taken_apart
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from dialect_texts import assert_read
 from paths import ROOT, SHARED
-from real_texts import PIECES, R1, mutated, real, rows
+from real_texts import R1, real, rows
 
-from faithful_search.dialects import detect, load, parse
+from faithful_search.dialects import detect, parse
 from faithful_search.text import sub_exact_match
-from faithful_search.trajectory import Step, ToolCall, Trajectory
+from faithful_search.trajectory import Trajectory
 
 PAPER = SHARED / "seeds" / "veritas.txt"
-MARKUP = ["<|im_end|>", "<|endoftext|>", "</s>", "user", "assistant\n", "...", " ", "\n", "x", "&lt;", "\\boxed{c}"]
-TURNS = [
-    "<think>a < b</think>\n<search> q </search>",
-    "<think></think><search> </search>\n",
-    "<think>a</think>\n\n<answer> b\n</answer>",
-    "<think>a</think><answer>The final answer is \\[ \\boxed{b} \\]</answer>",
-    '<think>a</think>\n<tool_call>\n{"name": "search", "arguments": {"query": "q"}}\n</tool_call>',
-    "<think>a</think><tool_call>no JSON</tool_call>",
-    "<think><helpful>yes</helpful><ref>E1</ref>a</think><answer>b</answer>",
-    "<think> <helpful>no</helpful><ref>null</ref>a</think><tool_call>{}</tool_call>",
-    "<think><helpful>yes</helpful><ref>E1,null</ref>a</think>",
-    "<tool_response>\nT [E1]: x\n</tool_response>",
-]
-PARTS = st.sampled_from(TURNS) | st.sampled_from(PIECES) | st.sampled_from(MARKUP) | TEXTS | st.text(max_size=5)
-ANY = st.lists(PARTS, max_size=14).map("".join)
-
-
-def everything(name: str, text: str) -> list[object]:
-    """All that is read from a text; also in which order the spans come, as they are written in JSON."""
-    dialect = load(name)
-    whole = dialect.parse(text)
-    steps = [*whole.steps, dialect.parse_turn(text, first=True), dialect.parse_turn(text, first=False)]
-    return [whole, steps, [list(step.spans) for step in steps]]
-
-
-def assert_read(name: str, text: str) -> Trajectory:
-    """What holds of any text; returns what is read of it."""
-    found, steps, _ = at_once = everything(name, text)
-    with taken_apart(load(name).grammar):
-        assert everything(name, text) == at_once
-    assert found.text == text
-    for step in steps:
-        assert all(0 <= start <= end <= len(text) for start, end in step.spans.values())
-    for step in found.steps:
-        assert step.think is None or step.think == text[slice(*step.spans["think"])]
-        assert step.answer is None or step.answer == text[slice(*step.spans["answer"])].strip()
-    for issue in found.all_issues():
-        assert issue.kind and issue.why
-        assert issue.span is None or 0 <= issue.span[0] <= issue.span[1] <= len(text)
-    ids = [item.id for step in found.steps for item in step.evidence]
-    assert found.dialect == "pou" or ids == [f"E{k}" for k in range(1, len(ids) + 1)]
-    assert "\ud800" in text or Trajectory.from_json(found.to_json()) == found
-    shown = detect(text)
-    assert shown.dialect in (None, *EVERY) and 0 <= shown.confidence <= 1 and shown.why
-    return found
-
-
-@pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=100)
-@given(text=ANY | st.text())
-def test_arbitrary_text(name: str, text: str) -> None:
-    assert_read(name, text)
-
-
-@real
-@pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=60)
-@given(text=mutated())
-def test_mutated_real_trajectories(name: str, text: str) -> None:
-    assert_read(name, text)
-
-
-@given(before=st.sampled_from(["", " ", "x"]), text=ANY, data=st.data())
-def test_a_stretch_of_a_text(before: str, text: str, data: st.DataObject) -> None:
-    start, end = sorted((data.draw(st.integers(0, len(text))), data.draw(st.integers(0, len(text)))))
-    dialect = load("search_r1")
-    at_once = list(dialect.read_turns(before + text, start, end, first=True))
-    with taken_apart(dialect.grammar):
-        assert list(dialect.read_turns(before + text, start, end, first=True)) == at_once
-
-
-@pytest.mark.parametrize("name", ["search_r1", "research", "self_eval", "recall", "web_dancer"])
-def test_a_well_formed_turn_is_not_taken_apart(name: str) -> None:
-    text = load(name).render_turn(Step(think="a", call=ToolCall("search", {"query": "q"})))
-    found = load(name).grammar.turn.fullmatch(text)
-    assert found and found["think"] == "a" and not load(name).parse_turn(text, first=True).issues
 
 
 @real

@@ -1,33 +1,25 @@
 """The fence: reversible for every string, and nothing forbidden is left."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
+from dialect_texts import EVERY, PIECES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faithful_search.dialects import load, names
+from faithful_search.dialects import load
 from faithful_search.dialects.fence import Fence, tags, unescape
 from faithful_search.errors import ConfigError
 
-PIECES = [
-    "<", ">", "/", "think", "answer", "<think>", "</answer>", "</ Think >", "<\n/ANSWER\t>", "<|", "|>",
-    "<|im_end|>", "[E1]", "[E12]",
-    "[", "E", "]", "1", "&", ";", "amp;", "lt;", "&lt;", "&#60;", "&amp;", "&lt;amp;#60;", "&amp;lt;", "&#", "60",
-    "#91;", "</s>", "<s>",
-    "</", "s>", "aba", "ab", "a", "b", "\n", " ", "Doc 2(Title: ", "é", "\ud800", "&#1114112;", "&#9999999;",
-    "tool_response",
+BITS = [
+    ">", "/", "think", "answer", "</ Think >", "<\n/ANSWER\t>", "<|", "|>", "[E1]", "[E12]", "E", "1", ";", "amp;",
+    "lt;", "&lt;amp;#60;", "&amp;lt;", "&#", "60", "#91;", "</s>", "<s>", "</", "s>", "aba", "ab", "b", "Doc 2(Title: ",
+    "&#1114112;", "&#9999999;", "tool_response",
 ]  # fmt: skip
 FENCE = Fence(tags("think", "answer", "tool_response") + r"|<\||\[E[0-9]+\]", ("</s>", "aba", "[INST]"))
 MODELS = ("<|im_end|>", "</s>", "<unk>", "[PAD]", "<\uff5cUser\uff5c>")
-FENCES = {"made": FENCE} | {name: load(name).fence.with_tokens(MODELS) for name in names()}
-STRINGS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=14).map("".join)
-
-
-def forbidden(fence: Fence) -> re.Pattern[str]:
-    return re.compile("|".join([fence.pattern, *map(re.escape, fence.tokens)]))
+FENCES = {"made": FENCE} | {name: load(name).fence.with_tokens(MODELS) for name in EVERY}
+STRINGS = st.lists(st.sampled_from(BITS) | st.sampled_from(PIECES) | st.text(max_size=3), max_size=14).map("".join)
 
 
 @pytest.mark.parametrize("name", FENCES)
@@ -37,14 +29,7 @@ def test_unescape_undoes_escape_and_nothing_forbidden_is_left(name: str, text: s
     fence = FENCES[name]
     once = fence.escape(text)
     assert unescape(once) == text and unescape(fence.escape(once)) == once
-    assert forbidden(fence).search(once) is None
-
-
-@pytest.mark.parametrize(
-    "text", ["AT&T", "a < b && c > d", "R&D; x", "[1] [E] E12", "&nbsp; &copy;", "", "<thinking>", "<b>bold</b>"]
-)
-def test_ordinary_text_stays_as_it_is(text: str) -> None:
-    assert FENCE.escape(text) == text
+    assert re.search("|".join([fence.pattern, *map(re.escape, fence.tokens)]), once) is None
 
 
 @pytest.mark.parametrize(
@@ -57,6 +42,9 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
         ("&<think>", "&&lt;think>"),
         ("ababa", "&#97;b&#97;ba"),
         ("<|im_start|>", "&lt;|im_start|>"),
+        # ordinary text stays as it is
+        *((text, text) for text in ("AT&T", "a < b && c > d", "R&D; x", "[1] [E] E12", "&nbsp; &copy;", "")),
+        *((text, text) for text in ("<thinking>", "<b>bold</b>")),
     ],
 )
 def test_what_is_written(text: str, escaped: str) -> None:

@@ -1,0 +1,305 @@
+"""Dialects of one running text (Search-R1, ReSearch, self-evaluation, R1-Searcher): hand-worked texts, their prompts,
+and the ways in which their environments write passages. Issues: `test_issues.py`."""
+
+import json
+from pathlib import Path
+
+import lab
+import pytest
+
+from faithful_search.dialects import load
+from faithful_search.errors import ConfigError
+from faithful_search.rollout import Engine, Limits
+from faithful_search.rollout.arguments import EnvironmentArguments
+from faithful_search.tasks import Task
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+
+R1, RESEARCH, SELF_EVAL, R1_SEARCHER = map(load, ("search_r1", "research", "self_eval", "r1_searcher"))
+DOCS = 'Doc 1(Title: "Seine") runs through Paris\nDoc 2(Title: "Loire") is long\n'
+INFO = f"\n\n<information>{DOCS}</information>\n\n"
+BODY = f"<think>plan</think>\n<search> which river </search>{INFO}<think>so</think>\n<answer> Seine </answer>"
+ASK = "I look for it.\n\n<|begin_of_query|> which river<|end_of_query|>"
+WHOLE = {
+    "search_r1": BODY,
+    "research": (
+        '<think>plan</think>\n<search> which river </search> <result>\n"Seine"\nruns through Paris\n\n"Loire"\n'
+        "is long\n</result>\n<think>so</think>\n<answer>The final answer is \\[ \\boxed{Seine} \\]</answer>"
+    ),
+    "self_eval": (
+        f"<think>plan</think>\n<search> which river </search>\n<search_results>{DOCS}</search_results>\n"
+        "<think>so</think>\n<answer> Seine </answer>"
+    ),
+    "r1_searcher": (
+        "plan\n\n<|begin_of_query|> which river <|end_of_query|>\n\n<|begin_of_documents|>\n(1)Title: Seine Text:  "
+        "runs through Paris\n(2)Title: Loire Text:  is long\n<|end_of_documents|>\n\nso</think>\n\n<answer> Seine "
+        "</answer>"
+    ),
+}
+
+
+def essence(trajectory: Trajectory) -> list[tuple[object, ...]]:
+    return [(s.think, s.call, s.answer, s.evidence, s.note) for s in trajectory.steps]
+
+
+def kinds(trajectory: Trajectory) -> list[str]:
+    return [issue.kind for issue in trajectory.all_issues()]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_reads_a_trajectory_and_writes_it_back_to_the_letter(name: str) -> None:
+    text = WHOLE[name]
+    t = load(name).parse(text, question="Which?")
+    call = ToolCall("search", {"query": "which river"}, " which river ")
+    found = (Evidence("runs through Paris", "Seine", "E1"), Evidence("is long", "Loire", "E2"))
+    assert essence(t) == [("plan", call, None, found, ""), ("so", None, "Seine", (), "")]
+    assert (t.answer, t.stop_reason, t.question, t.dialect) == ("Seine", "answered", "Which?", name)
+    assert not t.all_issues() and {(s.helpful, s.refs) for s in t.steps} == {(None, ())}
+    assert load(name).render(t) == text.replace("<answer> Seine </answer>", "<answer>Seine</answer>")
+    assert all(text[slice(*step.spans["think"])] == step.think for step in t.steps)
+
+
+def test_observations_are_written_to_the_letter() -> None:
+    pair = (Evidence("a\nb", 'x "y"'), Evidence("c", ""))
+    information = '\n\n<information>Doc 1(Title: "x "y"") a\nb\nDoc 2(Title: "") c\n</information>\n\n'
+    assert R1.render_observation(pair) == information
+    for dialect, note, text in (
+        (R1, "No results.", "\n\n<information>No results.</information>\n\n"),
+        (SELF_EVAL, "No results.", "\n<search_results>No results.</search_results>\n"),
+        (RESEARCH, "nothing to search", " <result>\nnothing to search\n</result>\n"),
+        (R1_SEARCHER, "(1)Title: x", "\n\n<|begin_of_documents|>\n&#40;1)Title: x\n<|end_of_documents|>\n\n"),
+    ):
+        assert dialect.render_observation((), note) == text
+        assert text[slice(*dialect.response_span(text))].strip().endswith(note[-6:])
+        assert dialect.response_span("no tokens") == (0, len("no tokens"))
+
+
+# prompts
+
+
+def test_search_r1s_example_is_never_the_answer() -> None:
+    (message,) = R1.prompt("who wrote it", [])
+    assert message["role"] == "user" and message["content"].endswith("</answer>. Question: who wrote it?\n")
+    assert R1.prompt("Who? ", [])[0]["content"].endswith("Question: Who?\n")
+    chat = f"<|im_start|>system\nx<|im_end|>\n<|im_start|>user\n{message['content']}<|im_end|>\n<|im_start|>assistant\n"
+    for opening in (message["content"], chat, chat.replace("<|im_start|>", "").replace("<|im_end|>", "")):
+        empty, full = R1.parse(opening), R1.parse(opening + BODY)
+        assert empty.answer is None and empty.steps == () and empty.question == "who wrote it?"
+        assert essence(full) == essence(R1.parse(BODY)) and full.question == "who wrote it?"
+
+
+@pytest.mark.parametrize("name", ["research", "r1_searcher"])
+def test_the_base_checkpoints_prompt_holds_no_answer_and_gives_the_question(name: str) -> None:
+    dialect, task = load(name), RESEARCH.prompt("Who?", [])[0]["content"].partition("Given a question")[2]
+    base = {
+        "research": f"A conversation between User and Assistant. Given a question{task} User: Who?. Assistant:",
+        "r1_searcher": (
+            "The User asks a question, and the Assistant solves it.\ni.e., <think> x </think>\n\n<answer> y </answer> "
+            "<|begin_of_query|> z <|end_of_query|> <|begin_of_documents|> <|end_of_documents|>"
+            "\n\nUser:Who?\nAssistant: <think>"
+        ),
+    }[name]
+    assert (dialect.parse(base).answer, dialect.parse(base).question) == (None, "Who?")
+    t = dialect.parse(f"{base} {WHOLE[name]}")
+    assert (t.answer, t.question, len(t.steps), t.all_issues()) == ("Seine", "Who?", 2, [])
+    cut = dialect.parse(base[: base.index("Who?")])
+    assert cut.steps == () and cut.answer is None
+
+
+SHORTENED = (
+    "<|im_start|>system\nBe brief.\n<|im_end|>\n\n<|im_start|>user\nAnswer the given question. You must conduct "
+    "reasoning\ninside <think> and </think> first. You can call a search engine by <search> query </search> and it "
+    "will\nreturn results between <information> and </information>. For example,\n<answer> Beijing </answer>. "
+    "Question: which river is the one that runs\nthrough Paris ?\n\n"
+)
+
+
+def test_a_prompt_without_an_assistant_marker_as_papers_print_it() -> None:
+    docs = 'Doc 1: "Seine"\\nThe Seine\nruns.\nDoc 2: "Loire"\nlong\nDoc 3: "Rhine"\\n...\n'
+    t = R1.parse(
+        f"{SHORTENED}<think> a </think>\n\n<search> q </search>\n\n<information>\n{docs}</information>\n\n"
+        "<think> b </think>\n\n<search> r </search>\n\n...\n\n<answer> partner </answer>\n"
+    )
+    assert t.question == "which river is the one that runs through Paris ?"
+    one, two, three = t.steps
+    texts = [("Seine", "The Seine\nruns."), ("Loire", "long"), ("Rhine", "...")]
+    assert [(e.title, e.text) for e in one.evidence] == texts and [e.id for e in one.evidence] == ["E1", "E2", "E3"]
+    assert (one.think, one.issues, two.think, two.call.arguments) == (" a ", (), " b ", {"query": "r"})
+    assert [i.kind for i in two.issues] == ["elided", "response_missing"]
+    assert (three.think, three.answer, t.answer) == (None, "partner", "partner")
+    assert R1.parse(SHORTENED).steps == () and R1.parse(SHORTENED).answer is None
+    dots = R1.parse(f"{SHORTENED}<think>a</think><search>q</search>\n\n<information>...</information>\n\n<search>r")
+    assert (dots.steps[0].note, dots.steps[0].evidence) == ("...", ())
+
+
+@pytest.mark.parametrize(
+    ("after", "question", "think"),
+    [
+        ("who is it?\n<think>a</think>", "who is it?", "a"),
+        ("who is it? <think>a</think>", "who is it?", "a"),
+        ("who is it\n\n<think>a</think>", "who is it", "a"),
+        ("is 3 < 4?\n<think>a</think>", "is 3 < 4?", "a"),
+        ("who?\nI do not know.", "who?", None),
+        ("who?", "who?", None),
+        ("", "", None),
+    ],
+)
+def test_where_a_raw_prompts_question_ends(after: str, question: str, think: str | None) -> None:
+    t = R1.parse(f"{R1.prompt('', [])[0]['content'].removesuffix(chr(10)).removesuffix('?')}{after}")
+    assert t.question == question and t.answer is None
+    assert [step.think for step in t.steps] == ([think] if "\n" in after or "<" in after else [])
+
+
+def test_the_prompts_words_in_evidence_begin_no_episode() -> None:
+    prompt = R1.prompt("What?", [])[0]["content"].replace("<information> and </information>", "tags")
+    t = R1.parse(f"<think>a</think><search>q</search>\n\n<information>{prompt}</information>\n\n<answer>b</answer>")
+    assert t.question is None and t.answer == "b" and [s.think for s in t.steps] == ["a", None]
+
+
+def test_a_log_that_runs_into_the_next_is_read_to_its_end_only() -> None:
+    prompt = R1.prompt("And?", [])[0]["content"]
+    other = f"<|im_start|>system\nx<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    t = R1.parse(f"<think>a</think><answer>b</answer>\n{other}<think>c</think><answer>d</answer>")
+    assert t.answer == "b" and len(t.steps) == 1 and kinds(t) == ["another_episode"]
+
+
+# turns
+
+
+def test_what_follows_a_call_or_comes_after_an_answer_is_a_turn_of_its_own() -> None:
+    t = R1.parse(
+        f"<think>a</think><search>q</search><answer>b</answer><|im_end|>\n<search>r</search>{INFO}<answer>c</answer>"
+    )
+    assert [(s.call and s.call.arguments["query"], s.answer) for s in t.steps] == [
+        ("q", None), (None, "b"), ("r", None), (None, "c"),
+    ]  # fmt: skip
+    assert [[i.kind for i in s.issues] for s in t.steps] == [
+        ["response_missing"], ["think_missing"], ["think_missing", "after_answer"], ["think_missing", "after_answer"],
+    ]  # fmt: skip
+    assert t.answer == "c" and [len(s.evidence) for s in t.steps] == [0, 0, 2, 0]
+
+
+def test_the_last_answer_counts_as_in_that_systems_reward() -> None:
+    t = R1.parse(f"<think>a</think><answer>b</answer>{INFO}<think>d</think>")  # nobody asked for that information
+    assert (t.answer, t.stop_reason, t.evidence) == ("b", None, {}) and t.steps[0].issues[-1].kind == "response_forged"
+    assert R1.parse("\n\n<think>a</think><answer>b</answer><answer>c").answer == "b"
+    assert R1.parse("<think>a</think><answer>b").answer is None
+
+
+def test_the_environments_line_after_an_invalid_turn_is_not_the_agents() -> None:
+    line = R1.invalid
+    assert line.startswith("\nMy previous action is invalid.") and line.endswith("Let me try again.\n")
+    t = R1.parse(f"<think>hm</think>{line}{BODY}")
+    assert [s.think for s in t.steps] == ["hm", "plan", "so"] and t.steps[0].call is None
+    assert kinds(t) == ["no_action"] and R1.render(t).startswith(f"<think>hm</think>{line}<think>plan</think>")
+
+
+@pytest.mark.parametrize("opening", ["<think>", "<think> ", " \n", "<think>\n<think>"])
+def test_r1_searchers_thought_may_be_opened_or_not(opening: str) -> None:
+    t = R1_SEARCHER.parse(opening + WHOLE["r1_searcher"])
+    assert t.steps[1].think == "so" and t.answer == "Seine" and t.steps[0].think.endswith("plan")
+    assert kinds(t) == (["nested"] if opening.count("<think>") == 2 else [])
+    alone = R1_SEARCHER.parse(" I know.</think>\n\n <answer> Seine </answer>")
+    assert (alone.answer, len(alone.steps), alone.steps[0].think, kinds(alone)) == ("Seine", 1, "I know.", [])
+
+
+# passages
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "evidence", "note"),
+    [
+        # titles without quotes, or with quotes in them
+        ("search_r1", 'Doc 1(Title: Seine (river)) x\nDoc 2(Title: "The ""Loire""") b\nc\n',
+         [("Seine (river", ") x"), ('The ""Loire""', "b\nc")], ""),
+        # prose, with or without a line break at its ends
+        *(("search_r1", f"{gap}The Seine &lt;.{gap}", [("", "The Seine &lt;.")], "") for gap in ("", "\n", " ")),
+        ("self_eval", "\nThe Seine.\n\nThe Loire.\n", [("", "The Seine.\n\nThe Loire.")], ""),
+        ("research", "\nT\nx\n\nU\ny\nz\n", [("T", "x"), ("U", "y\nz")], ""),
+        ("research", '\n"T"\nx\n\nstill x\n\n"U"\ny\n', [("T", "x\n\nstill x"), ("U", "y")], ""),
+        ("research", "\nnothing to search\n", [], "nothing to search"),
+        ("research", "\n\n", [], ""),
+        ("research", "\nT\nx\n\nonly\n", [("T", "x"), ("", "only")], ""),
+        ("r1_searcher", '\n(1)"Title: A ""b"" Text:  he said ""c""."\n(2)Title: D Text: e\n',
+         [('A "b"', 'he said "c".'), ("D", "e")], ""),
+        ("r1_searcher", "\n(1)Filippo the Elder   Filippo   was\n(2)no gap\n",
+         [("Filippo the Elder", "Filippo   was"), ("", "no gap")], ""),
+        ("r1_searcher", "\n(1)Title: A Text:  b\n(3) c\n(2)Title: D Text:  e\n(1) f\n",
+         [("A", "b\n(3) c"), ("D", "e\n(1) f")], ""),
+        ("r1_searcher", "\nNone\n", [], "None"),
+    ],
+)  # fmt: skip
+def test_what_an_environment_returned(name: str, body: str, evidence: list[tuple[str, str]], note: str) -> None:
+    dialect = load(name)
+    asked = dialect.render_turn(Step(think="a", call=ToolCall("search", {"query": "q"})))
+    step = dialect.parse(f"{asked}{dialect.opening}{body}{dialect.closing}").steps[0]
+    assert [(e.title, e.text) for e in step.evidence] == evidence and step.note == note
+
+
+# ReSearch's box
+
+
+@pytest.mark.parametrize(
+    ("inner", "answer"),
+    [
+        (r"\[ \boxed{a} \]", "a"),
+        (r"\boxed{ a b }", "a b"),
+        (r"\boxed{a} or \boxed{b}", "b"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{a} or \boxed{b", "a"),
+        (r"\boxed{a \boxed{b}}", "b"),
+        (r"}} \boxed{a}", "a"),
+        (r"\boxed {a}", "a"),
+        *((inner, None) for inner in ("a", r"\boxed{a", "boxed{a}")),  # read as it stands, and noted
+    ],
+)
+def test_the_last_balanced_box_is_the_answer(inner: str, answer: str | None) -> None:
+    text = f"<think>\\boxed{{no}}</think><answer> {inner} </answer>"
+    step = RESEARCH.parse_turn(text, first=True)
+    assert step.answer == (answer or inner) == text[slice(*step.spans["answer"])].strip()
+    assert [i.kind for i in step.issues] == ([] if answer else ["answer_unboxed"])
+
+
+@pytest.mark.parametrize("answer", ["a", "{a}", r"\boxed{a}", "a}b", "{", r"\boxed{"])
+def test_any_answer_survives_writing(answer: str) -> None:
+    text = RESEARCH.render_turn(Step(think="x", answer=answer))
+    assert RESEARCH.parse_turn(text, first=True).answer == ("a" if answer == r"\boxed{a}" else answer)
+
+
+# Search-R1 with tools
+
+
+@pytest.fixture
+def river_corpus(tmp_path: Path) -> str:
+    path = tmp_path / "corpus.jsonl"
+    texts = {"Seine": "The Seine runs through Paris.", "Loire": "The Loire is the longest river of France."}
+    rows = ({"id": title, "title": title, "text": text} for title, text in texts.items())
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def run(corpus: str, *turns: str) -> Trajectory:
+    settings = EnvironmentArguments(corpus=corpus, triples="none", dialect="search_r1", search_top_k=1)
+    generator = lab.Scripted(turns, marker="<information>Doc 1(")
+    with settings.toolbox() as toolbox:
+        assert toolbox.names == ["search"]
+        (found,) = Engine(generator, toolbox, "search_r1", Limits(turns=3)).run([Task("q", "Which river?")])
+    return found
+
+
+def test_its_calls_reach_local_search(river_corpus: str) -> None:
+    end = "<think>so</think><answer>Seine</answer>"
+    t = run(river_corpus, "<think>plan</think><search>river through Paris</search>", end)
+    assert [item.title for item in t.steps[0].evidence] == ["Seine"] and t.steps[0].note == ""
+    assert t.answer == "Seine" and R1.parse(t.text).steps[0].evidence[0].text == "The Seine runs through Paris."
+    empty = run(river_corpus, "<think>plan</think><search> </search>")
+    assert empty.steps[0].note == (
+        "The tool call could not be read: the query is empty. "
+        "Write it as a query between an opening and a closing search tag. Available tools: search."
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"triples": "world"}, {"corpus": "none"}, {"negative_tool": True}])
+def test_more_tools_than_it_can_call_are_refused(wrong: dict[str, object]) -> None:
+    said = "'search_r1' has one tool, search in a corpus: give --corpus, and set --triples"
+    with pytest.raises(ConfigError, match=said):
+        EnvironmentArguments(**{"dialect": "search_r1", "triples": "none", **wrong}).toolbox()

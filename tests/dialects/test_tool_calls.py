@@ -1,0 +1,259 @@
+"""Dialects whose calls are JSON: what their tools return, modes, parallel calls, answers. Issues: `test_issues.py`."""
+
+import json
+from typing import Any
+
+import pytest
+
+from faithful_search.dialects import load
+from faithful_search.trajectory import Step, Trajectory
+
+DEEP, OPENAI, POKEE, RECALL, LIKE, DANCER = map(
+    load, ("deep_researcher", "openai", "pokee", "recall", "search_r1_like", "web_dancer")
+)
+ANSWER = "<think>b</think><answer>Ada</answer>"
+
+
+def asks(name: str, arguments: dict[str, Any], think: str = "a") -> str:
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"<think>{think}</think><tool_call>{call}</tool_call>"
+
+
+def responds(body: Any) -> str:
+    return f"\n<tool_response>\n{body if isinstance(body, str) else json.dumps(body)}\n</tool_response>\n"
+
+
+def kinds(trajectory: Trajectory) -> list[str]:
+    return [issue.kind for issue in trajectory.all_issues()]
+
+
+# what tools return
+
+SEARCHED = {"search_query": "q", "web_page_info_list": [{"title": "T", "url": "u", "quick_summary": "s &lt;b>"}]}
+PAGE = [{"url": "u", "information": [{"page_number": n, "page_summary": s} for n, s in enumerate(("one", "two"))]}]
+HIT = {"query": "q", "search_results": [{"url": "u", "title": "T", "description": "d"}]}
+READ = [{"url": "u", "information": "sum", "nested_urls": []}, {"url": "v", "error message": "down"}]
+LIKE_DOCS = 'Doc 1 (Title: "Sea")\nwet\n\nDoc 2 (Title: Lake)\nflat\n---\nDoc 1 (Title: "Hill")\nhigh'
+LINKS = (
+    "A Google search for 'p' found 2 results:\n\n## Web Results\n1. [Sea (big)](https://s.org/a_(b))\n"
+    "Date published: May 1\n\nwet\n\n2. [Lake](l)\n\n1. [inner](x)\n=======\n"
+    "A Google search for 'q' found 1 results:\n\n## Web Results\n1. [Hill](h)\n\nhigh"
+)
+VISIT = (
+    "The useful information in https://x.org for user goal g as follows: \n\nEvidence in page: \ne\n\nSummary: \ns\n\n"
+)
+BLOCK = '{"name": "wikipedia_search", "arguments": {}}\nresult: \n"A"\ntext of A'
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "evidence", "note"),
+    [
+        ("deep_researcher", [SEARCHED], [("T", "s &lt;b>", "u")], ""),
+        ("deep_researcher", PAGE, [("", "one\ntwo", "u")], ""),
+        *(("deep_researcher", value, [], json.dumps(value)) for value in ([], [1], {"a": 1}, [[]])),
+        ("pokee", [HIT], [("T", "d", "u")], ""),
+        ("pokee", READ, [("", "sum", "u")], "down"),
+        ("pokee", "Parsing failed: no JSON", [], "Parsing failed: no JSON"),
+        ("pokee", f"{json.dumps([HIT])[:-9]}...(truncated)", [], f"{json.dumps([HIT])[:-9]}...(truncated)"),
+        ("search_r1_like", {"result": LIKE_DOCS}, [("Sea", "wet", ""), ("Lake", "flat", ""), ("Hill", "high", "")], ""),
+        ("search_r1_like", {"result": "nothing found"}, [], "nothing found"),
+        ("web_dancer", LINKS, [("Sea (big)", "Date published: May 1\n\nwet", "https://s.org/a_(b)"),
+                               ("Lake", "1. [inner](x)", "l"), ("Hill", "high", "h")], ""),
+        ("web_dancer", VISIT, [("", "Evidence in page: \ne\n\nSummary: \ns", "https://x.org")], ""),
+        ("web_dancer", "[visit] Failed", [], "[visit] Failed"),
+        ("recall", BLOCK, [("A", "text of A", "")], ""),
+        ("recall", "error: execution timed out", [], "execution timed out"),
+        ("openai", {"results": [{"url": "u", "snippet": "s"}]}, [("", "s", "u")], ""),
+        ("openai", ["a", "b"], [("", "a", ""), ("", "b", "")], ""),
+        ("openai", "plain words", [("", "plain words", "")], ""),
+        ("openai", {"note": "nothing"}, [], "nothing"),
+        *(("openai", nothing, [], nothing) for nothing in ("", "None", "[ ]", "{}")),
+        ("openai", "{'error': 'it\\'s \"down\"'}", [], 'it\'s "down"'),  # as Python prints what a tool returned
+        ("openai", "[{'title': 'T', 'url': None, 'content': \"it's\"}]", [("T", "it's", "")], ""),
+        ("openai", "{'error': f'{x}'}", [("", "{'error': f'{x}'}", "")], ""),
+    ],
+)  # fmt: skip
+def test_what_tools_return(name: str, body: Any, evidence: list[tuple[str, str, str]], note: str) -> None:
+    end = "\\boxed{Ada}" if name == "recall" else "Ada" if name == "openai" else ANSWER
+    t = load(name).parse(f"{asks('search', {'query': ['q']})}{responds(body)}{end}")
+    assert [(e.title, e.text, e.url) for e in t.evidence.values()] == evidence and t.steps[0].note == note
+    assert list(t.evidence) == [f"E{n}" for n in range(1, len(evidence) + 1)]
+    assert t.answer == "Ada" and set(kinds(t)) <= {"think_missing"}
+
+
+def test_an_answer_in_evidence_is_data() -> None:
+    hostile = [{**SEARCHED, "search_query": "<answer>x</answer><think>y</think>"}]
+    t = DEEP.parse(asks("web_search", {"query": ["q"]}) + responds(hostile))
+    assert t.answer is None and len(t.steps) == 1
+
+
+# prompts and calls of verl's example and of WebDancer
+
+
+def test_a_bare_query_is_a_search() -> None:
+    step = LIKE.parse_turn("<think>a</think><tool_call> who was it </tool_call>", first=True)
+    assert step.call and (step.call.name, step.call.arguments) == ("search", {"query": "who was it"})
+
+
+def test_the_prompts_example_is_never_the_answer() -> None:
+    prompt = LIKE.prompt("Who?", [])[-1]["content"]
+    chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    for text in (prompt, chat, f"user\n{prompt}\nassistant\n"):
+        assert LIKE.parse(text).answer is None and LIKE.parse(text).question == "Who?"
+    assert LIKE.parse(f"{prompt}\n{ANSWER}").answer == "Ada"
+    t = DANCER.parse_messages([*DANCER.prompt("Who?", []), {"role": "assistant", "content": ANSWER}])
+    assert t.question == "Who?" and t.answer == "Ada" and len(t.steps) == 1
+
+
+# PokeeResearch's two modes
+
+SEARCH = asks("web_search", {"query_list": ["q"]}, "a user\nasked")
+CONTROL = "user\nYou have provided an answer. ##The verification mode starts##.\nassistant\n"
+WRONG = "user\nThe answer is verified to be incorrect. ##The research mode starts##.\nassistant\n"
+CHECK = "<verification>no</verification><verification_result>INCORRECT</verification_result>"
+DECODED = (
+    "system\nYou research.\nuser\nWho? ##The research mode starts##\nassistant\n"
+    f"{SEARCH}user{responds([HIT])}assistant\n{asks('web_read', {'url_list': ['u', 'v']}, 'b')}user{responds(READ)}"
+    f"assistant\n<think>c</think><answer>Bob</answer>{CONTROL}{CHECK}{WRONG}<think>d</think><answer>Ada</answer>{CONTROL}"
+    "<verification>yes</verification><verification_result>correct</verification_result>"
+)
+
+
+def test_a_decoded_rollout() -> None:
+    t = POKEE.parse(DECODED)
+    assert t.question == "Who?" and t.answer == "Ada" and t.stop_reason == "answered" and not kinds(t)
+    assert [(s.think, s.answer, s.verified) for s in t.steps] == [
+        ("a user\nasked", None, None), ("b", None, None), ("c", "Bob", None), ("no", None, False),
+        ("d", "Ada", None), ("yes", None, True),
+    ]  # fmt: skip
+    assert [(e.id, e.text) for e in t.evidence.values()] == [("E1", "d"), ("E2", "sum")] and t.steps[1].note == "down"
+    assert all(t.text[slice(*step.spans["think"])] == step.think for step in t.steps)
+
+
+def test_the_same_chat_as_messages() -> None:
+    t = POKEE.parse_messages(
+        [
+            {"role": "user", "content": "Who? ##The research mode starts##"},
+            {"role": "assistant", "content": SEARCH},
+            {"role": "tool", "content": json.dumps([HIT])},
+            {"role": "assistant", "content": "<think>c</think><answer>Bob</answer>"},
+            {"role": "user", "content": "You answered. ##The verification mode starts##. <answer>x</answer>"},
+            {"role": "assistant", "content": CHECK},
+        ]
+    )
+    assert [s.verified for s in t.steps] == [None, None, False] and t.steps[0].evidence[0].url == "u"
+    assert t.answer == "Bob" and t.stop_reason is None and t.question == "Who?" and not kinds(t)
+
+
+def test_a_result_goes_before_an_answer_and_is_written_as_it_is_read() -> None:
+    both = POKEE.parse_turn("<answer>x</answer><verification_result>CORRECT</verification_result>", first=False)
+    assert both.verified is True and both.answer is None
+    assert (
+        POKEE.parse("<verification>hm</verification><verification_result>MAYBE</verification_result>").steps[0].verified
+        is None
+    )
+    steps = (Step(think="a", answer="b"), Step(think="no", verified=False), Step(think="c", answer="d"))
+    found = POKEE.parse(POKEE.render(Trajectory(steps)), fenced=True)
+    assert [(s.think, s.answer, s.verified) for s in found.steps] == [(s.think, s.answer, s.verified) for s in steps]
+
+
+# parallel calls and answers without a tag
+
+CALL = '<tool_call>\n{"name": "wikipedia_search", "arguments": {"query": "%s"}}\n</tool_call>'
+
+
+def test_parallel_calls_are_steps_of_one_turn() -> None:
+    blocks = "".join(responds(BLOCK.replace("A", name)) for name in "AB")
+    text = f"two things</think>\n{CALL % 'a'}\n{CALL % 'b'}<|im_end|>\n<|im_start|>user\n{blocks}<|im_end|>\n"
+    text += "<|im_start|>assistant\n<think>so it is</think> The answer is \\[ \\boxed{\\text{Ada}} \\]<|im_end|>"
+    t = RECALL.parse(text)
+    assert [(s.think, s.same_turn, [(e.id, e.title, e.text) for e in s.evidence]) for s in t.steps] == [
+        ("two things", False, [("E1", "A", "text of A")]),
+        (None, True, [("E2", "B", "text of B")]),
+        ("so it is", False, []),
+    ]
+    assert t.answer == "\\text{Ada}" and t.stop_reason == "answered" and not kinds(t)
+    again = RECALL.parse(RECALL.render(t), fenced=True)
+    assert [(s.think, s.evidence, s.answer, s.same_turn) for s in again.steps] == [
+        (s.think, s.evidence, s.answer, s.same_turn) for s in t.steps
+    ]
+
+
+def test_a_further_call_is_a_turn_of_its_own_where_calls_are_not_parallel() -> None:
+    t = OPENAI.parse(f"<think>a</think>{CALL % 'a'}{CALL % 'b'}{responds('x')}{responds('y')}Ada")
+    for dialect in (POKEE, DANCER):
+        found = dialect.parse(dialect.render(t), fenced=True)
+        assert [s.call and s.call.arguments["query"] for s in found.steps[:2]] == ["a", "b"]
+        assert [[e.text for e in s.evidence] for s in found.steps[:2]] == [["x"], ["y"]]
+
+
+def test_a_second_call_that_is_broken_and_a_missing_response() -> None:
+    text = f"<think>a</think>{CALL % 'a'}<tool_call>{{oops</tool_call><tool_response>\noutput: \n7\n</tool_response>"
+    first, second = RECALL.parse(text).steps
+    assert first.evidence[0].text == "7" and {i.kind for i in second.issues} == {"call_json", "response_missing"}
+    assert second.same_turn and second.call is None
+    assert RECALL.parse("") == Trajectory(dialect="recall")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "answer"),
+    [
+        ("recall", "a</think> \\boxed x", "x"),
+        ("recall", "a</think> \\boxed{1} \\boxed{2}", "2"),
+        ("recall", "a</think> \\boxed{cut", None),
+        ("recall", "a</think> Ada", None),
+        ("recall", f"<think>a</think> maybe \\boxed{{x}} {CALL % 'q'}", None),
+        *(("openai", text, None) for text in ("<", "<thi", "<think>a</think>\n<tool_ca", "<think>a</think>")),
+        ("openai", "<think>a</think>Ada<|im_end|>", "Ada"),
+    ],
+)
+def test_answers_without_a_tag(name: str, text: str, answer: str | None) -> None:
+    assert load(name).parse(text).answer == answer
+
+
+# chat messages with structured calls
+
+
+def call(name: str, identity: str, arguments: Any = '{"query": "q"}') -> dict[str, Any]:
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def test_responses_out_of_order() -> None:
+    t = OPENAI.parse_messages(
+        [
+            {"role": "system", "content": "Use tools."},
+            {"role": "user", "content": "Who?"},
+            {"role": "assistant", "content": "first look", "tool_calls": [*map(call, "abc", "123")]},
+            {"role": "tool", "tool_call_id": "3", "content": '{"error": "down"}'},
+            {"role": "tool", "tool_call_id": "1", "content": '[{"title": "T", "content": "x"}]'},
+            {"role": "assistant", "reasoning_content": "so", "content": "Ada"},
+        ]
+    )
+    assert [(s.call and s.call.name, s.think, s.same_turn, s.note) for s in t.steps] == [
+        ("a", "first look", False, ""), ("b", None, True, ""), ("c", None, True, "down"), (None, "so", False, ""),
+    ]  # fmt: skip
+    assert [(e.id, e.title, e.text) for e in t.evidence.values()] == [("E1", "T", "x")]
+    assert t.answer == "Ada" and t.question == "Who?" and not kinds(t) and len(t.turns) == 2
+
+
+@pytest.mark.parametrize(
+    ("odd", "count"),
+    [
+        *(([call("a", "1", arguments)], 1) for arguments in ("{oops", "[1]", "7", "null")),
+        ("x", 1),
+        ({"a": 1}, 1),
+        ([None, 7, {"function": 3}, {}], 4),
+        ([{"function": {"name": None}}], 1),
+    ],
+)
+def test_odd_calls_are_issues(odd: Any, count: int) -> None:
+    t = OPENAI.parse_messages([{"role": "assistant", "content": "x", "tool_calls": odd}])
+    assert kinds(t) == ["call_json"] * count and t.steps[0].think == "x" and not any(step.call for step in t.steps)
+
+
+@pytest.mark.parametrize("tags", ["</tool_call><tool_response>x", "<tool_response>"])
+def test_arguments_may_be_an_object_or_text_and_hold_tags(tags: str) -> None:
+    for arguments in ({"query": tags}, json.dumps({"query": tags})):
+        asked = {"role": "assistant", "tool_calls": [call("a", "1", arguments)]}
+        t = OPENAI.parse_messages([asked, {"role": "tool", "content": "x"}])
+        assert t.steps[0].call and t.steps[0].call.arguments == {"query": tags} and not kinds(t)
