@@ -1,7 +1,5 @@
 """The engine: token in, token out; exact masks; named endings; hostile evidence stays data."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading
@@ -24,19 +22,21 @@ from faithful_search.tools import Session, Toolbox
 from faithful_search.trajectory import Evidence, ToolCall, Trajectory
 from faithful_search.wire.cache import Cache
 
+POU = dialects.load("pou")
 CALL = '<think>{}look</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
-FIRST = CALL.format("")
-AGAIN = CALL.format("<helpful>no</helpful><ref>null</ref>")
+NO = "<helpful>no</helpful><ref>null</ref>"
+FIRST, AGAIN = CALL.format(""), CALL.format(NO)
 ANSWER = "<think><helpful>yes</helpful><ref>E1</ref>found</think><answer>Rome</answer>"
 TASK = Task("q1", "Where?", ("Rome",))
 ROME = Evidence("It is in Rome.", "Place")
+FOUND = (Evidence("It is in Rome.", "Place", "E1"),)
 
 
 def engine(texts: list[str], *evidence: Evidence, dialect: str = "pou", **limits: int) -> Engine:
     return Engine(lab.Scripted(texts), Toolbox([lab.Shelf(*evidence)], timeout=5), dialect, Limits(**limits))
 
 
-def run(texts: list[str], *evidence: Evidence, **settings):
+def run(texts: list[str], *evidence: Evidence, **settings) -> Trajectory:
     return engine(texts, *evidence, **settings).run([TASK])[0]
 
 
@@ -44,27 +44,20 @@ def decode(ids: list[int]) -> str:
     return lab.tokenizer().decode(ids)
 
 
-def test_a_whole_episode():
-    t = run([FIRST, ANSWER], ROME)
+def test_a_whole_episode_and_its_text_read_again():
+    t = run([FIRST, AGAIN, ANSWER], ROME)
     assert (t.answer, t.stop_reason, t.answers, t.id) == ("Rome", "answered", ("Rome",), "q1")
-    assert t.steps[0].call.arguments == {"query": "x"}
-    assert t.steps[0].evidence == (Evidence("It is in Rome.", "Place", "E1"),)
-    assert (t.steps[1].helpful, t.steps[1].refs, t.steps[1].issues) == (True, ("E1",), ())
+    assert t.steps[0].call.arguments == {"query": "x"} and t.steps[0].evidence == FOUND
+    assert (t.steps[2].helpful, t.steps[2].refs, t.steps[2].issues) == (True, ("E1",), ())
+    assert dialects.parse(t.text, "pou", fenced=True).steps == t.steps
+    assert t.text[slice(*t.steps[2].spans["answer"])] == "Rome"
 
 
 def test_a_question_with_half_a_character_is_asked():
-    task = Task("q1", "Where is \udcff?", ("R\ud800",))
     e = engine([FIRST, ANSWER], ROME)
-    t = e.run([task])[0]
+    t = e.run([Task("q1", "Where is \udcff?", ("R\ud800",))])[0]
     assert t.stop_reason == "answered" and "Where is ??" in decode(e.generator.seen[0])
     assert Trajectory.from_json(t.to_json()).question == "Where is ??"
-
-
-def test_reading_the_text_again_gives_the_same_steps():
-    t = run([FIRST, AGAIN, ANSWER], ROME)
-    again = dialects.parse(t.text, "pou", fenced=True)
-    assert again.steps == t.steps
-    assert t.text[slice(*t.steps[2].spans["answer"])] == "Rome"
 
 
 @pytest.mark.parametrize(
@@ -77,22 +70,16 @@ def test_reading_the_text_again_gives_the_same_steps():
         (["<think>I stop.</think>"], {}, "no_action"),
         (['<think>a</think><tool_call>{"name": "shelf", "argu'], {"turn_tokens": 40}, "turn_token_limit"),
         (['<think>a</think><tool_call>{"name": "shelf", "argu'], {"total_tokens": 40}, "token_limit"),
+        ([""], {}, "no_action"),
     ],
 )
 def test_every_ending_has_its_name(turns, limits, reason):
     t = run(turns, ROME, **limits)
-    assert t.stop_reason == reason
-    assert reason in END_REASONS
-    assert len(t.tokens.completion_ids) == len(t.tokens.mask)
+    assert t.stop_reason == reason and reason in END_REASONS
+    assert len(t.tokens.completion_ids) == len(t.tokens.mask) > 0
     ended = t.tokens.completion_ids[-1] == lab.tokenizer().eos_token_id  # by this, trainers tell what was cut
     assert ended is (reason in ("answered", "no_action"))
-
-
-def test_an_empty_turn_ends_the_episode_with_something_to_train_on():
-    t = run([""], ROME)
-    assert t.stop_reason == "no_action"
-    assert t.tokens.completion_ids == [lab.tokenizer().eos_token_id]
-    assert t.tokens.mask == [0]
+    assert turns != [""] or t.tokens.mask == [0]  # something to train on
 
 
 @pytest.mark.parametrize(
@@ -117,22 +104,19 @@ BROKEN = "<think>{}a</think><tool_call>{{'name': 'shelf', 'arguments': {{'query'
 def test_broken_json_is_repaired_and_stays_an_issue(dialect):
     turn = BROKEN.format("")
     t = run([turn, ANSWER], ROME, dialect=dialect)
-    first = t.steps[0]
-    raw = turn.split("<tool_call>")[1].split("</tool_call>")[0]
-    assert first.call == ToolCall("shelf", {"query": "x"}, raw)
-    assert first.evidence == (Evidence("It is in Rome.", "Place", "E1"),) and not first.note
+    first, raw = t.steps[0], turn.split("<tool_call>")[1].split("</tool_call>")[0]
+    assert first.call == ToolCall("shelf", {"query": "x"}, raw) and first.evidence == FOUND and not first.note
     assert "call_json" in {issue.kind for issue in first.issues}
-    assert t.text[slice(*first.spans["call"])] == raw
-    assert t.answer == "Rome"
+    assert t.text[slice(*first.spans["call"])] == raw and t.answer == "Rome"
     assert Trajectory.from_json(t.to_json()) == t
 
 
 def test_reading_a_repaired_rollout_again_is_strict_and_else_the_same():
-    t = run([BROKEN.format(""), BROKEN.format("<helpful>no</helpful><ref>null</ref>"), ANSWER], ROME)
+    t = run([BROKEN.format(""), BROKEN.format(NO), ANSWER], ROME)
     again = dialects.parse(t.text, "pou", fenced=True)
     assert [step.call for step in again.steps] == [None, None, None]
     assert [msgspec.structs.replace(step, call=None) for step in t.steps] == list(again.steps)
-    assert dialects.load("pou").render(t).split() == t.text.split()
+    assert POU.render(t).split() == t.text.split()
 
 
 def test_no_repair_of_several_calls_of_long_text_or_of_what_is_not_a_call():
@@ -147,7 +131,7 @@ def test_no_repair_of_several_calls_of_long_text_or_of_what_is_not_a_call():
 @given(st.text("{}[]\"':,\\ \nnamearguments1/*#`<", max_size=300))
 def test_repair_never_raises_and_yields_calls_only(text):
     for raw in (text, '{"name": "a", "arguments": ' + text):
-        call = dialects.load("pou").repair_call(raw)
+        call = POU.repair_call(raw)
         assert call is None or (call.name and isinstance(call.arguments, dict) and call.raw == raw)
         assert msgspec.json.decode(msgspec.json.encode(call), type=ToolCall | None) == call
 
@@ -156,15 +140,15 @@ def test_repair_is_fast_whatever_the_text():
     start = time.process_time()
     for piece in ('"a"b', 'x"', '{"', "{a:", "[", '\\"', "/*", "'a':", '{"a":"b" '):
         for opening in ('{"name": "a", "arguments": ["', '{"name": "a", "arguments": {"a": "'):
-            dialects.load("pou").repair_call((opening + piece * 2000)[:2000])
-            dialects.load("pou").repair_call(opening + piece * 10_000)
+            POU.repair_call((opening + piece * 2000)[:2000])
+            POU.repair_call(opening + piece * 10_000)
     assert time.process_time() - start < 10
 
 
 class Slow(lab.Shelf):
     """Never answers, and tells when it is no longer waited for."""
 
-    name = "shelf"
+    cache_key = "slow"
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +171,6 @@ class Slow(lab.Shelf):
 def test_an_interrupt_ends_the_calls_that_run(tmp_path):
     """Ctrl-C while the engine waits for its tools, through every layer of the toolbox."""
     slow = Slow()
-    slow.cache_key = "slow"
     with Toolbox([slow], cache=Cache(tmp_path / "c.sqlite")) as toolbox:
         here = threading.get_ident()
         timer = threading.Thread(target=lambda: (slow.begun.wait(20), signal.pthread_kill(here, signal.SIGINT)))
@@ -206,36 +189,38 @@ def test_sessions_of_ended_and_of_broken_off_episodes_are_closed():
             made.append(super().session(edits))
             return made[-1]
 
-    made: list[Session] = []
-    e = Engine(lab.Scripted([FIRST, ANSWER]), Watching([lab.Shelf(ROME)]))
-    e.run([TASK])
-    assert [session.closed for session in made] == [True]
-
     class Down(lab.Scripted):
         def generate(self, *args):
             raise RuntimeError("the policy is down")
 
+    made: list[Session] = []
+    e = Engine(lab.Scripted([FIRST, ANSWER]), Watching([lab.Shelf(ROME)]))
+    e.run([TASK])
+    assert [session.closed for session in made] == [True]
     e.generator = Down([])
     with pytest.raises(RuntimeError, match="down"):
         e.run([TASK] * 3)
     assert [session.closed for session in made] == [True] * 4
 
 
-def test_a_megabyte_of_evidence_ends_at_the_token_limit():
-    t = run([FIRST, ANSWER], Evidence("a" * 10**6))
-    assert t.stop_reason == "token_limit"
-    assert len(t.tokens.completion_ids) < 8192
+def test_a_response_after_which_no_token_is_left_ends_the_episode():
+    end = run([FIRST, ANSWER], ROME).tokens.turns[0][2]
+    cut = run([FIRST, ANSWER], ROME, total_tokens=end)
+    assert (cut.stop_reason, len(cut.steps), cut.steps[0].evidence) == ("token_limit", 1, ())
+    assert run([FIRST, ANSWER], ROME, total_tokens=end + 1).steps[0].evidence
+    flood = run([FIRST, ANSWER], Evidence("a" * 10**6))
+    assert flood.stop_reason == "token_limit" and len(flood.tokens.completion_ids) < 8192
 
 
 def test_many_episodes_come_back_in_order_with_ids_of_their_own():
     e = engine([FIRST, ANSWER], ROME)
     e.concurrency = 3
     ended = []
-    tasks = [Task(f"q{number // 2}", "Where?") for number in range(8)]
-    found = e.run(tasks, on_end=ended.append)
+    found = e.run([Task(f"q{number // 2}", "Where?") for number in range(8)], on_end=ended.append)
     assert [t.id for t in found] == ["q0", "q0#1", "q1", "q1#1", "q2", "q2#1", "q3", "q3#1"]
-    assert len(ended) == 8
-    assert {t.steps[0].evidence[0].id for t in found} == {"E1"}
+    assert len(ended) == 8 and {t.steps[0].evidence[0].id for t in found} == {"E1"}
+    with pytest.raises(ConfigError, match="concurrency must be at least 1, got 0"):
+        Engine(lab.Scripted([ANSWER]), Toolbox([lab.Shelf(ROME)]), concurrency=0)
 
 
 def test_an_ended_episode_leaves_the_batch():
@@ -254,16 +239,10 @@ def test_an_ended_episode_leaves_the_batch():
     assert sizes == [2, 1]
 
 
-def test_a_concurrency_that_would_never_end_is_refused():
-    with pytest.raises(ConfigError, match="concurrency must be at least 1, got 0"):
-        Engine(lab.Scripted([ANSWER]), Toolbox([lab.Shelf(ROME)]), concurrency=0)
-
-
-def test_a_response_after_which_no_token_is_left_ends_the_episode():
-    end = run([FIRST, ANSWER], ROME).tokens.turns[0][2]
-    cut = run([FIRST, ANSWER], ROME, total_tokens=end)
-    assert (cut.stop_reason, len(cut.steps), cut.steps[0].evidence) == ("token_limit", 1, ())
-    assert run([FIRST, ANSWER], ROME, total_tokens=end + 1).steps[0].evidence
+STRICT = (
+    "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ raise_exception('unknown role') }}"
+    "{% endif %}{{ m.content }}{% endfor %}"
+)
 
 
 @pytest.mark.parametrize(
@@ -271,16 +250,11 @@ def test_a_response_after_which_no_token_is_left_ends_the_episode():
     [
         (None, "user", r"no chat template.*search_r1"),
         ("{{ messages[0]['content'] }}", "user", "does not keep"),
-        (
-            "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ raise_exception('unknown role') }}"
-            "{% endif %}{{ m.content }}{% endfor %}",
-            "tool",
-            r"refuses an assistant turn followed by a 'tool' turn \(unknown role\)",
-        ),
+        (STRICT, "tool", r"refuses an assistant turn followed by a 'tool' turn \(unknown role\)"),
     ],
 )
 def test_a_template_that_cannot_write_episodes_is_refused(template, role, said):
     tokenizer = lab.byte_tokenizer(("<|im_end|>",), eos_token="<|im_end|>", chat_template=template)
-    dialect = type("Strict", (type(dialects.load("pou")),), {"observation_role": role})()
+    dialect = type("Strict", (type(POU),), {"observation_role": role})()
     with pytest.raises(TemplateError, match=said):
         ChatFormat.of(tokenizer, dialect)

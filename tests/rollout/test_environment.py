@@ -1,7 +1,5 @@
 """The adapter to TRL's `environment_factory`: the members TRL looks for, their schemas, ids, fencing and failures."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from dataclasses import dataclass
@@ -46,52 +44,47 @@ def toolbox(tmp_path):
         yield box
 
 
+@pytest.fixture
+def environment(toolbox):
+    return SearchEnvironment.factory(toolbox)()
+
+
 def call(environment, name, **arguments):
     return asyncio.run(getattr(environment, name)(**arguments))
 
 
-def tool_members(environment):
-    """The tools of an environment, found as TRL finds them."""
+def ids(environment):
+    return [item.id for seen in environment.observations for item in seen.evidence]
+
+
+def test_trl_finds_reset_and_the_tools_with_the_toolboxs_schemas_and_nothing_else(toolbox, environment):
+    utils = pytest.importorskip("transformers.utils")
     members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
-    return [name for name, _ in members if name != "reset" and not name.startswith("_")]
-
-
-def test_trl_finds_reset_and_the_tools_and_nothing_else(toolbox):
-    environment = SearchEnvironment.factory(toolbox)()
-    assert tool_members(environment) == ["atlas", "local_search"]
-    assert all(inspect.iscoroutinefunction(getattr(environment, name)) for name in tool_members(environment))
+    tools = [name for name, _ in members if name != "reset" and not name.startswith("_")]
+    assert tools == ["atlas", "local_search"]
+    schemas = {schema["function"]["name"]: schema for schema in toolbox.schemas}
+    for name in tools:
+        assert inspect.iscoroutinefunction(getattr(environment, name))
+        assert utils.get_json_schema(getattr(environment, name)) == schemas[name]
     assert environment.reset(prompt="any", question="column of the dataset") is None
 
 
-def test_the_schemas_are_the_toolboxs_own(toolbox):
-    utils = pytest.importorskip("transformers.utils")
-    environment = SearchEnvironment.factory(toolbox)()
-    schemas = {schema["function"]["name"]: schema for schema in toolbox.schemas}
-    for name in tool_members(environment):
-        assert utils.get_json_schema(getattr(environment, name)) == schemas[name]
-
-
-def test_ids_run_on_within_an_episode_and_begin_again_after_reset(toolbox):
-    make = SearchEnvironment.factory(toolbox)
-    environment, other = make(), make()
+def test_ids_run_on_within_an_episode_and_begin_again_after_reset(toolbox, environment):
+    other = SearchEnvironment.factory(toolbox)()
     assert call(environment, "atlas", place="Oslo") == "Oslo [E1]: Oslo fact 0\nOslo [E2]: Oslo fact 1"
     assert call(other, "atlas", place="Oslo").startswith("Oslo [E1]")  # an episode of its own
     assert call(environment, "atlas", place="Rome", limit=1) == "Rome [E3]: Rome fact 0"
-    assert [item.id for seen in environment.observations for item in seen.evidence] == ["E1", "E2", "E3"]
+    assert ids(environment) == ["E1", "E2", "E3"]
     environment.reset()
     assert environment.observations == []
     assert call(environment, "atlas", place="Rome", limit=1).startswith("Rome [E1]")
+    environment.reset()
 
-
-def test_concurrent_calls_of_one_turn_get_distinct_ids(toolbox):
-    environment = SearchEnvironment.factory(toolbox)()
-
-    async def turn():
+    async def turn():  # concurrent calls
         await asyncio.gather(*(environment.atlas(place=place) for place in ("Oslo", "Rome", "Bern")))
 
     asyncio.run(turn())
-    ids = [item.id for seen in environment.observations for item in seen.evidence]
-    assert sorted(ids) == ["E1", "E2", "E3", "E4", "E5", "E6"]
+    assert sorted(ids(environment)) == ["E1", "E2", "E3", "E4", "E5", "E6"]
 
 
 @pytest.mark.parametrize("dialect", dialects.names())
@@ -102,8 +95,7 @@ def test_retrieved_text_can_neither_close_the_templates_block_nor_forge_an_id(to
     assert not any(tag in text for tag in ("</tool_response>", "<answer>", "</answer>", "<|im_end|>", "<s>"))
 
 
-def test_mistakes_of_the_policy_come_back_as_notes(toolbox):
-    environment = SearchEnvironment.factory(toolbox)()
+def test_mistakes_of_the_policy_come_back_as_notes(environment):
     assert "'place'" in call(environment, "atlas")
     assert "expected 'int'" in call(environment, "atlas", place="Oslo", limit="two")
     assert "unknown argument" in call(environment, "atlas", place="Oslo", self="x")
@@ -138,37 +130,27 @@ def test_trls_own_trainer_runs_episodes_in_it(toolbox, tmp_path):
     seen = []
 
     def reward(completions, environments, **columns):
-        seen.extend(zip(completions, [list(environment.observations) for environment in environments], strict=True))
+        seen.extend(zip(completions, [(ids(one), len(one.observations)) for one in environments], strict=True))
         return [float(number) for number, _ in enumerate(completions)]
 
+    how = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+    sizes = {"per_device_train_batch_size": 2, "num_generations": 2, "max_steps": 2, "max_completion_length": 1024}
     trainer = trl.GRPOTrainer(
         model=policy,
         processing_class=tokenizer,
         reward_funcs=reward,
         train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "Where?"}]}] * 4),
-        args=trl.GRPOConfig(
-            str(tmp_path / "out"),
-            per_device_train_batch_size=2,
-            num_generations=2,
-            max_steps=2,
-            max_completion_length=1024,
-            use_cpu=True,
-            bf16=False,
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
-        ),
+        args=trl.GRPOConfig(str(tmp_path / "out"), **how, **sizes),
         environment_factory=SearchEnvironment.factory(toolbox, special_tokens=tokenizer.all_special_tokens),
     )
     trainer.train()
-
     assert len(seen) == 4
-    for completion, observations in seen:
+    for completion, found in seen:
         assert [message["content"] for message in completion if message["role"] == "tool"] == [
             "Oslo [E1]: Oslo fact 0\nOslo [E2]: Oslo fact 1",
             "Rome [E3]: Rome fact 0",
         ]
-        assert [item.id for found in observations for item in found.evidence] == ["E1", "E2", "E3"]
+        assert found == (["E1", "E2", "E3"], 2)
     assert toolbox.stats()["atlas"].calls == 8
 
 

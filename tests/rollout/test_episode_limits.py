@@ -1,7 +1,5 @@
 """What bounds an episode from within: observations of so many tokens, and an answer that the agent is made to give."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import lab
@@ -13,7 +11,7 @@ from msgspec.structs import replace
 from faithful_search import dialects
 from faithful_search.dialects.base import LAST_CALL
 from faithful_search.errors import ConfigError
-from faithful_search.inference.base import Completion, Sampling
+from faithful_search.inference.base import Sampling
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rollout import Engine, Limits
@@ -29,41 +27,19 @@ TASK = Task("q1", "Where?", ("Rome",))
 ROME = Evidence("It is in Rome.", "Place")
 SEARCH = "<think>a</think>\n<search>rome</search>"
 CLOSED = " Rome </answer>"
+ANSWER = "<think>b</think><answer>Rome</answer>"
+CALL = '<think>a</think><tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>'
 INVALID = dialects.load("search_r1").invalid
 ANSWERING = [name for name in dialects.names() if dialects.load(name).answer_opening]
-WITHOUT_NOTE = ("search_r1", "research", "self_eval")
 
 
 class Search(lab.Shelf):
     name = "search"
 
 
-class Turns:
-    """Writes the given turns, each up to its first stop string, and notes what it was shown."""
-
-    def __init__(self, turns, own=None, closes: str = "") -> None:
-        self.tokenizer, self.turns, self.closes = own or lab.tokenizer(), list(turns), closes
-        self.seen: list[list[int]] = []
-        self.made: list[Completion] = []
-
-    def generate(self, prompts, sampling, max_new_tokens=None):
-        return [self._turn(prompt, sampling, limit) for prompt, limit in zip(prompts, max_new_tokens, strict=True)]
-
-    def _turn(self, prompt, sampling, limit):
-        text = self.turns[min(len(self.seen), len(self.turns) - 1)]
-        ends = [text.find(stop) + len(stop) for stop in sampling.stop if stop in text]
-        text = text[: min(ends, default=len(text))] + (self.closes if not ends else "")
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        finish = "length" if len(ids) > limit else "stop" if ends else "eos" if self.closes else "length"
-        self.seen.append(list(prompt))
-        self.made.append(Completion(ids[:limit], finish, [-0.5 - k for k in range(len(ids[:limit]))]))
-        return self.made[-1]
-
-
 def run(script, *evidence: Evidence, dialect: str = "search_r1", own=None, closes: str = "", **limits):
-    engine = Engine(
-        Turns(script, own, closes), Toolbox([Search(*(evidence or (ROME,)))]), dialect, Limits(**limits), Sampling()
-    )
+    toolbox = Toolbox([Search(*(evidence or (ROME,)))])
+    engine = Engine(lab.InTurn(script, own, closes), toolbox, dialect, Limits(**limits), Sampling())
     t = engine.run([TASK])[0]
     exact(engine, t)
     return engine, t
@@ -99,12 +75,12 @@ def placeless(step: Step) -> bool:
     return unclosed or step.spans["step"][0] == step.spans["step"][1]
 
 
+def again(t: Trajectory) -> Trajectory:
+    return dialects.parse(t.text, t.dialect, fenced=True)
+
+
 def decode(ids) -> str:
     return lab.tokenizer().decode(ids)
-
-
-def size(observation: Observation, format_: ChatFormat) -> int:
-    return len(format_.encode(format_.render_observation(observation.evidence, observation.note)))
 
 
 @cache
@@ -125,8 +101,7 @@ def test_an_agent_that_only_searches_is_made_to_answer():
     assert own == SEARCH + SEARCH + CLOSED
     assert not t.steps[1].evidence and "response_missing" in {issue.kind for issue in t.steps[1].issues}
     assert t.text[slice(*t.steps[2].spans["answer"])] == " Rome "
-    read = dialects.parse(t.text, "search_r1", fenced=True)
-    assert (read.steps, read.answer) == (t.steps, t.answer)
+    assert (again(t).steps, again(t).answer) == (t.steps, t.answer)
 
 
 @pytest.mark.parametrize("turn", ["", "hm", "<think>b", "<think>b</think><search>unfinished", "<answer>unfinished"])
@@ -135,15 +110,14 @@ def test_a_last_turn_with_nothing_is_told_so_and_made_to_answer(turn, closes):
     engine, t = run([SEARCH, turn, CLOSED], turns=2, force_answer=True, closes=closes)
     assert (t.stop_reason, t.answer) == ("answered_forced", "Rome")
     assert decode(engine.generator.seen[2]).endswith(f"{turn}{closes}{INVALID}<answer>")
-    same(dialects.parse(t.text, "search_r1", fenced=True), t)
+    same(again(t), t)
 
 
 def test_an_agent_that_answers_is_not_forced():
-    answer = "<think>b</think><answer>Rome</answer>"
-    for turns in ([SEARCH, answer], [answer]):
+    for turns in ([SEARCH, ANSWER], [ANSWER]):
         engine, t = run(turns, turns=2, force_answer=True)
         assert (t.stop_reason, t.answer, len(engine.generator.seen)) == ("answered", "Rome", len(turns))
-    plain, forced = (run([SEARCH, answer], turns=2, force_answer=on)[1] for on in (False, True))
+    plain, forced = (run([SEARCH, ANSWER], turns=2, force_answer=on)[1] for on in (False, True))
     assert plain == forced
 
 
@@ -170,34 +144,30 @@ def test_every_dialect_with_an_answer_tag_can_be_forced(name):
     call = dialect.render_turn(Step(think="a", call=ToolCall("search", {"query": "rome"})))
     engine, t = run([call, call, " Rome</answer>"], dialect=name, turns=2, force_answer=True)
     assert (t.stop_reason, t.steps[2].answer) == ("answered_forced", "Rome")
-    same(dialect.parse(t.text, fenced=True), t)
+    same(again(t), t)
     assert decode(engine.generator.seen[2]).endswith("<answer>")
-    assert t.steps[1].note == ("" if name in WITHOUT_NOTE else LAST_CALL)
+    assert t.steps[1].note == ("" if name in ("search_r1", "research", "self_eval") else LAST_CALL)
 
 
 def test_the_answer_of_a_dialect_without_a_tag_cannot_be_forced():
     for name in set(dialects.names()) - set(ANSWERING):
         with pytest.raises(ConfigError, match=f"force_answer: dialect '{name}'"):
-            Engine(Turns([]), Toolbox([Search()]), name, Limits(force_answer=True))
+            Engine(lab.InTurn([]), Toolbox([Search()]), name, Limits(force_answer=True))
 
 
 def test_in_a_chat_the_opening_stands_in_a_turn_of_the_agents():
-    call = '<think>a</think><tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>'
     for closes in ("", "<|im_end|>"):
-        engine, t = run([call + closes, "Rome</answer>"], dialect="pou", turns=1, force_answer=True)
+        engine, t = run([CALL + closes, "Rome</answer>"], dialect="pou", turns=1, force_answer=True)
         shown = decode(engine.generator.seen[1])
         assert shown.endswith("</tool_response><|im_end|>\n<|im_start|>assistant\n<answer>")
         assert (t.stop_reason, t.answer, t.steps[0].note) == ("answered_forced", "Rome", LAST_CALL)
     _, t = run(["<think>a</think>", "Rome</answer>"], dialect="pou", turns=1, force_answer=True)
     assert (t.stop_reason, t.answer) == ("turn_limit", None)
-
-
-def test_a_thought_that_the_template_opens_is_closed_before_the_answer():
-    own = lab.family("qwen3_thinking")
-    call = 'a</think><tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>'
-    engine, t = run([call, "Rome</answer>"], dialect="pou", own=own, turns=1, force_answer=True)
+    # a thought that the template opens is closed before the answer
+    own, script = lab.family("qwen3_thinking"), [CALL.removeprefix("<think>"), "Rome</answer>"]
+    engine, t = run(script, dialect="pou", own=own, turns=1, force_answer=True)
     assert own.decode(engine.generator.seen[1]).endswith("assistant\n<think>\n</think>\n<answer>")
-    assert t.answer == "Rome" and dialects.parse(t.text, "pou", fenced=True).steps == t.steps
+    assert t.answer == "Rome" and again(t).steps == t.steps
 
 
 PIECES = [SEARCH, "<search></search>", "hm", "", "<think>x", "<think>x</think>", "<search>q", "<answer>no", CLOSED]
@@ -214,7 +184,7 @@ def test_whatever_the_agent_does_the_tokens_are_exact_and_the_text_is_read_back(
     _, t = run(turns, turns=most, turn_tokens=tokens, total_tokens=3000, force_answer=True, closes=closes)
     assert len(t.steps) <= most + 1
     assert (t.stop_reason == "answered_forced") is (len(t.steps) == most + 1 and t.answer is not None)
-    same(dialects.parse(t.text, "search_r1", fenced=True), t)
+    same(again(t), t)
 
 
 # the observation's limit
@@ -229,17 +199,16 @@ FOUND = st.lists(st.builds(Evidence, WORDS, WORDS), max_size=4).map(
 @settings(max_examples=25, deadline=None)
 @given(found=FOUND, note=WORDS, room=st.integers(0, 150))
 def test_a_cut_observation_has_at_most_so_many_tokens_and_is_a_beginning(name, found, note, room):
-    format_ = chat(name)
-    limit = size(Observation(), format_) + room
-    whole = Observation(found, "" if found else note)
-    shown = fit(whole, lambda seen: size(seen, format_), limit)
-    assert size(shown, format_) <= limit
-    assert (shown == whole) is (size(whole, format_) <= limit)
-    assert shown == fit(whole, lambda seen: size(seen, format_), limit)
-    *kept, last = [*shown.evidence, None]
-    if kept:
-        assert tuple(kept[:-1]) == found[: len(kept) - 1]
-        last, origin = kept[-1], found[len(kept) - 1]
+    def size(seen: Observation) -> int:
+        return len(chat(name).encode(chat(name).render_observation(seen.evidence, seen.note)))
+
+    limit, whole = size(Observation()) + room, Observation(found, "" if found else note)
+    shown = fit(whole, size, limit)
+    assert size(shown) <= limit and (shown == whole) is (size(whole) <= limit) and shown == fit(whole, size, limit)
+    if shown.evidence:
+        *kept, last = shown.evidence
+        assert tuple(kept) == found[: len(kept)]
+        origin = found[len(kept)]
         assert (last.title, last.id) == (origin.title, origin.id) and origin.text.startswith(last.text)
     assert whole.note.startswith(shown.note)
 
@@ -261,22 +230,17 @@ def test_passages_are_shortened_from_the_end_at_a_words_border():
 
 def test_what_is_recorded_is_what_the_agent_saw():
     long = [Evidence(f"word{n} " * 200, f"Title {n}") for n in range(3)]
-    answer = "<think>b</think><answer>Rome</answer>"
-    engine, t = run([SEARCH, SEARCH, answer], *long, observation_tokens=300)
+    engine, t = run([SEARCH, SEARCH, ANSWER], *long, observation_tokens=300)
     for step, (_, middle, end) in zip(t.steps[:2], t.tokens.turns[:2], strict=True):
         text = decode(t.tokens.completion_ids[middle:end])
         assert 250 < end - middle <= 300
-        assert text == engine.chat.render_observation(step.evidence)
-        assert text.endswith("</information>\n\n")
-    read = dialects.parse(t.text, "search_r1", fenced=True)
-    assert [[item.text for item in step.evidence] for step in read.steps] == [
-        [item.text for item in step.evidence] for step in t.steps
-    ]
-    assert not read.all_issues()
+        assert text == engine.chat.render_observation(step.evidence) and text.endswith("</information>\n\n")
+    texts = [[[item.text for item in step.evidence] for step in read.steps] for read in (again(t), t)]
+    assert texts[0] == texts[1] and not again(t).all_issues()
     assert t.meta == {"observations_cut": [{"step": 1, "found": 3, "shown": 1}, {"step": 2, "found": 3, "shown": 1}]}
     assert Trajectory.from_json(t.to_json()) == t
-    wide = run([SEARCH, SEARCH, answer], *long, observation_tokens=10_000)[1]
-    assert wide == run([SEARCH, SEARCH, answer], *long)[1] and not wide.meta
+    wide = run([SEARCH, SEARCH, ANSWER], *long, observation_tokens=10_000)[1]
+    assert wide == run([SEARCH, SEARCH, ANSWER], *long)[1] and not wide.meta
 
 
 def test_entities_of_fenced_text_are_never_cut_in_two():
@@ -284,8 +248,7 @@ def test_entities_of_fenced_text_are_never_cut_in_two():
     for limit in range(60, 130):
         t = run([SEARCH, CLOSED], found, turns=2, observation_tokens=limit)[1]
         assert found.text.startswith(t.steps[0].evidence[0].text)
-        assert t.text.count("</information>") == 1
-        assert dialects.parse(t.text, "search_r1", fenced=True).steps[0].evidence == t.steps[0].evidence
+        assert t.text.count("</information>") == 1 and again(t).steps[0].evidence == t.steps[0].evidence
 
 
 def test_a_note_is_cut_too_and_a_title_that_does_not_fit_leaves_nothing():
@@ -296,15 +259,18 @@ def test_a_note_is_cut_too_and_a_title_that_does_not_fit_leaves_nothing():
     assert t.meta["observations_cut"] == [{"step": 1, "found": 1, "shown": 0}]
 
 
-def test_a_limit_below_the_empty_frame_or_of_nothing_is_refused():
+def test_limits_without_meaning_are_refused_and_flags_reach_them():
     frame = len("\n\n<information></information>\n\n")
-    Engine(Turns([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame))
+    Engine(lab.InTurn([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame))
     with pytest.raises(ConfigError, match=rf"observation_tokens={frame - 1} is too few.*takes {frame} tokens"):
-        Engine(Turns([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame - 1))
+        Engine(lab.InTurn([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame - 1))
     with pytest.raises(ConfigError, match="at least 0"):
         Limits(observation_tokens=-1)
     with pytest.raises(ConfigError, match="at least 1"):
         Limits(turns=0)
+    arguments = EnvironmentArguments(dialect="search_r1", turns=3, observation_tokens=500, force_answer=True)
+    assert arguments.limits(900) == Limits(3, 256, 900, 500, True)
+    assert EnvironmentArguments().limits(900) == Limits(10, 256, 900)
 
 
 def test_long_observations_cost_a_few_looks_at_their_beginning():
@@ -321,12 +287,6 @@ def test_long_observations_cost_a_few_looks_at_their_beginning():
     assert run([SEARCH, CLOSED], *found, turns=2, observation_tokens=500)[1].steps[0].evidence
 
 
-def test_the_flags_reach_the_limits():
-    arguments = EnvironmentArguments(dialect="search_r1", turns=3, observation_tokens=500, force_answer=True)
-    assert arguments.limits(900) == Limits(3, 256, 900, 500, True)
-    assert EnvironmentArguments().limits(900) == Limits(10, 256, 900)
-
-
 # base models, whose tokenizers have no chat template
 
 
@@ -334,7 +294,7 @@ def bare(**named):
     """A byte-level tokenizer without template; with a BOS it puts that before every text, as Llama's does."""
     from tokenizers.processors import TemplateProcessing
 
-    own = lab.byte_tokenizer(("<|bos|>", "<|endoftext|>", "<|pad|>"), **named)
+    own = lab.byte_tokenizer(("<|bos|>", "<|endoftext|>", "<|pad|>"), eos_token="<|endoftext|>", **named)
     if "bos_token" in named:
         bos = ("<|bos|>", own.bos_token_id)
         own.backend_tokenizer.post_processor = TemplateProcessing(single="<|bos|> $A", special_tokens=[bos])
@@ -344,7 +304,7 @@ def bare(**named):
 @pytest.mark.parametrize("bos", [True, False])
 @pytest.mark.parametrize("closes", ["", "<|endoftext|>"])
 def test_a_base_model_gets_the_prompt_as_text_behind_its_bos(bos, closes):
-    own = bare(eos_token="<|endoftext|>", **({"bos_token": "<|bos|>"} if bos else {}))
+    own = bare(**({"bos_token": "<|bos|>"} if bos else {}))
     answer = "<think>b</think>\n<answer>Rome</answer>"
     engine, t = run(["hm", SEARCH, answer], own=own, closes=closes)
     [message] = engine.dialect.prompt(TASK.question, [])
@@ -358,9 +318,9 @@ def test_a_base_model_gets_the_prompt_as_text_behind_its_bos(bos, closes):
 
 @pytest.mark.parametrize(("template", "written"), [("", 0), ("{{ bos_token }}" + lab.TEMPLATE, 1)])
 def test_the_bos_stands_once_where_template_or_tokenizer_write_it_and_else_not_at_all(template, written):
-    names = {"bos_token": "<|bos|>", "eos_token": "<|endoftext|>"}
-    silent = lab.byte_tokenizer(("<|bos|>", "<|endoftext|>"), **names, chat_template=template or None)
-    for own, count in ((silent, written), (bare(**names, chat_template=template or None), 1)):
+    names = {"bos_token": "<|bos|>", "chat_template": template or None}
+    silent = lab.byte_tokenizer(("<|bos|>", "<|endoftext|>"), eos_token="<|endoftext|>", **names)
+    for own, count in ((silent, written), (bare(**names), 1)):
         ids = ChatFormat.of(own, dialects.load("search_r1")).prompt_ids("Where?")
         assert ids.count(own.bos_token_id) == count == ids[:1].count(own.bos_token_id)
 
@@ -375,7 +335,7 @@ def test_a_base_model_samples_whole_episodes():
             self.made += made
             return made
 
-    own = bare(eos_token="<|endoftext|>")
+    own = bare()
     generator = Recording(lab.model(), own)
     generator.seen, generator.made = [], []
     limits = Limits(turns=3, turn_tokens=9, force_answer=True, observation_tokens=100)

@@ -4,8 +4,6 @@
 services that go down altogether.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -79,24 +77,17 @@ def told(found: Iterable[Trajectory]) -> Iterator[Step]:
             yield step
 
 
-FAILED = "Web search failed: the service"
-SEARCHES = {  # what a search server does: what the policy reads, of `web_search` and of `local_search`
+SEARCHES = {  # what a search server does, and the policy reads: of `web_search`, of `local_search`, or of both
     "forbidden": (
         "The search service refuses to search; use another tool.",
         "Search is not available now; use another tool.",
     ),
-    "busy": (f"{FAILED}: 429 Too Many Requests.", "Search failed: the service: 429 Too Many Requests."),
-    "unavailable": (f"{FAILED}: 503 Service Unavailable.", "Search failed: the service: 503 Service Unavailable."),
-    "hang": (f"{FAILED} took longer than 4 seconds.", "Search failed: the service took longer than 4 seconds."),
-    "cut": (
-        f"{FAILED} broke off or garbled its answer.",
-        "Search failed: the service broke off or garbled its answer.",
-    ),
-    "closed": (
-        f"{FAILED} broke off or garbled its answer.",
-        "Search failed: the service broke off or garbled its answer.",
-    ),
-    "html": ("Web search failed: the answer is not JSON.", "Search failed: the answer is not JSON."),
+    "busy": "the service: 429 Too Many Requests.",
+    "unavailable": "the service: 503 Service Unavailable.",
+    "hang": "the service took longer than 4 seconds.",
+    "cut": "the service broke off or garbled its answer.",
+    "closed": "the service broke off or garbled its answer.",
+    "html": "the answer is not JSON.",
     "null": (
         "Web search failed: the search service answered with something else than results.",
         "The search server sent something that is no search result.",
@@ -144,7 +135,10 @@ def test_the_real_tools_tell_every_fault_of_their_services(monkeypatch):
             path = draw.choice(list(PAGES)) if faulty else "/plain.txt"
             return name, {"url": site.url(f"{path}?{number}-{turn}"), "query": "nine arches"}, PAGES.get(path, "")
         mode = draw.choice(list(SEARCHES)) if faulty else ""
-        note = SEARCHES[mode][name == "local_search"] if faulty else ""
+        told = SEARCHES.get(mode, "")
+        local = name == "local_search"
+        told = f"{'Search' if local else 'Web search'} failed: {told}" if told and isinstance(told, str) else told
+        note = told if isinstance(told, str) else told[local]
         return name, {"query": f"{number}-{turn} {mode}".strip()}, note
 
     with Moody(serper) as web, Moody(retrieve) as local, WebSite() as site:

@@ -1,7 +1,5 @@
 """Research threads: independent, summarised, put together; and whatever fails, there is an answer."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json
@@ -26,19 +24,19 @@ SUMMARY = "<answer>x</answer>\n<research_trace_summary>\nfindings:\n- Book: {} w
 FINAL = "<think>Pair 2 found it.</think>\n<answer>Ada</answer>"
 
 
-class Threads:
+class Threads(lab.Scripted):
     """Thread n calls the tool twice, then gives the n-th answer; without one it says nothing of use."""
 
     def __init__(self, *answers: str | None) -> None:
-        self.tokenizer, self.answers, self.turn = lab.tokenizer(), answers, 0
+        super().__init__([])
+        self.answers, self.turn = answers, 0
 
     def generate(self, prompts, sampling, max_new_tokens=None):
-        written = [self._turn(row) for row in range(len(prompts))]
+        written = [self._text(row) for row in range(len(prompts))]
         self.turn += 1
-        ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in written]
-        return [Completion(one, "stop") for one in ids]
+        return [Completion(self.tokenizer(text, add_special_tokens=False)["input_ids"], "stop") for text in written]
 
-    def _turn(self, row: int) -> str:
+    def _text(self, row: int) -> str:
         if self.turn < CALLS:
             query = {"query": f"{row} {self.turn}"}
             return f"<think>look</think><tool_call>{json.dumps({'name': 'library', 'arguments': query})}</tool_call>"
@@ -167,23 +165,22 @@ def test_a_thread_without_an_answer_never_sinks_the_others_and_none_at_all_is_sa
     assert found.trajectory == found.threads[0] and found.by == "vote"
 
 
+UPHELD = Trajectory((Step(answer="Oslo"), Step("yes", verified=True)), answer="Oslo")
+
+
 @pytest.mark.parametrize(
-    ("answers", "wins"),
+    ("threads", "wins"),
     [
         (["Rome", "The Oslo", "oslo."], "The Oslo"),
         (["unknown", "unknown", "Rome"], "Rome"),
         (["unknown", "Unknown"], "unknown"),
         (["Rome", "Oslo"], "Rome"),
         ([None, ""], None),
+        (["Rome", UPHELD], "Oslo"),  # given equally often
     ],
 )
-def test_a_vote(answers, wins):
-    assert vote([Trajectory(answer=answer) for answer in answers]) == wins
-
-
-def test_of_answers_given_equally_often_one_that_was_upheld_wins():
-    upheld = Trajectory((Step(answer="Oslo"), Step("yes", verified=True)), answer="Oslo")
-    assert vote([Trajectory((Step(answer="Rome"),), answer="Rome"), upheld]) == "Oslo"
+def test_a_vote(threads, wins):
+    assert vote([one if isinstance(one, Trajectory) else Trajectory(answer=one) for one in threads]) == wins
 
 
 def test_an_answer_of_no_thread_rests_on_what_all_of_them_found(tmp_path):

@@ -1,7 +1,5 @@
 """What a turn of an episode costs besides the model does not grow with the episode."""
 
-from __future__ import annotations
-
 import lab
 import pytest
 
@@ -11,11 +9,9 @@ from faithful_search.inference.chat import ChatFormat
 from faithful_search.rollout import Episode, Limits
 from faithful_search.tasks import Task
 from faithful_search.tools.base import Observation
-from faithful_search.trajectory import Evidence
+from faithful_search.trajectory import Evidence, Step, ToolCall
 
 TURNS = 60
-SAID = '<think>{}look</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
-VERDICT = "<helpful>yes</helpful><ref>E{}</ref>"
 
 
 class Watched:
@@ -36,17 +32,17 @@ class Watched:
         return getattr(self._own, name)
 
 
-@pytest.mark.parametrize("dialect", ["pou", "search_r1"])
-def test_each_turn_tokenises_and_decodes_only_what_is_new(dialect):
+@pytest.mark.parametrize("name", ["pou", "search_r1"])
+def test_each_turn_tokenises_and_decodes_only_what_is_new(name):
     """In messages, and in one raw text."""
-    tokenizer = Watched(lab.tokenizer())
-    said = SAID if dialect == "pou" else "<think>look</think><search>x</search>"
-    chat = ChatFormat.of(tokenizer, dialects.load(dialect))
+    tokenizer, dialect = Watched(lab.tokenizer()), dialects.load(name)
+    chat = ChatFormat.of(tokenizer, dialect)
     episode = Episode(Task("q", "Where?"), chat, Limits(turns=TURNS + 1, total_tokens=10**6), [])
-    passed = []
+    call, passed = ToolCall(dialect.search_tool or "shelf", {"query": "x"}), []
     for number in range(TURNS):
         before = tokenizer.passed
-        text = said.format(VERDICT.format(number) if number else "")
+        verdict = {"helpful": True, "refs": (f"E{number}",)} if number and name == "pou" else {}
+        text = dialect.render_turn(Step(think="look", call=call, **verdict))
         episode.take_turn(Completion(lab.tokenizer()(text)["input_ids"], "stop"))
         episode.take_observation(Observation((Evidence("It is in Rome.", "Place", f"E{number + 1}"),)))
         passed.append(tokenizer.passed - before)

@@ -214,6 +214,33 @@ class Scripted:
         return Completion(ids[:limit], "stop" if len(ids) <= limit else "length", [-0.5] * min(len(ids), limit))
 
 
+class InTurn(Scripted):
+    """Writes its turns one after the other, each up to its first stop string, and keeps them in `made`.
+
+    A turn without a stop string is cut, or closed by `closes`; with `whole` every turn is written to its end.
+    """
+
+    def __init__(self, turns: Sequence[str], own: Any = None, closes: str = "", whole: bool = False) -> None:
+        super().__init__(turns, own=own)
+        self.closes, self.whole = closes, whole
+        self.made: list[Completion] = []
+
+    def generate(
+        self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
+    ) -> list[Completion]:
+        self.stop = sampling.stop
+        return super().generate(prompts, sampling, max_new_tokens)
+
+    def _turn(self, prompt: list[int], limit: int) -> Completion:
+        text = self.turns[min(len(self.made), len(self.turns) - 1)]
+        ends = [len(text)] if self.whole else [text.find(stop) + len(stop) for stop in self.stop if stop in text]
+        text = text[: min(ends, default=len(text))] + (self.closes if not ends else "")
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        finish = "length" if len(ids) > limit else "stop" if ends else "eos" if self.closes else "length"
+        self.made.append(Completion(ids[:limit], finish, [-0.5 - k for k in range(len(ids[:limit]))]))
+        return self.made[-1]
+
+
 class Shelf:
     """A tool that always returns the same evidence."""
 
