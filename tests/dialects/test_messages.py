@@ -97,7 +97,7 @@ def test_very_many_messages_are_read_in_linear_time(name: str) -> None:
     assert time.process_time() - start < 3
 
 
-@pytest.mark.parametrize("bad", [[{"content": "x"}], ["x"], [1], 7, None, b"x"])
+@pytest.mark.parametrize("bad", [[{"content": "x"}], ["x"], [1], 7, None, b"x", {"role": "user", "content": "x"}])
 def test_what_is_no_chat(bad: object) -> None:
     with pytest.raises(DataError):
         parse(bad, "openai")  # type: ignore[arg-type]

@@ -5,9 +5,9 @@ like such an entity gets one more `amp;` behind its `&`, so that `unescape(escap
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import Any, Self
 
 from ..errors import ConfigError
 
@@ -46,30 +46,17 @@ def spelled(text: str) -> str:
     return "".join(map(_number, text))
 
 
-class Fold(Protocol):
-    """How a reader sees a text: a tokenizer may read the fullwidth `\uff1c` as `<`, or capitals as small letters.
-
-    It does not change the characters of entities.
-    """
-
-    def __call__(self, text: str) -> str:
-        """The text as it is read."""
-
-    def origins(self, text: str) -> Sequence[int]:
-        """For each character read, where in `text` it comes from."""
-
-
 @dataclass(frozen=True)
 class Fence:
     """What must not occur in retrieved text: the regex `pattern` and the literal `tokens` (a tokenizer's special ones).
 
     A match of `pattern` must contain neither `&` nor `;`, must not lie within an entity's letters or digits, and must
     not use look-arounds: then escaping one match can never create another. Tokens are checked for this.
-    With `fold` nothing forbidden is left in what that reader makes of the text either, and nothing that it reads as it
-    reads a token.
 
-    Raises:
-        ConfigError: for a token that escaping could itself produce, such as `&`, `lt` or a bare number.
+    `fold` is how a reader sees a text, and `fold.origins(text)` for each character read where in `text` it comes from:
+    a tokenizer may read the fullwidth `\uff1c` as `<`, or capitals as small letters. It must not change the characters
+    of entities. With it nothing forbidden is left in what that reader makes of the text either, nor what it reads as
+    it reads a token. Raises `ConfigError` for a token that escaping could itself produce: `&`, `lt`, a bare number.
 
     Example:
         >>> fence = Fence(tags("answer")).with_tokens(["</s>"])
@@ -79,7 +66,7 @@ class Fence:
 
     pattern: str
     tokens: tuple[str, ...] = ()
-    fold: Fold | None = None
+    fold: Any = None
     _written: re.Pattern[str] = field(init=False, repr=False, compare=False)
     _read: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
@@ -134,11 +121,8 @@ def unescape(text: str) -> str:
 
 
 def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
-    """`tokens` as a fence can forbid them.
-
-    One with `&` or `;` in it is kept out by its longest part without; blanks and the characters of entities (`lt`,
-    bare numbers) are ordinary text and left alone.
-    """
+    """`tokens` as a fence can forbid them: one with `&` or `;` in it by its longest part without. Blanks and the
+    characters of entities (`lt`, bare numbers) are ordinary text and left alone."""
     parts = (max(re.split("[&;]", token), key=len) for token in tokens)
     return tuple(dict.fromkeys(part for part in parts if part.strip() and not _UNSAFE.fullmatch(part)))
 

@@ -57,47 +57,43 @@ class _Reader(TurnReader):
             opens = not self.text[span[0] : opening[0]].strip()
             if not opens:
                 self.issue("verdict_not_first", "the verdict does not open the thought", opening)
-            end, used = self._verdict(inner, start)
-            more = [tag for tag in verdict if tag not in inner[start:used]]
+            end, used = self._verdict(inner[start : start + 4])
+            more = [tag for tag in verdict if tag not in used]
             if more:
                 self.issue("verdict_multiple", "more verdict tags than one verdict has", more[0].span)
             rest = end if opens else rest
         self.nested([tag for tag in inner if tag not in verdict])
         return rest, span[1]
 
-    def _verdict(self, inner: list[Tag], at: int) -> tuple[int, int]:
-        """Read `<helpful>…</helpful><ref>…</ref>` from `inner[at]` on; returns where it ends and the next tag."""
-        said = self._said(inner, at, "verdict")
-        if said is None:
-            return inner[at].start, at + 1
-        if said not in ("yes", "no"):
-            self.issue("verdict_invalid", f"the verdict is {said[:40]!r}, not yes or no", self.spans["helpful"])
-        if said.strip().lower() in ("yes", "no"):
-            self.fields["helpful"] = said.strip().lower() == "yes"
-        done, at = inner[at + 1].end, at + 2
-        opens = at < len(inner) and inner[at].name == "ref" and not inner[at].closing
-        if not opens or self.text[done : inner[at].start].strip():
-            self.issue("ref_missing", "no <ref> behind the verdict", (done, done))
-            return done, at
-        cited = self._said(inner, at, "ref")
-        if cited is None:
-            return done, at + 1
-        names = _names(cited)
-        self.fields["refs"] = ids = tuple([name for name in names if name != "null"])
-        if not names:
-            self.issue("ref_empty", "<ref> holds neither ids nor null", self.spans["ref"])
-        elif ids and len(ids) < len(names):
-            self.issue("ref_null_mixed", "null stands beside ids", self.spans["ref"])
-        return inner[at + 1].end, at + 2
-
-    def _said(self, inner: list[Tag], at: int, kind: str) -> str | None:
-        """What stands between the tag `inner[at]` and the one that closes it, which must be the next; or an issue."""
-        tag = inner[at]
-        if at + 1 == len(inner) or (inner[at + 1].closing, inner[at + 1].name) != (True, tag.name):
-            self.issue(f"{kind}_unclosed", f"<{tag.name}> is not closed", tag.span)
-            return None
-        self.spans[tag.name] = span = (tag.end, inner[at + 1].start)
-        return self.text[slice(*span)]
+    def _verdict(self, tags: list[Tag]) -> tuple[int, list[Tag]]:
+        """Read the verdict that these tags begin; returns where it ends, and those that it has."""
+        wanted = (("helpful", False), ("helpful", True), ("ref", False), ("ref", True))
+        right = [(tag.name, tag.closing) == want for tag, want in zip(tags, wanted, strict=False)]
+        fits = [*right, False].index(False)
+        if fits > 2 and self.text[tags[1].end : tags[2].start].strip():
+            fits = 2
+        if fits == 1:
+            self.issue("verdict_unclosed", "<helpful> is not closed", tags[0].span)
+            return tags[0].start, tags[:1]
+        self.spans["helpful"] = (tags[0].end, tags[1].start)
+        value = self.text[tags[0].end : tags[1].start]
+        if value not in ("yes", "no"):
+            self.issue("verdict_invalid", f"the verdict is {value[:40]!r}, not yes or no", self.spans["helpful"])
+        if value.strip().lower() in ("yes", "no"):
+            self.fields["helpful"] = value.strip().lower() == "yes"
+        if fits == 2:
+            self.issue("ref_missing", "no <ref> behind the verdict", (tags[1].end, tags[1].end))
+        elif fits == 3:
+            self.issue("ref_unclosed", "<ref> is not closed", tags[2].span)
+        else:
+            cited = self.spans["ref"] = (tags[2].end, tags[3].start)
+            names = _names(self.text[slice(*cited)])
+            self.fields["refs"] = ids = tuple([name for name in names if name != "null"])
+            if not names:
+                self.issue("ref_empty", "<ref> holds neither ids nor null", cited)
+            elif ids and len(ids) < len(names):
+                self.issue("ref_null_mixed", "null stands beside ids", cited)
+        return tags[3 if fits == 4 else 1].end, tags[:fits]
 
 
 class PoU(ToolCalls):

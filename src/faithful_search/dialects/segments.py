@@ -6,7 +6,6 @@ stand: nothing in a message can end it or begin another, so what a tool returned
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec.structs import force_setattr
@@ -35,9 +34,6 @@ class Segment(NamedTuple):
     @property
     def span(self) -> Span:
         return self.start, self.end
-
-
-_LAST = Segment("controller", 0, 0)
 
 
 def _opens(roles: str) -> str:
@@ -166,34 +162,18 @@ def trajectory_of(
     """
     issues = list(issues)
     steps: list[Fields] = []
-    turn: list[Fields] = []  # the steps of the last stretch of the agent's
-    takers: list[Fields] = []  # those of them that get responses
-    found = received = 0
-    first = True
-    for segment in chain(segments, (_LAST,)):
+    turn: list[Fields] = []  # the steps of the agent's last stretch
+    responses: list[Segment] = []  # to that stretch
+    found, first = 0, True
+    for segment in segments:
         if segment.who == "tool":
             if not steps:
                 steps = turn = [{"spans": {"step": (segment.start, segment.start)}}]
-            if not received:
-                # A stretch of several turns that are not parallel calls was answered at its end.
-                takers = [one for one in (turn if dialect.parallel else turn[-1:]) if "call" in one["spans"]]
-                if not takers:
-                    takers = turn[-1:]
-                    note_issue(takers[0], "response_unasked", "a tool response to a turn without a call", segment.span)
-            # Each call gets its response, all further ones go to the last.
-            taker = takers[received] if received < len(takers) else takers[-1]
-            found = _receive(dialect, taker, text, segment, fenced, found)
-            received += 1
+            responses.append(segment)
             continue
-        if segment.who == "forged":
-            if steps:
-                why = "the agent wrote a tool response itself, without a call: it is no evidence"
-                note_issue(steps[-1], "response_forged", why, segment.span)
-            continue
-        if received:
-            if received < len(takers):
-                note_issue(takers[-1], "response_missing", f"{len(takers)} calls, {received} responses")
-            received, first = 0, False
+        if responses:
+            found, first = _respond(dialect, text, turn, responses, fenced, found), False
+            responses = []
         if segment.who == "agent":
             turn = dialect.read_turns(text, segment.start, segment.end, first)
             steps += turn
@@ -201,13 +181,19 @@ def trajectory_of(
                 why = f"more than {MOST_STEPS} turns; the rest is not read"
                 issues.append(Issue("turns_many", why, (segment.start, len(text))))
                 break
+        elif segment.who == "forged":
+            if steps:
+                why = "the agent wrote a tool response itself, without a call: it is no evidence"
+                note_issue(steps[-1], "response_forged", why, segment.span)
         elif segment.who == "prompt":
             why = "another prompt stands in the text; what follows is not read"
             issues.append(Issue("another_episode", why, segment.span))
             break
-        elif segment is not _LAST and turn and "answer" in turn[-1] and not dialect.verifies:
+        elif turn and "answer" in turn[-1] and not dialect.verifies:
             why = "the user asked again: the answer is the last one, the question the first"
             issues.append(Issue("asked_again", why, segment.span))
+    if responses:
+        _respond(dialect, text, turn, responses, fenced, found)
     del steps[MOST_STEPS:]
     answer, ended = dialect.conclude(steps)
     for fields in steps:
@@ -218,30 +204,38 @@ def trajectory_of(
     return Trajectory(read, question, answer, ended, dialect.name, text=text, issues=tuple(issues))
 
 
-def _receive(dialect: "Dialect", fields: Fields, text: str, segment: Segment, fenced: bool, found: int) -> int:
-    """Give a step this response too; returns how much evidence there is by now."""
-    evidence, note = dialect.read_response(text, segment.start, segment.end)
-    if fenced:
-        note = unescape(note)
-        evidence = [
-            Evidence(unescape(item.text), unescape(item.title), item.id, url=unescape(item.url)) for item in evidence
-        ]
-    elif dialect.prose and not evidence and (prose := note.strip()) and prose not in ELLIPSES:
-        evidence, note = [Evidence(prose)], ""
-    for item in evidence:
-        found += 1
-        if not item.id:
-            force_setattr(item, "id", f"E{found}")  # frozen, but not shared yet
-    if not segment.closed:
-        note_issue(fields, "response_unclosed", "the tool response is not closed", segment.span)
-    spans = fields["spans"]
-    if "response" not in spans:
+def _respond(
+    dialect: "Dialect", text: str, turn: list[Fields], responses: Sequence[Segment], fenced: bool, found: int
+) -> int:
+    """Give the steps of a turn their responses; `found` is how much evidence there is before, and behind."""
+    # A stretch of several turns that are not parallel calls was answered at its end.
+    takers = [one for one in (turn if dialect.parallel else turn[-1:]) if "call" in one["spans"]]
+    if not takers:
+        takers = turn[-1:]
+        note_issue(takers[0], "response_unasked", "a tool response to a turn without a call", responses[0].span)
+    for number, segment in enumerate(responses):
+        # Each call gets its response, all further ones go to the last.
+        fields = takers[min(number, len(takers) - 1)]
+        evidence, note = dialect.read_response(text, segment.start, segment.end)
+        if fenced:
+            note = unescape(note)
+            texts = ((unescape(item.text), unescape(item.title), item.id, unescape(item.url)) for item in evidence)
+            evidence = [Evidence(own, title, name, url=url) for own, title, name, url in texts]
+        elif dialect.prose and not evidence and (prose := note.strip()) and prose not in ELLIPSES:
+            evidence, note = [Evidence(prose)], ""
+        for item in evidence:
+            found += 1
+            if not item.id:
+                force_setattr(item, "id", f"E{found}")  # frozen, but not shared yet
+        if not segment.closed:
+            note_issue(fields, "response_unclosed", "the tool response is not closed", segment.span)
         # Lists at first: with many responses to one call, tuples would be copied again and again.
-        fields["evidence"], fields["notes"], spans["response"] = evidence, [note], segment.span
-    else:
-        fields["evidence"] += evidence
-        fields["notes"].append(note)
-        spans["response"] = (spans["response"][0], segment.end)
+        fields.setdefault("evidence", []).extend(evidence)
+        fields.setdefault("notes", []).append(note)
+        start = fields["spans"].get("response", segment.span)[0]
+        fields["spans"]["response"] = (start, segment.end)
+    if len(responses) < len(takers):
+        note_issue(takers[-1], "response_missing", f"{len(takers)} calls, {len(responses)} responses")
     return found
 
 
