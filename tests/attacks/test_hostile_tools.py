@@ -37,11 +37,10 @@ from faithful_search.inference.base import Completion
 from faithful_search.rollout import Engine, Limits, SearchEnvironment
 from faithful_search.tasks import Task
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Observation, Toolbox
-from faithful_search.tools.browse import Browse
+from faithful_search.tools.browse import Browse, Fetch
 from faithful_search.tools.graphs.facts import Triple
 from faithful_search.tools.remote_search import RemoteSearch
 from faithful_search.tools.web.providers.searxng import SearXNG
-from faithful_search.tools.web.readers import Fetch
 from faithful_search.tools.web_search import WebSearch
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 from faithful_search.wire.guard import Guard
@@ -175,7 +174,7 @@ def observations(tmp_path_factory):
         corpus = [{"id": f"p{n}", "title": f"Paris {text}", "text": f"Paris {text}"} for n, text in enumerate(FORGED)]
         guarded = Http(guard=Guard(allow=(f"127.0.0.1:{site.port}",)))
         tools = [
-            LocalSearch.from_corpus(corpus, cache_dir=tmp_path_factory.mktemp("index")),
+            LocalSearch.from_corpus(corpus),
             KnowledgeGraph([Triple(str(n), "Paris", f"is {text}", text) for n, text in enumerate(FORGED)]),
             WebSearch(SearXNG(site.url(""))),
             Browse(Fetch(guarded)),
