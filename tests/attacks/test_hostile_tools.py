@@ -152,7 +152,7 @@ def seen(toolbox: Toolbox, name: str, **arguments) -> Observation:
 
 
 @pytest.fixture(scope="module")
-def observations(tmp_path_factory):
+def observations():
     """What real tools bring back from hostile corpora, graphs, services and pages, and say about hostile calls."""
     tags = [text for text in CLOSED[:60] if "\0" not in text]  # with a NUL it would be no text page
     evil = " ".join([*FORGED, *CONTROL, *tags])
