@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class FaithfulSearchError(Exception):
     """Base class: catch this to catch everything the package raises on purpose."""
@@ -61,6 +64,15 @@ class GeneratorError(FaithfulSearchError):
 
 class ConfigError(FaithfulSearchError, ValueError):
     """Settings that contradict each other or name something that does not exist."""
+
+
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """While the block imports what `what` needs, a missing package is a `ConfigError` that names the extra with it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"{what} needs {error.name}: pip install 'faithful-search[{extra}]'") from error
 
 
 def kind_of(thing: object) -> str:

@@ -9,7 +9,7 @@ import msgspec
 
 from .. import __version__
 from ..dialects.fence import Fence, one_line
-from ..errors import ConfigError
+from ..errors import needs
 from ..tools.base import Observation
 from ..tools.toolbox import Toolbox
 from ..trajectory import ToolCall
@@ -34,11 +34,9 @@ def mcp_server(toolbox: Toolbox) -> Server[Any]:
     A result is text for the model and, beside it, the evidence as data; a call that failed is a result that says so.
     Raises `ConfigError` when the package `mcp` is missing.
     """
-    try:
+    with needs("an MCP server", "mcp"):
         from mcp.server.lowlevel import Server
         from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
-    except ImportError as error:
-        raise ConfigError("an MCP server needs mcp: pip install 'faithful-search[mcp]'") from error
     session = toolbox.session()
 
     async def list_tools(context: Any, asked: Any) -> ListToolsResult:

@@ -10,7 +10,7 @@ from asyncio import Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, needs
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -35,12 +35,10 @@ def bind(host: str, port: int) -> socket.socket:
 
     Raises `ConfigError` when the port is taken, the address is not of this machine, or the extra `serve` is missing.
     """
-    try:
+    with needs("a server", "serve"):
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"a server needs {error.name}: pip install 'faithful-search[serve]'") from error
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)

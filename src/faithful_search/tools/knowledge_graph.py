@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import needs
 from ..trajectory import Evidence
 from .base import Tool
 from .condenser import Condenser, condensed
@@ -65,10 +65,8 @@ class KnowledgeGraph(Tool):
         path = Path(triples) if isinstance(triples, (str, os.PathLike)) else None
         if path is None or not path.name.removesuffix(".gz").endswith(_RDF):
             return cls(read_triples(triples), **about)
-        try:
+        with needs(str(triples), "rdf"):
             from .graphs.rdf import read_rdf
-        except ImportError as error:
-            raise ConfigError(f"{triples} needs pyoxigraph: pip install 'faithful-search[rdf]'") from error
         return cls(read_rdf(path), **about)
 
     def __reduce__(self) -> tuple[type[KnowledgeGraph], tuple[Any, ...]]:

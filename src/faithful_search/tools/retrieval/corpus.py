@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...bundled import world_file
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError, DataError, needs
 from ...trajectory import Evidence, read_lines
 from ..words import paragraphs
 
@@ -186,11 +186,9 @@ def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:
         if path.suffix != ".parquet":
             yield from ((f"{path}, line {number}", line) for number, line in read_lines(path))
             continue
-        try:
+        with needs(str(path), "parquet"):
             import pyarrow
             from pyarrow import parquet
-        except ImportError as error:
-            raise ConfigError(f"{path} needs pyarrow: pip install 'faithful-search[parquet]'") from error
         try:
             with parquet.ParquetFile(path) as file:
                 columns = _known(path, file.schema_arrow.names)

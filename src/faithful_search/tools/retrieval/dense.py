@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from ...errors import ConfigError
+from ...errors import ConfigError, needs
 from ...trajectory import Evidence
 from ...wire.files import replacing
 from .index import Index
@@ -62,10 +62,8 @@ class Embedder:
         # absolute, since it is written down and read elsewhere
         self.model = os.path.abspath(model) if os.path.isdir(model) else model
         self.knobs = knobs
-        try:
+        with needs("dense search", "dense"):
             from ...inference.encoder import Encoder
-        except ImportError as error:
-            raise ConfigError(f"dense search needs {error.name}: pip install 'faithful-search[dense]'") from error
         self._encoder = Encoder.from_pretrained(self.model, **knobs)
         self._lock, self._process = threading.Lock(), os.getpid()
 
@@ -293,10 +291,8 @@ def _read_vectors(folder: Path, manifest: Manifest) -> np.ndarray:
 
 def load_faiss() -> Any:
     """The FAISS package. Raises `ConfigError` where it is missing."""
-    try:
+    with needs("dense search", "dense"):
         import faiss
-    except ImportError as error:
-        raise ConfigError("dense search needs faiss: pip install 'faithful-search[dense]'") from error
     if sys.platform == "darwin":
         faiss.omp_set_num_threads(1)  # FAISS and torch bring an OpenMP each there, which crash when both have threads
     return faiss

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import httpx
 import msgspec
 
-from ...errors import ConfigError, DataError, ToolError
+from ...errors import ConfigError, DataError, ToolError, needs
 from ...trajectory import Evidence
 from ...wire.guard import is_loopback
 from ...wire.retry import TRANSIENT
@@ -87,10 +87,8 @@ class QdrantIndex(EngineIndex):
         self._process = os.getpid()
         # the embedded engine takes one request at a time
         self._lock = nullcontext() if self._remote else threading.Lock()
-        try:
+        with needs("Qdrant", "qdrant"):
             from qdrant_client import QdrantClient
-        except ImportError as error:
-            raise ConfigError("Qdrant needs its client: pip install 'faithful-search[qdrant]'") from error
         how: dict[str, Any]
         if self._remote:
             check_address(self.where, "http://localhost:6333", "QDRANT_API_KEY")
