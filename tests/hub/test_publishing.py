@@ -81,12 +81,9 @@ ROLLOUT = Trajectory(
 )
 
 
-def run(hub: HubServer, home: Path, *commands: list[str], token: str = TOKEN) -> subprocess.CompletedProcess:
-    """Commands in a process of their own, which takes `hub` for the Hub; each one's exit code is printed."""
-    return script(hub, home, PUSHES, json.dumps([[str(word) for word in words] for words in commands]), token=token)
-
-
-def script(hub: HubServer, home: Path, code: str, *words: str, token: str = TOKEN) -> subprocess.CompletedProcess:
+def run(hub: HubServer, home: Path, *commands: list, token: str = TOKEN, code: str = PUSHES):
+    """Commands, or code, in a process of its own, which takes `hub` for the Hub; each one's exit code is printed."""
+    words = [json.dumps([[str(word) for word in words] for words in commands])]
     own = {"PYTHONPATH": str(ROOT / "src"), "HF_MODULES_CACHE": str(home / "modules")}
     environment = {**os.environ, **hub.environment(home, token), **own}
     asked = [sys.executable, "-c", code, *words]
@@ -173,7 +170,7 @@ def test_a_policy_is_there_byte_for_byte_and_its_card_loads_it_from_there(hub, s
 
 
 def test_everything_loads_from_there_and_says_the_same(hub, staged, pushed, tmp_path):
-    done = script(hub, tmp_path, LOADED)
+    done = run(hub, tmp_path, code=LOADED)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -237,12 +237,9 @@ SHOWN = [
 
 @pytest.mark.parametrize(("shown", "calls", "first"), SHOWN)
 def test_decorated_by_hand(shown, calls, first):
-    assert (Decorated().score(shown).value, Decorated("answer_first").score(shown).value) == (calls, first)
-
-
-def test_decorated_says_which_call():
-    score = Decorated().score(SHOWN[5][0])
-    assert score.parts == {"calls": 2, "steps": [1]} and score.why.startswith("step 1: nothing later")
+    score = Decorated().score(shown)
+    assert (score.value, Decorated("answer_first").score(shown).value) == (calls, first)
+    assert not score.value or score.why.startswith(f"step {score.parts['steps'][0]}: nothing later depends")
 
 
 def test_titles_that_begin_like_a_refusal_are_answers():
@@ -252,10 +249,6 @@ def test_titles_that_begin_like_a_refusal_are_answers():
 
 
 # --- query provenance
-
-
-def shares(trajectory):
-    return [QueryProvenance(source).score(trajectory).value for source in SOURCES]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +270,7 @@ def shares(trajectory):
 )
 def test_query_provenance_by_hand(steps, expected):
     trajectory = Trajectory(steps=steps, question="Who built the tower at Orlen?")
-    assert shares(trajectory) == expected
+    assert [QueryProvenance(source).score(trajectory).value for source in SOURCES] == expected
 
 
 def test_query_provenance_names_the_agents_own_words():

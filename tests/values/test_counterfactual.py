@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +15,7 @@ from paths import SHARED
 
 from faithful_search.counterfactual import REASONS, CounterfactualWorld, chain_of
 from faithful_search.errors import DataError
-from faithful_search.tasks import Task, load_tasks
+from faithful_search.tasks import Task, load_tasks, read_rows
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.world import Asked, Change, Statement, World, bundled_world, triple_text
@@ -214,11 +211,12 @@ print(hashlib.sha256(msgspec.json.encode(made)).hexdigest())
 
 
 def test_one_seed_is_the_same_to_the_byte_in_another_process_too():
-    world = CounterfactualWorld(bundled_world(), 7)
-    made = [world.change(task, 3) for task in load_tasks("world", limit=60, seed=1)]
-    env = {**os.environ, "PYTHONHASHSEED": "5"}
-    done = subprocess.run([sys.executable, "-c", DIGEST], capture_output=True, text=True, env=env, check=True)
-    assert done.stdout.strip() == hashlib.sha256(msgspec.json.encode(made)).hexdigest()
+    found = set()
+    for seed in "57":
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", DIGEST], capture_output=True, text=True, env=env, check=True)
+        found.add(done.stdout)
+    assert len(found) == 1
 
 
 @settings(max_examples=10, deadline=None)
@@ -273,9 +271,6 @@ def test_a_musique_question_is_changed_by_its_decomposition():
     task = CounterfactualWorld.annotated([asked, other], CORPUS).changed(asked)
     assert task.answers == ("Mainz",) and list(task.edits) == [CORPUS[1].text]
     assert Change.of(task.meta).answers == asked.answers
-
-
-def test_a_file_without_annotations_is_refused():
     with pytest.raises(DataError, match="none of 1 questions is annotated"):
         CounterfactualWorld.annotated([Task("1", "Who?", ("me",))], CORPUS)
 
@@ -285,8 +280,7 @@ def test_a_file_without_annotations_is_refused():
 @pytest.mark.parametrize(("name", "least"), [("2wikimultihopqa", 200), ("musique", 40)])
 def test_real_questions_are_changed_by_their_annotations(name, least):
     tasks = load_tasks(QA / name / "train.jsonl.gz")
-    with gzip.open(QA / name / "corpus.jsonl.gz", "rt", encoding="utf-8") as file:
-        corpus = [Evidence(row["text"], row["title"], source=row["id"]) for row in map(json.loads, file)]
+    corpus = [Evidence(row["text"], row["title"], source=row["id"]) for row in read_rows(QA / name / "corpus.jsonl.gz")]
     found, dropped = CounterfactualWorld.annotated(tasks, corpus).change_all(tasks)
     assert len(found) >= least and len(found) + dropped.total() == len(tasks) and set(dropped) <= set(REASONS)
     texts = {item.text for item in corpus}

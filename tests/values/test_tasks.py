@@ -8,14 +8,12 @@ import json
 from pathlib import Path
 
 import pytest
-from paths import SHARED
 
-from faithful_search.bundled import tiny_policy, world_file
+from faithful_search.bundled import tiny_policy
 from faithful_search.coldstart.plans import plan_world
 from faithful_search.errors import DataError
 from faithful_search.tasks import Task, load_tasks, task_from_row
 
-QA = SHARED / "data" / "qa"
 ROWS = [
     {"id": "a", "question": "Where?", "answers": ["Rome", "Roma"], "kind": "place"},
     {"id": "b", "question": "Whén?", "answers": ["1900"], "kind": "time"},
@@ -101,17 +99,12 @@ def test_question_by_any_of_its_names(columns):
     assert task_from_row({"answer": "Rome", **columns}).question == "Where?"
 
 
-def test_ids_are_the_rows_own_or_its_number():
+def test_ids_supporting_evidence_and_other_columns_are_kept():
     rows = [{"id": 7}, {"id": 0}, {"id": None}, {}]
-    found = [task_from_row({**row, "question": "?", "answer": "!"}, 3).id for row in rows]
-    assert found == ["7", "0", "3", "3"]
-
-
-def test_supporting_evidence_and_other_columns_are_kept():
+    assert [task_from_row({**row, "question": "?", "answer": "!"}, 3).id for row in rows] == ["7", "0", "3", "3"]
     row = {**ROWS[0], "supporting_ids": ["P1"], "supporting_titles": ["Rome"], "meta": {"hops": 2}}
-    assert task_from_row(row) == Task(
-        "a", "Where?", ("Rome", "Roma"), ("P1",), ("Rome",), meta={"kind": "place", "hops": 2}
-    )
+    meta = {"kind": "place", "hops": 2}
+    assert task_from_row(row) == Task("a", "Where?", ("Rome", "Roma"), ("P1",), ("Rome",), meta=meta)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +123,6 @@ def test_missing_columns_are_named_with_those_there_are(tmp_path, row, why):
         load_tasks(path)
 
 
-@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
-def test_an_empty_file_is_refused(tmp_path, name):
-    with pytest.raises(DataError, match="no questions in it"):
-        load_tasks(write(tmp_path / name, []))
-
-
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
@@ -147,17 +134,16 @@ def test_an_empty_file_is_refused(tmp_path, name):
         ("t.parquet", b"PAR1 but nothing more", r"cannot read .*t\.parquet"),
         ("t.json", b"{nothing", r"cannot read .*t\.json"),
         ("t.txt", b"Where? Rome", r"expected \.jsonl, \.jsonl\.gz, \.json, \.csv or \.parquet"),
+        ("t.jsonl", b"", "no questions in it"),
+        ("t.jsonl.gz", gzip.compress(b"", mtime=0), "no questions in it"),
+        ("nothing_here.jsonl", None, r"nothing_here\.jsonl' is neither a file here nor a dataset"),
     ],
 )
 def test_unreadable_files_are_named(tmp_path, name, content, why):
-    (tmp_path / name).write_bytes(content)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=why):
         load_tasks(tmp_path / name)
-
-
-def test_a_missing_file_is_not_taken_for_an_empty_one(tmp_path):
-    with pytest.raises(DataError, match=r"nothing_here\.jsonl' is neither a file here nor a dataset"):
-        load_tasks(tmp_path / "nothing_here.jsonl")
 
 
 @pytest.mark.parametrize(("split", "least"), [("train", 1800), ("validation", 200), ("test", 400)])
@@ -170,11 +156,9 @@ def test_the_bundled_world_has_its_splits(split, least):
 
 
 def test_questions_for_agents_without_a_graph_rest_on_passages_alone():
-    asked = load_tasks("world_passages", "validation")
     every = load_tasks("world", "validation")
-    assert [task for task in every if task in asked] == asked
-    assert {all(fact["passage"] for fact in task.meta["chain"]) for task in asked} == {True}
-    assert len(asked) == sum(all(fact["passage"] for fact in task.meta["chain"]) for task in every) == 178
+    alone = [task for task in every if all(fact["passage"] for fact in task.meta["chain"])]
+    assert load_tasks("world_passages", "validation") == alone and len(alone) == 178
 
 
 def test_pairs_ask_for_two_facts_of_their_own_split():
@@ -188,13 +172,9 @@ def test_pairs_ask_for_two_facts_of_their_own_split():
         assert [hop.need for hop in plan_world(task).hops] == needs and len(needs) == 2
 
 
-def test_the_bundled_world_says_what_it_has():
+def test_what_the_package_lacks_is_said(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"no file 'dev\.jsonl\.gz'; it has: .*train\.jsonl\.gz"):
         load_tasks("world", "dev")
-    assert world_file("triples.jsonl.gz").is_file()
-
-
-def test_a_package_without_its_policy_says_how_to_make_it(tmp_path, monkeypatch):
     monkeypatch.setattr("faithful_search.bundled._DATA", tmp_path)
     with pytest.raises(DataError, match=r"no tiny policy in .*recipes/sft\.py"):
         tiny_policy()
@@ -202,19 +182,6 @@ def test_a_package_without_its_policy_says_how_to_make_it(tmp_path, monkeypatch)
         tiny_policy("search_r1")
     with pytest.raises(DataError, match="no tiny policy writes the dialect 'recall'; there are: pou, search_r1"):
         tiny_policy("recall")
-
-
-@pytest.mark.skipif(
-    not (QA / "deepresearcher_dev.parquet").exists(), reason="the DeepResearcher questions are not here"
-)
-def test_deepresearcher_rows_are_read_as_published():
-    tasks = load_tasks(QA / "deepresearcher_dev.parquet")
-    assert len(tasks) == 875
-    assert tasks[0].question.startswith("Lasting from 1299 to 1922, the Ottoman empire")
-    assert len(tasks[0].answers) == 26
-    assert {"turkey", "republic of turkey"} <= set(tasks[0].answers)
-    assert tasks[0].meta["data_source"] == "tq"
-    assert all(task.question and all(task.answers) for task in tasks)
 
 
 def numbered(path: Path, count: int) -> Path:

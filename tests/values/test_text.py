@@ -7,7 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError
-from faithful_search.text import content_words, exact_match, f1, normalize, sentences, sub_exact_match
+from faithful_search.text import (
+    as_markdown,
+    content_words,
+    exact_match,
+    f1,
+    normalize,
+    printable,
+    sentences,
+    shortened,
+    sub_exact_match,
+    well_formed,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,39 +56,33 @@ def test_unknown_normaliser_is_named_with_those_there_are() -> None:
 def test_exact_match_takes_any_gold_and_nothing_matches_nothing() -> None:
     assert exact_match("the Eiffel Tower!", ["Louvre", "Eiffel tower"]) == 1.0
     assert exact_match("the Eiffel Tower", ["Eiffel tower"], "pokee") == 0.0
-    assert exact_match(None, ["x"]) == 0.0
-    assert exact_match("x", []) == 0.0
-
-
-def test_an_answer_without_content_is_no_gold_without_content() -> None:
-    assert exact_match("A", ["A"]) == exact_match(" + ", ["+"]) == 1.0
+    assert exact_match(None, ["x"]) == exact_match("x", []) == 0.0
+    assert exact_match("A", ["A"]) == exact_match(" + ", ["+"]) == 1.0  # without content, as some golds are
     assert exact_match("the", ["A"]) == exact_match(".", ["+"]) == exact_match(" ", [""]) == 0.0
 
 
 def test_sub_exact_match_looks_for_the_gold_in_the_prediction_and_not_the_reverse() -> None:
     assert sub_exact_match("It is Paris, France.", ["paris"]) == 1.0
-    assert sub_exact_match("Paris", ["Paris, France"]) == 0.0
+    assert sub_exact_match("Paris", ["Paris, France"]) == sub_exact_match(None, ["x"]) == 0.0
     assert sub_exact_match("anything", ["the"]) == 0.0, "a gold that normalises to nothing is in everything"
-    assert sub_exact_match(None, ["x"]) == 0.0
 
 
-def test_f1_counts_tokens_in_squad_and_sets_in_pokee() -> None:
-    # 3 tokens against 2, 2 common: P 2/3, R 1
-    assert f1("Ada King Lovelace", ["Ada Lovelace"]) == pytest.approx(0.8)
-    # multiset: "new" once common of 3 and 1 tokens -> P 1/3, R 1; as sets both are {"new"}
-    assert f1("new new new", ["new"]) == pytest.approx(0.5)
-    assert f1("new new new", ["new"], "pokee") == 1.0
-    assert f1("x", ["y", "x"]) == 1.0
-    assert f1("x", []) == 0.0
-    assert f1(None, ["x"]) == 0.0
-    assert f1("", [""]) == 0.0
-
-
-def test_hotpotqa_rule_gives_closed_answers_no_partial_credit() -> None:
-    assert f1("yes it is", ["yes"]) == pytest.approx(0.0)
-    assert f1("no", ["no way"]) == 0.0
-    assert f1("Yes.", ["yes"]) == 1.0
-    assert f1("yes it is", ["yes"], "pokee") == pytest.approx(0.5)
+@pytest.mark.parametrize(
+    ("prediction", "golds", "squad", "pokee"),
+    [
+        ("Ada King Lovelace", ["Ada Lovelace"], 0.8, 0.8),  # 3 tokens against 2, 2 common: P 2/3, R 1
+        ("new new new", ["new"], 0.5, 1.0),  # multiset: one common of 3 and 1 tokens; as sets both are {"new"}
+        ("x", ["y", "x"], 1.0, 1.0),
+        ("x", [], 0.0, 0.0),
+        (None, ["x"], 0.0, 0.0),
+        ("", [""], 0.0, 0.0),
+        ("yes it is", ["yes"], 0.0, 0.5),  # HotpotQA's rule: closed answers get no partial credit
+        ("no", ["no way"], 0.0, 2 / 3),
+        ("Yes.", ["yes"], 1.0, 1.0),
+    ],
+)
+def test_f1_counts_tokens_in_squad_and_sets_in_pokee(prediction, golds, squad, pokee) -> None:
+    assert [f1(prediction, golds, how) for how in ("squad", "pokee")] == pytest.approx([squad, pokee])
 
 
 @pytest.mark.parametrize(
@@ -108,3 +113,8 @@ def test_content_words_drop_function_words_and_keep_order_and_repeats() -> None:
         "seine", "paris", "paris", "seine", "it's", "777", "km",
     ]  # fmt: skip
     assert content_words("of the") == []
+
+
+def test_text_made_safe_to_show() -> None:
+    assert as_markdown("a|b <i>\n[c](d)") == r"a\|b \<i\> \[c\](d)" and printable("a\x1b[2J\nb") == "a\\x1b[2J\nb"
+    assert (well_formed("a\ud800b"), shortened("abcdef", 4), shortened("abcd", 4)) == ("a?b", "abc…", "abcd")

@@ -93,28 +93,19 @@ def test_what_is_no_trajectory_is_refused(line, why):
         Trajectory.from_json(line)
 
 
-def test_a_broken_line_is_named(path):
-    put(path, FULL.to_json().encode() + b"\n\n{broken\n")
-    found: list[Trajectory] = []
-    with pytest.raises(DataError, match=r"t\.jsonl(\.gz)?, line 3: not a trajectory"):
-        found.extend(read_jsonl(path))
-
-
-def test_a_broken_line_is_skipped_and_told(path):
-    put(path, b"{broken\n" + FULL.to_json().encode() + b"\n\n[1]\n" + Trajectory(id="last").to_json().encode())
+def test_a_broken_line_is_named_or_skipped_and_told(path):
+    last = Trajectory(id="last")
+    put(path, b"{broken\n" + FULL.to_json().encode() + b"\n\n[1]\n" + last.to_json().encode())
+    with pytest.raises(DataError, match=r"t\.jsonl(\.gz)?, line 1: not a trajectory"):
+        list(read_jsonl(path))
     told: list[tuple[int, DataError]] = []
-    assert list(read_jsonl(path, lambda number, error: told.append((number, error)))) == [FULL, Trajectory(id="last")]
-    assert [number for number, _ in told] == [1, 4]
-    assert all(isinstance(error, DataError) for _, error in told)
-
-
-def test_an_error_of_the_callers_own_is_not_taken_for_the_files(path):
-    put(path, b"{broken\n")
+    assert list(read_jsonl(path, lambda number, error: told.append((number, error)))) == [FULL, last]
+    assert [number for number, _ in told] == [1, 4] and all(isinstance(error, DataError) for _, error in told)
 
     def full_disk(number: int, error: DataError) -> None:
         raise OSError("no space left")
 
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(OSError, match="no space left"):  # the caller's own error is not taken for the file's
         list(read_jsonl(path, full_disk))
 
 
@@ -131,20 +122,14 @@ def test_a_failed_write_keeps_the_old_file(path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_evidence_keeps_what_came_first():
+def test_what_a_trajectory_sums_up_of_its_steps():
     first, again, other = Evidence("a", id="E1"), Evidence("b", id="E1"), Evidence("c", id="E2")
     found = Trajectory((Step(evidence=(first,)), Step(), Step(evidence=(again, other)))).evidence
-    assert found == {"E1": first, "E2": other}
-    assert list(found) == ["E1", "E2"]
-    assert Trajectory().evidence == {}
-
-
-def test_all_issues_are_the_episodes_then_the_steps():
+    assert list(found.items()) == [("E1", first), ("E2", other)] and Trajectory().evidence == {}
     a, b, c = (Issue(kind, "why") for kind in "abc")
     assert Trajectory((Step(issues=(b,)), Step(issues=(c,))), issues=(a,)).all_issues() == [a, b, c]
-
-
-def test_defaults_are_not_written():
+    one, beside, two = Step(think="1"), Step(same_turn=True), Step(think="2")
+    assert Trajectory((one, beside, two)).turns == [(one, beside), (two,)]
     assert json.loads(Trajectory(id="a", steps=(Step(think="b"),)).to_json()) == {"id": "a", "steps": [{"think": "b"}]}
 
 

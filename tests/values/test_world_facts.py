@@ -53,6 +53,8 @@ def test_what_states_what(query, text, states):
     assert WORLD.states(query, Evidence(text, "Algeria")) is states
     (verdict,) = FactsJudge().judge_batch([Pair(f"Other\nNothing.\n\nAlgeria\n{text}", query, task="states")])
     assert (verdict.label, verdict.p) == (states, float(states)) and not verdict.abstained
+    (other,) = FactsJudge().judge_batch([Pair(text, query, task="info_think")])  # another task is not the facts'
+    assert other.abstained and "info_think" in other.why
 
 
 def test_every_statement_states_its_own_fact_and_no_question_lacks_one():
@@ -100,11 +102,6 @@ def test_support_by_facts_takes_the_short_answer_as_its_claim():
     assert support("Nothing", "E2")[0] == 0.0
 
 
-def test_other_tasks_are_not_the_facts():
-    (verdict,) = FactsJudge().judge_batch([Pair(ALGIERS, "Algiers", task="info_think")])
-    assert verdict.abstained and "info_think" in verdict.why
-
-
 @given(st.sampled_from(QUERIES), st.integers(0, 2**32))
 def test_a_foil_never_states_what_is_asked(query, seed):
     foils, asked = bundled_world(("train",)), WORLD.asked(query)
@@ -118,13 +115,6 @@ def test_a_foil_never_states_what_is_asked(query, seed):
         assert (other.subject == asked.subject) != (other.relation == asked.relation) and other.split == "train"
     if lured is not None:  # its name is one of that relation
         assert any(item.object in lured[1] for item in WORLD.by_relation[asked.relation] if item.object != gold.object)
-
-
-def test_foils_draw_the_same_by_the_same_seed_and_nothing_for_what_they_cannot_read():
-    foils, item = bundled_world(("train",)), WORLD.by_fact[Asked("Algeria", "capital")][0].evidence
-    one, again = (foils.replace("capital of Algeria", item, random.Random(3)) for _ in range(2))
-    assert one == again
-    assert foils.replace("who knows", item, random.Random(0)) is None and foils.lure("?", random.Random(0)) is None
 
 
 LUANDA = ALGIERS.replace("Algiers", "Luanda")
@@ -189,13 +179,16 @@ def test_rewards_by_facts_read_the_world_off_the_rollout():
             assert CitationStatesFact().score(rollout).value == supported
 
 
-def test_foils_of_a_changed_world_know_what_is_true_there():
+def test_foils_draw_by_their_seed_and_know_what_is_true_in_a_changed_world():
     change = Change("Algeria", "capital", "Algiers", "Accra", 0, Asked("Algeria", "capital"))
     query, text = "capital of Algeria", ALGIERS.replace("Algiers", "Accra")
+    foils, item = bundled_world(("train",)), WORLD.by_fact[Asked("Algeria", "capital")][0].evidence
+    one, again = (foils.replace(query, item, random.Random(3)) for _ in range(2))
+    assert one == again
+    assert foils.replace("who knows", item, random.Random(0)) is foils.lure("?", random.Random(0)) is None
 
     def lures(foils):
         return {foils.lure(query, random.Random(seed))[1] for seed in range(400)}
 
-    foils = bundled_world(("train",))
     assert text in lures(foils) and not foils.states(query, Evidence(text))
     assert text not in lures(foils.changed(change)) and foils.changed(change).states(query, Evidence(text))
