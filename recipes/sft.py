@@ -35,25 +35,31 @@ from datasets import Dataset, concatenate_datasets
 from trl import ModelConfig, SFTConfig, get_peft_config
 
 from faithful_search import dialects
-from faithful_search.bundled import REMEMBERED
+from faithful_search.bundled import REMEMBERED, world_file
 from faithful_search.coldstart.decorators import Memory
-from faithful_search.coldstart.evaluator import EvaluatorCheck
 from faithful_search.coldstart.experts import DRILL, Habits, Played, run_experts
-from faithful_search.coldstart.filtering import accept, reject
+from faithful_search.coldstart.filtering import accept, by_tools, read_written, reject, summary, write_written
 from faithful_search.coldstart.plans import Plan, counted, plan_all, planner_for
 from faithful_search.coldstart.reading import Reading
-from faithful_search.coldstart.rubric import LABEL, Teaching, evaluator_rows, relabelled, scored_episodes, scored_file
-from faithful_search.coldstart.sft import build_dataset, check_unseen, held_out_facts, sft_trainer, swapped_copies
-from faithful_search.coldstart.swap_names import NameSwapper
+from faithful_search.coldstart.rubric import (
+    LABEL,
+    EvaluatorCheck,
+    Teaching,
+    evaluator_rows,
+    relabelled,
+    scored_episodes,
+    scored_file,
+)
+from faithful_search.coldstart.sft import build_dataset, sft_trainer
+from faithful_search.coldstart.swap_names import NameSwapper, check_unseen, swapped_copies, world_part, world_swapper
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny
-from faithful_search.coldstart.written import by_tools, read_written, summary, write_written
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.hub import merged_card, model_card, push_run, takes_over
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
 from faithful_search.measure.evaluation import MERGED, Record
 from faithful_search.measure.writing import write_metrics
-from faithful_search.tasks import load_tasks, read_rows, world_file
+from faithful_search.tasks import load_tasks
 from faithful_search.text import printable
 from faithful_search.tools.knowledge_graph import KnowledgeGraph
 from faithful_search.tools.local_search import LocalSearch
@@ -125,9 +131,7 @@ class ExpertArguments(StartArguments):
             names = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
         except (OSError, msgspec.DecodeError) as error:
             raise DataError(f"--names {path} is no JSON file of names and their types: {error}") from error
-        tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
-        facts = held_out_facts(tasks, world_part("passages", False) + world_part("triples", False))
-        return NameSwapper(names, facts)
+        return world_swapper(names)
 
 
 class Source(NamedTuple):
@@ -170,7 +174,7 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
         say(f"{len(scored)} scored trajectories are {len(parts[-1])} rows; {len(held_out)} others are held out")
     dataset = concatenate_datasets(parts)
     say(f"{len(dataset)} rows of {sum(dataset['length']) / len(dataset):.0f} tokens on average")
-    reading = Reading.of(chat, script.reading_weight, script.reading_layers) if script.reading_weight else None
+    reading = Reading(chat, script.reading_weight, script.reading_layers) if script.reading_weight else None
     trainer = sft_trainer(model, args, dataset, chat.tokenizer, get_peft_config(model_args), reading)
     evaluator = EvaluatorCheck(trainer, held_out, script.rubric_tokens, say)
     if held_out:
@@ -291,11 +295,6 @@ def toolbox_of(source: Source, script: ExpertArguments) -> Toolbox:
     return Toolbox(tools)
 
 
-def world_part(name: str, train: bool = True) -> list[dict[str, Any]]:
-    """The world's passages or triples that no held-out question rests on, or the other ones."""
-    return [row for row in read_rows(world_file(f"{name}.jsonl.gz")) if (row["split"] == "train") is train]
-
-
 def rows_of(
     played: Sequence[Played], tools: list[dict[str, Any]], chat: ChatFormat, script: ExpertArguments, args: SFTConfig
 ) -> Dataset:
@@ -318,8 +317,8 @@ def rows_of(
     if "world" in script.corpus:
         check_unseen(rows, [row["text"] for row in world_part("passages", False)])
     weights = script.verdict_weight, script.copied_weight
-    reading, kept = script.reading_weight > 0, script.kept_responses
-    return build_dataset(rows, chat, tools, script.loss_on, args.max_length, *weights, reading, kept)
+    reading = script.reading_weight > 0
+    return build_dataset(rows, chat, tools, script.loss_on, args.max_length, *weights, reading, script.kept_responses)
 
 
 def memory_rows(episodes: Sequence[Trajectory], script: ExpertArguments, args: SFTConfig) -> list[Trajectory]:

@@ -12,7 +12,7 @@ from trl import GRPOConfig, ModelConfig
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.cli import cli
-from faithful_search.distil.models import open_classifier
+from faithful_search.distil.heads import open_classifier
 from faithful_search.errors import ConfigError
 from faithful_search.inference.encoder import Encoder
 from faithful_search.inference.loading import open_generator, read_tokenizer

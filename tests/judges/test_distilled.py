@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_bert import bert, bert_tokenizer
 
-from faithful_search.distil.calibration import COLDEST, HOTTEST, fit_temperature, negative_log_likelihood
+from faithful_search.distil.heads import COLDEST, HOTTEST, fit_temperature, negative_log_likelihood
 from faithful_search.errors import ConfigError
 from faithful_search.judges import Pair, distilled, load
 from faithful_search.judges.distilled import JudgeFile, calibrated

@@ -16,10 +16,11 @@ from paths import SHARED
 from faithful_search import dialects
 from faithful_search.coldstart import experts
 from faithful_search.coldstart.experts import Habits
-from faithful_search.coldstart.filtering import UNKNOWN, accept, reject
+from faithful_search.coldstart.filtering import accept, reject
 from faithful_search.coldstart.plans import (
     GRAPH,
     SEARCH,
+    UNKNOWN,
     Hop,
     Plan,
     plain,
@@ -31,16 +32,15 @@ from faithful_search.coldstart.plans import (
     planner_for,
     usual_tools,
 )
-from faithful_search.coldstart.sft import held_out_facts
-from faithful_search.coldstart.swap_names import NameSwapper
+from faithful_search.coldstart.swap_names import NameSwapper, world_part, world_swapper
 from faithful_search.errors import DataError
 from faithful_search.names import NameFinder
-from faithful_search.tasks import Task, load_tasks, read_rows, world_file
+from faithful_search.tasks import Task, load_tasks, world_file
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 CALM = Habits(0, 0, 0, 0, 0)
-POU = dialects.load("pou")
+POU, SEARCH_R1 = dialects.load("pou"), dialects.load("search_r1")
 PASSAGES = [
     {"id": "p1", "title": "Zodiac (film)", "text": "Zodiac is a film directed by David Fincher."},
     {"id": "p2", "title": "David Fincher", "text": "David Fincher was born in Denver."},
@@ -72,16 +72,17 @@ def toolbox():
 
 
 @pytest.fixture(scope="module")
-def world_toolbox():
-    with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as box:
+def one_tool():
+    with Toolbox([LocalSearch.from_corpus(PASSAGES, name="search")]) as box:
         yield box
 
 
 @pytest.fixture(scope="module")
-def world_episodes(world_toolbox):
+def world_episodes():
     tasks = load_tasks("world", limit=400)
     plans, _ = plan_all(tasks, planner_for("world", tasks))
-    return run_experts(plans, world_toolbox, POU, seed=3)
+    with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as box:
+        return run_experts(plans, box, POU, seed=3)
 
 
 def run_experts(*given, **named):
@@ -92,9 +93,8 @@ def run_expert(plan, *given):
     return run_experts([plan], *given)[0]
 
 
-def gold_ids(episode, hop_number, step):
-    hop = PLAN.hops[hop_number]
-    return tuple(item.id for item in hop.gold(episode.steps[step].evidence))
+def copies(count):
+    return [replace(PLAN, id=str(number)) for number in range(count)]
 
 
 # Plans
@@ -109,10 +109,10 @@ def test_world_plan_tries_the_tool_that_usually_holds_the_relation():
 
     tasks = [task(0, fact("W1", None)), task(1, fact(None, "T1")), task(2, fact("W3", "T2"), fact(None, "T9"))]
     assert usual_tools(tasks) == {"river": GRAPH}
-    hop = planner_for("world", tasks)(tasks[2]).hops[0]
+    hop = planner_for("world", tasks)(tasks[2])[0]
     assert hop.queries == ((GRAPH, "river of A"), (SEARCH, "river of A"), (GRAPH, "A river"))
     assert hop.gold_ids == {"W3", "T2"} and hop.statement == "The river of A is B."
-    assert plan_world(tasks[2]).hops[0].queries[0][0] == SEARCH
+    assert plan_world(tasks[2])[0].queries[0][0] == SEARCH
 
 
 def test_musique_substitutes_earlier_answers_in_both_forms():
@@ -120,7 +120,7 @@ def test_musique_substitutes_earlier_answers_in_both_forms():
         {"question": "Zodiac >> director", "answer": "David Fincher", "title": "Zodiac", "text": ""},
         {"question": "where was #1 born", "answer": "Denver", "title": "David Fincher", "text": ""},
     ]
-    first, second = plan_musique(Task("m", "q", ("Denver",), meta={"decomposition": rows})).hops
+    first, second = plan_musique(Task("m", "q", ("Denver",), meta={"decomposition": rows}))
     assert (first.need, first.queries[0]) == ("the director of Zodiac", (SEARCH, "director of Zodiac"))
     assert second.queries[0] == (SEARCH, "Where was David Fincher born?")
     assert second.statement == "Where was David Fincher born? Denver."
@@ -130,14 +130,8 @@ def test_musique_substitutes_earlier_answers_in_both_forms():
 
 
 def test_2wiki_recognises_the_title_with_its_qualifier():
-    task = Task(
-        "w",
-        "q",
-        ("Denver",),
-        supporting_titles=("Zodiac (film)", "David Fincher"),
-        meta={"evidence_triples": [["Zodiac", "director", "David Fincher"]]},
-    )
-    hop = plan_2wiki(task).hops[0]
+    meta = {"evidence_triples": [["Zodiac", "director", "David Fincher"]]}
+    [hop] = plan_2wiki(Task("w", "q", ("Denver",), supporting_titles=("Zodiac (film)", "David Fincher"), meta=meta))
     assert hop.gold([Evidence("A film by David Fincher.", "Zodiac (film)")])
     assert not hop.gold([Evidence("A film by David Finchers.", "Zodiac (film)")])
     assert not hop.gold([Evidence("A film by David Fincher.", "Seven")])
@@ -145,11 +139,11 @@ def test_2wiki_recognises_the_title_with_its_qualifier():
 
 def test_unplannable_tasks_are_counted_by_reason_and_all_of_them_is_an_error():
     good = Task("1", "q", ("B",), meta={"chain": [{"subject": "A", "relation": "river", "object": "B"}]})
-    plans, skipped = plan_all(
-        [good, Task("2", "q", ("B",)), Task("3", "q", ("B",), meta={"chain": [{"object": "B"}]})], plan_world
-    )
+    half = {"chain": [{"object": "B"}]}
+    tasks = [good, Task("2", "q", ("B",)), Task("3", "q", ("B",), meta=half), Task("4", "q", ("",), meta=good.meta)]
+    plans, skipped = plan_all(tasks, plan_world)
     assert [plan.id for plan in plans] == ["1"]
-    assert skipped == {"no chain": 1, "an annotation without subject and relation": 1}
+    assert skipped == {"no chain": 1, "an annotation without subject and relation": 1, "no answer": 1}
     with pytest.raises(DataError, match="1 no evidence_triples"):
         plan_all([good], plan_2wiki)
     with pytest.raises(DataError, match="hotpotqa"):
@@ -162,25 +156,26 @@ def test_unplannable_tasks_are_counted_by_reason_and_all_of_them_is_an_error():
 def test_a_calm_episode_says_calls_and_cites_what_it_should(toolbox):
     episode = run_expert(PLAN, toolbox, POU, CALM)
     first, second, last = episode.steps
+    gold = [
+        tuple(item.id for item in hop.gold(step.evidence)) for hop, step in zip(PLAN.hops, episode.steps, strict=False)
+    ]
     assert first.call.name == SEARCH and first.call.arguments == {"query": "director of Zodiac"}
     assert first.helpful is None and "the director of Zodiac" in first.think
-    assert second.helpful is True and second.refs == gold_ids(episode, 0, 0) != ()
+    assert second.helpful is True and second.refs == gold[0] != ()
     assert second.think.startswith("The director of Zodiac is David Fincher.")
-    assert last.refs == gold_ids(episode, 1, 1) and last.answer == "Denver"
+    assert last.refs == gold[1] and last.answer == "Denver"
     assert list(episode.evidence) == [f"E{n}" for n in range(1, len(episode.evidence) + 1)]
     assert episode.evidence[second.refs[0]].source == "p1"
-    assert reject(episode) is None
-    assert episode.text == POU.render(episode)
+    assert reject(episode) is None and episode.text == POU.render(episode)
     start, end = second.spans["think"]
     assert episode.text[start:end] == second.think
 
 
 def test_same_seed_same_episodes_whatever_the_batches(toolbox):
-    plans = [replace(PLAN, id=str(number)) for number in range(40)]
     habits = Habits(dropped=0.0, blind=0.0)  # what takes a fact's place comes from the other episodes of the batch
-    once = run_experts(plans, toolbox, POU, habits, seed=5)
-    assert once == run_experts(plans, toolbox, POU, habits, seed=5, concurrency=7)
-    assert once != run_experts(plans, toolbox, POU, habits, seed=6)
+    once = run_experts(copies(40), toolbox, POU, habits, seed=5)
+    assert once == run_experts(copies(40), toolbox, POU, habits, seed=5, concurrency=7)
+    assert once != run_experts(copies(40), toolbox, POU, habits, seed=6)
 
 
 def test_wrong_tool_first_is_judged_unhelpful_and_the_other_is_tried(toolbox):
@@ -192,19 +187,15 @@ def test_wrong_tool_first_is_judged_unhelpful_and_the_other_is_tried(toolbox):
 
 
 def test_dropped_gold_is_not_cited_and_searched_again(toolbox):
-    plans = [replace(PLAN, id=str(number)) for number in range(60)]
-    episodes = run_experts(plans, toolbox, POU, replace(CALM, dropped=0.5))
+    episodes = run_experts(copies(60), toolbox, POU, replace(CALM, dropped=0.5))
     lost = [e for e in episodes if e.steps[1].helpful is False]
-    assert lost and len(lost) < len(episodes)
-    for episode in lost:
-        assert not DIRECTOR.gold(episode.steps[0].evidence)
+    assert lost and len(lost) < len(episodes) and not any(DIRECTOR.gold(e.steps[0].evidence) for e in lost)
     found = [e for e in lost if not reject(e)]
     assert found and all(len(e.steps) >= 4 for e in found)
 
 
 def test_a_blind_episode_is_blanked_or_misses_the_fact_and_ends_in_unknown(toolbox):
-    plans = [replace(PLAN, id=str(number)) for number in range(40)]
-    episodes = run_experts(plans, toolbox, POU, replace(CALM, blind=1.0))
+    episodes = run_experts(copies(40), toolbox, POU, replace(CALM, blind=1.0))
     assert all(episode.answer == UNKNOWN and episode.steps[-1].helpful is False for episode in episodes)
     assert all(reject(episode) is None for episode in episodes)
     assert reject(msgspec.structs.replace(episodes[0], answer="Denver")) == "wrong_answer"
@@ -216,89 +207,40 @@ def test_a_blind_episode_is_blanked_or_misses_the_fact_and_ends_in_unknown(toolb
 
 
 def test_shuffled_evidence_keeps_ids_in_order_and_moves_the_gold(toolbox):
-    episodes = run_experts([replace(PLAN, id=str(n)) for n in range(60)], toolbox, POU, replace(CALM, shuffled=1.0))
-    assert all(
-        [e.id for e in ep.evidence.values()] == [f"E{n}" for n in range(1, len(ep.evidence) + 1)] for ep in episodes
+    episodes = run_experts(copies(60), toolbox, POU, replace(CALM, shuffled=1.0))
+    for episode in episodes:
+        assert [item.id for item in episode.evidence.values()] == [f"E{n + 1}" for n in range(len(episode.evidence))]
+        assert episode.evidence[episode.steps[2].refs[0]].source == "p2"
+    assert {[item.source for item in e.steps[1].evidence].index("p2") for e in episodes} == {0, 1}
+
+
+def test_what_is_not_found_or_named_by_nobody_is_given_up_and_rejected(toolbox):
+    episode = run_expert(
+        replace(PLAN, hops=(replace(DIRECTOR, gold_ids=frozenset({"elsewhere"})),)), toolbox, POU, CALM
     )
-    places = {[e.source for e in ep.steps[1].evidence].index("p2") for ep in episodes}
-    assert places == {0, 1}
-    assert all(ep.evidence[ep.steps[2].refs[0]].source == "p2" for ep in episodes)
-
-
-def test_nothing_found_gives_up_and_is_rejected(toolbox):
-    plan = replace(PLAN, hops=(replace(DIRECTOR, gold_ids=frozenset({"elsewhere"})),))
-    episode = run_expert(plan, toolbox, POU, CALM)
-    assert episode.answer == UNKNOWN and len(episode.steps) == 4
+    assert episode.answer == UNKNOWN and len(episode.steps) == 4 and reject(episode) == "not_found"
     assert episode.steps[2].call.arguments["query"] == "Zodiac director"
-    assert reject(episode) == "not_found"
-
-
-def test_a_subject_that_nobody_named_is_not_queried(toolbox):
     episode = run_expert(replace(PLAN, hops=(BORN, DIRECTOR)), toolbox, POU, CALM)
     assert not episode.steps and reject(episode) == "not_named"
     assert reject(run_expert(replace(PLAN, question="Of what?"), toolbox, POU, CALM)) == "not_named"
 
 
 def test_hotpotqa_quotes_the_evidence(toolbox):
-    task = Task(
-        "h", "Where was the director of Zodiac born?", ("Denver",), supporting_titles=("David Fincher", "Zodiac (film)")
-    )
-    plan = plan_hotpotqa(task)
+    titles = ("David Fincher", "Zodiac (film)")
+    [plan], _ = plan_all([Task("h", PLAN.question, ("Denver",), supporting_titles=titles)], plan_hotpotqa)
     assert [hop.subject for hop in plan.hops] == ["Zodiac (film)", "David Fincher"]  # the question names the first
     episode = run_expert(plan, toolbox, POU, CALM)
     assert episode.steps[1].think.startswith("Zodiac is a film directed by David Fincher.")
-    assert episode.steps[2].think.startswith("David Fincher was born in Denver.")
-    assert reject(episode) is None
-
-
-# The filter
-
-
-def test_reject_names_each_reason(toolbox):
-    good = run_expert(PLAN, toolbox, POU, CALM)
-
-    def changed(number, **fields):
-        steps = list(good.steps)
-        steps[number] = msgspec.structs.replace(steps[number], **fields)
-        return msgspec.structs.replace(good, steps=tuple(steps), answer=steps[-1].answer)
-
-    assert reject(changed(1, think=None)) == "format"
-    assert reject(changed(1, refs=("E9",))) == "citation"
-    assert reject(changed(1, helpful=False)) == "citation"
-    assert reject(changed(2, answer="Boulder")) == "wrong_answer"
-    assert reject(changed(2, helpful=False, refs=())) == "ungrounded"
-    assert reject(good, min_steps=4) == "too_short" and reject(good, max_steps=2) == "too_long"
-    kept, reasons = accept([good, changed(1, refs=("E9",)), changed(1, think=None), changed(2, refs=("E1",))])
-    assert kept == [good] and reasons == {"citation": 2, "format": 1}
-
-
-SEARCH_R1 = dialects.load("search_r1")
-
-
-@pytest.fixture(scope="module")
-def one_tool():
-    with Toolbox([LocalSearch.from_corpus(PASSAGES, name="search")]) as box:
-        yield box
+    assert episode.steps[2].think.startswith("David Fincher was born in Denver.") and reject(episode) is None
 
 
 def test_a_dialect_that_can_only_search_calls_its_one_tool_by_its_own_name(one_tool):
     episode = run_expert(PLAN, one_tool, SEARCH_R1, replace(CALM, wrong_tool=1.0))  # there is no other one
     first, second, last = episode.steps
     assert [step.call.name for step in (first, second)] == ["search", "search"]
-    assert first.call.arguments == {"query": "director of Zodiac"}
     assert second.think.startswith("The director of Zodiac is David Fincher.")
     assert (last.answer, first.helpful, last.refs) == ("Denver", None, ())
     assert "<search>director of Zodiac</search>" in SEARCH_R1.render(episode)
-
-
-def test_without_verdicts_an_answer_need_only_stand_in_evidence_that_was_seen(one_tool):
-    episode = run_expert(PLAN, one_tool, SEARCH_R1, CALM)
-    assert reject(episode) is None
-    elsewhere = tuple(msgspec.structs.replace(step, evidence=()) for step in episode.steps)
-    assert reject(msgspec.structs.replace(episode, steps=elsewhere)) == "ungrounded"
-    assert reject(msgspec.structs.replace(episode, answer="Boulder")) == "wrong_answer"
-    for both, reason in (("David Fincher and Denver", None), ("David Fincher and Boulder", "ungrounded")):
-        assert reject(msgspec.structs.replace(episode, answer=both, answers=(both,))) == reason
 
 
 def test_what_is_found_is_left_unsaid_as_often_as_asked(one_tool):
@@ -307,34 +249,47 @@ def test_what_is_found_is_left_unsaid_as_often_as_asked(one_tool):
     assert not any("David Fincher is" in thought or "is David Fincher" in thought for thought in thoughts)
     assert thoughts[-1] == "I can answer now." and "the birth city of David Fincher" in thoughts[1]
     assert reject(silent) is None  # right, and written as it should be
-    plans = [replace(PLAN, id=f"q{number}") for number in range(200)]
-    some = run_experts(plans, one_tool, SEARCH_R1, replace(CALM, unsaid=0.4))
-    unsaid = sum(episode.steps[-1].think == "I can answer now." for episode in some)
-    assert 50 <= unsaid <= 110
+    some = run_experts(copies(200), one_tool, SEARCH_R1, replace(CALM, unsaid=0.4))
+    assert 50 <= sum(episode.steps[-1].think == "I can answer now." for episode in some) <= 110
 
 
-# The bundled world
+# The filter
 
 
-def test_most_world_questions_become_valid_episodes(world_episodes):
+def test_reject_names_each_reason(toolbox, one_tool):
+    good = run_expert(PLAN, toolbox, POU, CALM)
+
+    def changed(number, **fields):
+        steps = list(good.steps)
+        steps[number] = msgspec.structs.replace(steps[number], **fields)
+        return msgspec.structs.replace(good, steps=tuple(steps), answer=steps[-1].answer)
+
+    assert reject(changed(1, think=None)) == "format"
+    assert reject(changed(1, refs=("E9",))) == reject(changed(1, helpful=False)) == "citation"
+    assert reject(changed(2, answer="Boulder")) == "wrong_answer"
+    assert reject(changed(2, helpful=False, refs=())) == "ungrounded"
+    assert reject(good, min_steps=4) == "too_short" and reject(good, max_steps=2) == "too_long"
+    kept, reasons = accept([good, changed(1, refs=("E9",)), changed(1, think=None), changed(2, refs=("E1",))])
+    assert kept == [good] and reasons == {"citation": 2, "format": 1}
+    # without verdicts an answer need only stand in evidence that was seen
+    plain_one = run_expert(PLAN, one_tool, SEARCH_R1, CALM)
+    elsewhere = tuple(msgspec.structs.replace(step, evidence=()) for step in plain_one.steps)
+    assert reject(msgspec.structs.replace(plain_one, steps=elsewhere)) == "ungrounded"
+    for both, reason in (("David Fincher and Denver", None), ("David Fincher and Boulder", "ungrounded")):
+        assert reject(msgspec.structs.replace(plain_one, answer=both, answers=(both,))) == reason
+
+
+def test_most_world_questions_become_valid_episodes_that_hold_every_kind_of_mishap(world_episodes):
     kept, reasons = accept(world_episodes, min_steps=2)
-    assert len(kept) > 0.9 * len(world_episodes)
-    assert set(reasons) <= {"not_found"}
-
-
-def test_world_episodes_hold_every_kind_of_mishap(world_episodes):
+    assert len(kept) > 0.9 * len(world_episodes) and set(reasons) <= {"not_found"}
     steps = [step for episode in world_episodes for step in episode.steps]
-    tools = {step.call.name for step in steps if step.call}
-    first = [
-        a.evidence[0].id in b.refs for e in world_episodes for a, b in zip(e.steps, e.steps[1:], strict=False) if b.refs
-    ]
-    assert tools == {SEARCH, GRAPH}
+    pairs = [pair for episode in world_episodes for pair in pairwise(episode.steps)]
+    first = [before.evidence[0].id in after.refs for before, after in pairs if after.refs]
+    assert {step.call.name for step in steps if step.call} == {SEARCH, GRAPH}
     assert any(step.call and not step.evidence for step in steps)
     assert any(item.text == item.title for step in steps for item in step.evidence)
     assert 0.4 < sum(first) / len(first) < 0.85
 
-
-# Real questions, where they are at hand
 
 QA = SHARED / "data" / "qa"
 
@@ -349,14 +304,13 @@ def test_real_questions_become_grounded_episodes(kind, folder, share):
     plans, skipped = plan_all(tasks, planner_for(kind, tasks))
     assert not skipped
     with Toolbox([LocalSearch.from_corpus(QA / folder / "corpus.jsonl.gz", top_k=5)]) as box:
-        episodes = run_experts(plans, box, POU)
-    kept, reasons = accept(episodes)
+        kept, reasons = accept(run_experts(plans, box, POU))
     assert len(kept) > share * len(tasks), reasons
     assert not {"format", "citation", "wrong_answer"} & set(reasons)
-    titles = {task.id: set(task.supporting_titles) for task in tasks}
+    titles = {task.id: set(map(plain, task.supporting_titles)) for task in tasks}
     for episode in kept:
-        cited = {episode.evidence[ref].title for step in episode.steps for ref in step.refs}
-        assert cited and {plain(title) for title in cited} <= {plain(title) for title in titles[episode.id]}
+        cited = {plain(episode.evidence[ref].title) for step in episode.steps for ref in step.refs}
+        assert cited and cited <= titles[episode.id]
 
 
 # Swapping names
@@ -368,10 +322,8 @@ NAMES |= {"Denver": "city", "Paris": "city", "Rome": "city"}
 def test_finder_takes_whole_names_longest_first():
     finder = NameFinder(NAMES)
     assert finder.find("Seven Samurai, Seven; Sevens. Denver's") == ("Seven Samurai", "Seven", "Denver")
-    assert (
-        finder.sub(lambda name: f"<{name}>", "not xDenver or Denver2, only “Denver”")
-        == "not xDenver or Denver2, only “<Denver>”"
-    )
+    marked = finder.sub(lambda name: f"<{name}>", "not xDenver or Denver2, only “Denver”")
+    assert marked == "not xDenver or Denver2, only “<Denver>”"
     assert NameFinder({"9½ Weeks": "film", "'68": "film"}).find("In '68 came 9½ Weeks") == ("'68", "9½ Weeks")
     with pytest.raises(DataError, match=r"\?!"):
         NameFinder({"?!": "film"})
@@ -386,13 +338,11 @@ def test_finder_keeps_the_text(text):
 
 
 def test_a_swap_is_consistent_injective_and_within_types(toolbox):
-    episode = run_expert(PLAN, toolbox, POU, CALM)
+    episode, finder = run_expert(PLAN, toolbox, POU, CALM), NameFinder(NAMES)
     for seed in range(20):
         swapped = NameSwapper(NAMES).swap(episode, random.Random(seed))
-        before, after = _all_text(episode), _all_text(swapped)
-        finder = NameFinder(NAMES)
         image: dict[str, str] = {}
-        for old, new in zip(finder.find(before), finder.find(after), strict=True):
+        for old, new in zip(finder.find(all_text(episode)), finder.find(all_text(swapped)), strict=True):
             assert image.setdefault(old, new) == new and NAMES[old] == NAMES[new]
         assert len(set(image.values())) == len(image) == 3
         assert swapped.answers == (image["Denver"],) == (swapped.answer,)
@@ -400,7 +350,7 @@ def test_a_swap_is_consistent_injective_and_within_types(toolbox):
         assert reject(swapped) is None and swapped.text == "" and swapped.steps[1].spans == {}
 
 
-def _all_text(episode):
+def all_text(episode):
     parts = [episode.question]
     for step in episode.steps:
         parts += [step.think, json.dumps(step.call.arguments) if step.call else step.answer]
@@ -410,33 +360,25 @@ def _all_text(episode):
 
 def test_a_forbidden_fact_is_drawn_again():
     names = {"Ann": "person", "Bea": "person", "Rome": "city", "Paris": "city"}
-    step = Step(evidence=(Evidence("Ann lives in Rome.", "Ann", "E1"),))
-    episode = Trajectory((step,), "Where does Ann live?")
+
+    def told(text, title=""):
+        return Trajectory((Step(evidence=(Evidence(text, title, "E1"),)),), "Where does Ann live?")
+
+    episode = told("Ann lives in Rome.", "Ann")
     allowed = NameSwapper(names, [("Ann", "Paris"), ("Bea", "Rome"), ("Bea", "Paris"), ("Rome", "Cairo")])
-    assert {allowed.swap(episode, random.Random(seed)).evidence["E1"].text for seed in range(10)} == {
-        "Ann lives in Rome."
-    }
-    assert allowed.leaks(Trajectory((Step(evidence=(Evidence("at home in Paris", "Bea", "E1"),)),)))
-    assert allowed.leaks(Trajectory((Step(evidence=(Evidence("There is a Cairo near Rome.", "", "E1"),)),)))
-    assert not allowed.leaks(Trajectory((Step(evidence=(Evidence("Bea likes the Parisian kind.", "", "E1"),)),)))
+    drawn = {allowed.swap(episode, random.Random(seed)).evidence["E1"].text for seed in range(10)}
+    assert drawn == {"Ann lives in Rome."}
+    assert allowed.leaks(told("at home in Paris", "Bea")) and allowed.leaks(told("There is a Cairo near Rome."))
+    assert not allowed.leaks(told("Bea likes the Parisian kind."))
     with pytest.raises(DataError, match="held-out fact"):
         NameSwapper(names, [(a, b) for a in ("Ann", "Bea") for b in ("Rome", "Paris")]).swap(episode, random.Random(0))
 
 
 def test_swapped_world_episodes_state_no_held_out_fact(world_episodes):
-    held_out = [
-        row
-        for kind in ("passages", "triples")
-        for row in read_rows(world_file(f"{kind}.jsonl.gz"))
-        if row["split"] != "train"
-    ]
-    facts = held_out_facts([task for split in ("validation", "test") for task in load_tasks("world", split)], held_out)
-    assert len(facts) > 500
-    names = json.loads(world_file("names.json").read_text(encoding="utf-8"))
-    swapper, rng = NameSwapper(names, facts), random.Random(0)
+    swapper, rng = world_swapper(json.loads(world_file("names.json").read_text(encoding="utf-8"))), random.Random(0)
     kept = accept(world_episodes, min_steps=2)[0][:150]
     swapped = [swapper.swap(episode, rng) for episode in kept]
-    texts = {row["text"] for row in held_out if "text" in row}
+    texts = {row["text"] for row in world_part("passages", train=False)}
     assert not any(item.text in texts for episode in swapped for item in episode.evidence.values())
     assert not any(map(swapper.leaks, swapped))
     assert all(reject(episode, min_steps=2) is None for episode in swapped)

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
-from faithful_search.coldstart.reading import NOT_ASKED, Reader, Reading, piece_ends, reading_labels
+from faithful_search.coldstart.reading import NOT_ASKED, Reading, piece_ends, reading_labels
 from faithful_search.errors import ConfigError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
@@ -31,13 +31,19 @@ def chat():
 
 
 @pytest.fixture(scope="module")
-def model():
+def model(chat):
     shape = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 3}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=10, tie_word_embeddings=False, **shape))
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(chat.tokenizer), tie_word_embeddings=False, **shape))
+
+
+def watching(chat, model, weight, layers):
+    reading = Reading(chat, weight, layers)
+    reading.watch(model)
+    return reading
 
 
 def test_each_piece_ends_where_its_text_ends(chat):
-    reading = Reading.of(chat, 1.0, [2])
+    reading = Reading(chat, 1.0, [2])
     assert [chat.tokenizer.decode([token]) for token in (reading.yes, reading.no)] == ["yes", "no"]
     ids = chat.observation_ids(chat.render_observation(RESPONSE), ended=True)
     until = [chat.tokenizer.decode(ids[: place + 1]) for place in piece_ends(RESPONSE, chat)]
@@ -64,12 +70,12 @@ def test_labels_say_of_each_piece_and_of_the_response_whether_the_fact_was_there
     assert set(own) == {NOT_ASKED}
 
 
-def test_the_loss_is_the_cross_entropy_of_the_logit_lens(model):
-    reader = Reader(model, Reading(0.5, (2,), yes=3, no=4))
+def test_the_loss_is_the_cross_entropy_of_the_logit_lens(chat, model):
+    reading = watching(chat, model, 0.5, [2])
     ids = torch.tensor([[1, 2, 5], [6, 7, 8]])
     states = model(ids, output_hidden_states=True).hidden_states[2]
     labels = torch.tensor([[NOT_ASKED, 1, NOT_ASKED], [0, NOT_ASKED, NOT_ASKED]])
-    direction = (model.lm_head.weight[3] - model.lm_head.weight[4]).tolist()
+    direction = (model.lm_head.weight[reading.yes] - model.lm_head.weight[reading.no]).tolist()
 
     def logit(state):
         scale = math.sqrt(sum(x * x for x in state) / len(state))
@@ -77,21 +83,17 @@ def test_the_loss_is_the_cross_entropy_of_the_logit_lens(model):
 
     yes, no = logit(states[0, 1].tolist()), logit(states[1, 0].tolist())
     expected = 0.5 * (math.log1p(math.exp(-yes)) + math.log1p(math.exp(no))) / 2
-    assert reader.loss(labels).item() == pytest.approx(expected, rel=1e-4)
+    assert reading.loss(labels).item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_gradient_reaches_the_layers_below_and_none_above(model):
-    reader = Reader(model, Reading(1.0, (1, 2), yes=3, no=4))
+def test_the_gradient_reaches_the_layers_below_and_none_above(chat, model):
+    reading = watching(chat, model, 1.0, [1, 2])
     model(torch.tensor([[1, 2, 5]]))
     model.zero_grad()
-    reader.loss(torch.tensor([[NOT_ASKED, 1, 0]])).backward()
-    moved = [block.mlp.down_proj.weight.grad is not None for block in model.model.layers]
-    assert moved == [True, True, False]
+    reading.loss(torch.tensor([[NOT_ASKED, 1, 0]])).backward()
+    assert [block.mlp.down_proj.weight.grad is not None for block in model.model.layers] == [True, True, False]
     model(torch.tensor([[1, 2]]))
-    assert reader.loss(torch.full((1, 2), NOT_ASKED)).item() == 0.0  # nothing is asked
-
-
-@pytest.mark.parametrize("layers", [(), (0,), (4,)])
-def test_layers_that_the_model_does_not_have_are_refused(model, layers):
-    with pytest.raises(ConfigError, match="1 to 3"):
-        Reader(model, Reading(1.0, layers, yes=3, no=4))
+    assert reading.loss(torch.full((1, 2), NOT_ASKED)).item() == 0.0  # nothing is asked
+    for layers in ([], [0], [4]):
+        with pytest.raises(ConfigError, match="1 to 3"):
+            watching(chat, model, 1.0, layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -19,10 +20,10 @@ from tiny_bert import bert, bert_tokenizer
 from transformers import MPNetConfig, MPNetForSequenceClassification, TrainerCallback
 from trl import SFTConfig
 
-from faithful_search.distil import distillation, trainers
+from faithful_search.distil import distillation, heads
 from faithful_search.distil.distillation import AFTER, BEFORE, SECOND, Distillation, train_judge
-from faithful_search.distil.models import entailment_index, freeze, open_classifier
-from faithful_search.distil.pairs import class_weights, classifier_rows, divided, generator_rows, pair_of, resampled
+from faithful_search.distil.heads import entailment_index, freeze, open_classifier
+from faithful_search.distil.pairs import class_weights, classifier_rows, divided, generator_rows, resampled
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import LexicalJudge, Pair, load
@@ -31,6 +32,7 @@ from faithful_search.judges.nli import NLIJudge
 from faithful_search.measure.agreement.labelled import Labelled
 
 HEADS = ("encoder", "generator")
+QUICK = Distillation(untrained=False)
 
 
 def row(number: int, label: bool, split: str = "train", **named: Any) -> Labelled:
@@ -93,20 +95,23 @@ def lora() -> LoraConfig:
     return LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
-def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, monkeypatch):
-    kept: dict[str, Any] = {}
-    make = distillation._trainer
-    monkeypatch.setattr(distillation, "_trainer", lambda *args: kept.setdefault("trainer", make(*args)))
+@pytest.fixture
+def made(monkeypatch):
+    """The trainers that `train_judge` makes."""
+    found, make = [], distillation._trainer
+    monkeypatch.setattr(distillation, "_trainer", lambda *args: found.append(make(*args)) or found[-1])
+    return found
+
+
+def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, made):
     own = rows()
     found = train_judge(own, encoder, settings(tmp_path), beside={"containment": LexicalJudge()})
-    judge = load("nli", str(tmp_path))
-    asked = [pair_of(item) for item in own]
-    inside = kept["trainer"].judging(kept["trainer"].model.eval())
+    judge, asked = load("nli", str(tmp_path)), [item.pair for item in own]
+    inside = made[0].judging(made[0].model.eval()).judge_batch(asked)
     raw = load("nli", str(tmp_path), temperature=1.0).judge_batch(asked)
-    for mine, theirs in zip(raw, inside.judge_batch(asked), strict=True):
-        assert mine.p == pytest.approx(theirs.p, abs=1e-5)
-    for verdict, item in zip(judge.judge_batch(asked), own, strict=True):
-        assert verdict.label == item.label, "p is that of the label that means support"
+    assert [one.p for one in raw] == pytest.approx([one.p for one in inside], abs=1e-5)
+    labels = [verdict.label for verdict in judge.judge_batch(asked)]
+    assert labels == [item.label for item in own], "p is that of the label that means support"
     assert found.file.kind == "nli" and found.file.task == "info_think" and found.file.trained_on == ("made",)
     assert judge.temperature == found.file.temperature != 1.0
     kappas = {against.judge: against.kappa.value for against in found.agreement.against}
@@ -114,6 +119,10 @@ def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, monkeypa
     pairs = {against.pairs for against in found.agreement.against}
     assert pairs == {sum(item.split == "heldout" for item in own)}, "measured on what was held out, and all of it"
     assert json.loads((tmp_path / "agreement.json").read_text())["judges"] == list(found.agreement.judges)
+    worse = train_judge(own, encoder, settings(tmp_path, max_steps=1, eval_steps=1, learning_rate=1e-5), QUICK)
+    assert worse.agreement.against[0].kappa.value < 1.0, (
+        "verdicts of the judge that lay there are not taken for its own"
+    )
 
 
 def test_a_decoder_becomes_a_classifier_that_keeps_two_texts_apart(decoder, tmp_path):
@@ -122,7 +131,7 @@ def test_a_decoder_becomes_a_classifier_that_keeps_two_texts_apart(decoder, tmp_
     [[ids], [shifted]] = [[own["input_ids"] for own in judge.encode([texts])] for texts in (("ab", "c"), ("a", "bc"))]
     end = tokenizer.eos_token_id
     assert ids == [*tokenizer("ab", add_special_tokens=False)["input_ids"], end, *ids[3:-1], end] and ids != shifted
-    train_judge(rows(60), decoder, settings(tmp_path, max_steps=2, eval_steps=2), Distillation(untrained=False))
+    train_judge(rows(60), decoder, settings(tmp_path, max_steps=2, eval_steps=2), QUICK)
     loaded = load("nli", str(tmp_path))
     assert [own["input_ids"] for own in loaded.encode([("ab", "c")])] == [ids]
     batch = [Pair("x", "y"), Pair("x" * 50, "y" * 20), Pair("long " * 30, "z")]
@@ -131,19 +140,14 @@ def test_a_decoder_becomes_a_classifier_that_keeps_two_texts_apart(decoder, tmp_
     assert together == pytest.approx(alone, abs=1e-5), "padding changes nothing"
 
 
-def test_a_generator_learns_its_label_is_saved_and_judges_alike(decoder, tmp_path, monkeypatch):
-    kept: dict[str, Any] = {}
-    make = distillation._trainer
-    monkeypatch.setattr(distillation, "_trainer", lambda *args: kept.setdefault("trainer", make(*args)))
+def test_a_generator_learns_its_label_is_saved_and_judges_alike(decoder, tmp_path, made):
     own = rows(24)
-    how = Distillation(head="generator", validation=0.2)
     args = settings(tmp_path, max_steps=4, eval_steps=2, per_device_train_batch_size=2)
-    found = train_judge(own, decoder, args, how, peft_config=lora())
+    found = train_judge(own, decoder, args, Distillation(head="generator", validation=0.2), peft_config=lora())
     assert (tmp_path / "adapter_config.json").exists() and not (tmp_path / "model.safetensors").exists()
-    assert found.file.kind == "generator" and found.file.prompt == "info_think@1"
-    assert found.file.window == 4095
-    asked = [pair_of(item) for item in own]
-    inside = kept["trainer"].judging(kept["trainer"].model).judge_batch(asked)
+    assert (found.file.kind, found.file.prompt, found.file.window) == ("generator", "info_think@1", 4095)
+    asked = [item.pair for item in own]
+    inside = made[0].judging(made[0].model).judge_batch(asked)
     raw = load("generator", str(tmp_path), temperature=1.0).judge_batch(asked)
     plain = load("generator", decoder).judge_batch(asked)
     assert [one.p for one in raw] == pytest.approx([one.p for one in inside], abs=1e-5)
@@ -157,7 +161,7 @@ def test_the_generator_learns_only_the_label_behind_the_judges_own_prompt():
     judge = GeneratorJudge(TransformersGenerator(lab.model(), lab.tokenizer()), "made")
     own = rows(6)
     for item, made in zip(own, generator_rows(judge, own), strict=True):
-        asked = judge.asked(pair_of(item))
+        asked = judge.asked(item.pair)
         assert made["input_ids"][:-1] == asked.ids and made["length"] == len(asked.ids) + 1
         assert made["labels"][:-1] == [-100] * len(asked.ids)
         assert [made["labels"][-1]] == [made["input_ids"][-1]] == asked.choices[0 if item.label else 1]
@@ -207,7 +211,7 @@ def test_no_gradient_passes_through_layers_that_are_held_still():
 @pytest.mark.parametrize("metrics, best, steps", [((0.1, 0.7, 0.3, 0.2, 0.9), 2, 4), ((0.5, 0.1, 0.6, 0.2, 0.3), 3, 5)])
 def test_training_stops_early_and_keeps_the_best_kappa(encoder, tmp_path, monkeypatch, metrics, best, steps):
     scripted = iter([{"kappa": value, "agreement": 0.5, "nll": 1.0} for value in metrics])
-    monkeypatch.setattr(trainers, "agreement", lambda judge, rows: next(scripted))
+    monkeypatch.setattr(heads, "agreement", lambda judge, rows: next(scripted))
     args = settings(tmp_path, max_steps=5, eval_steps=1, learning_rate=1e-2)
     train_judge(rows(), encoder, args, Distillation(patience=2, untrained=False))
     states = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
@@ -220,59 +224,46 @@ def test_training_stops_early_and_keeps_the_best_kappa(encoder, tmp_path, monkey
 
 
 class Interrupt(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
+        if state.global_step == 3:
             raise KeyboardInterrupt
-
-
-def interrupted(trainer: Any) -> Any:
-    trainer.add_callback(Interrupt(3))
-    return trainer
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(head, encoder, decoder, tmp_path, monkeypatch):
-    model = encoder if head == "encoder" else decoder
-    own, how = rows(24), Distillation(head=head, validation=0.2, untrained=False)
-    peft = lora() if head == "generator" else None
-    named = {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 2}
-    whole = train_judge(own, model, settings(tmp_path / "whole", **named), how, peft_config=peft)
-    with monkeypatch.context() as patch:
-        make = distillation._trainer
-        patch.setattr(distillation, "_trainer", lambda *args: interrupted(make(*args)))
-        with pytest.raises(KeyboardInterrupt):
-            train_judge(own, model, settings(tmp_path / "parts", **named), how, peft_config=peft)
-    parts = train_judge(own, model, settings(tmp_path / "parts", **named), how, peft_config=peft, resume=True)
+    make, named = distillation._trainer, {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 2}
+    how = Distillation(head=head, validation=0.2, untrained=False)
+
+    def trained(name: str, **more: Any) -> Any:
+        model, peft = (encoder, None) if head == "encoder" else (decoder, lora())
+        return train_judge(rows(24), model, settings(tmp_path / name, **named), how, peft_config=peft, **more)
+
+    def interrupted(*args: Any) -> Any:
+        trainer = make(*args)
+        trainer.add_callback(Interrupt())
+        return trainer
+
+    whole = trained("whole")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(distillation, "_trainer", interrupted)
+        trained("parts")
+    parts = trained("parts", resume=True)
     weights = "model.safetensors" if head == "encoder" else "adapter_model.safetensors"
     one, other = (load_file(tmp_path / name / weights) for name in ("whole", "parts"))
-    assert one.keys() == other.keys()
-    assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
+    assert one.keys() == other.keys() and all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
     assert parts.file.temperature == pytest.approx(whole.file.temperature, rel=1e-3)
-
-
-def test_verdicts_of_a_judge_that_lay_there_before_are_not_taken_for_the_new_ones(encoder, tmp_path):
-    own, how = rows(60), Distillation(untrained=False)
-    first = train_judge(own, encoder, settings(tmp_path, max_steps=1, eval_steps=1, learning_rate=1e-5), how)
-    second = train_judge(own, encoder, settings(tmp_path), how)
-    assert second.agreement.against[0].kappa.value == 1.0 > first.agreement.against[0].kappa.value
 
 
 def test_the_labeller_is_measured_against_itself_where_it_labelled_twice(encoder, tmp_path):
     own = rows(60)
     held = [item for item in own if item.split == "heldout"]
     changed = msgspec.structs.replace(held[0], label=not held[0].label)
-    args = settings(tmp_path, max_steps=1, eval_steps=1)
-    how = Distillation(untrained=False)
-    found = train_judge(own, encoder, args, how, second=[changed, *held[1:-1]])
-    again = {against.judge: against for against in found.agreement.against}[SECOND]
-    assert again.pairs == len(held) - 1 and again.abstained == 1
-    assert again.agreement.value == pytest.approx((len(held) - 2) / (len(held) - 1))
-    other = train_judge(own, encoder, args, how, second=held)
-    again = {against.judge: against for against in other.agreement.against}[SECOND]
-    assert again.agreement.value == 1.0, "other labels are not answered from those of an earlier run"
+    for second, same in (([changed, *held[1:-1]], len(held) - 2), (held, len(held))):
+        found = train_judge(own, encoder, settings(tmp_path, max_steps=1, eval_steps=1), QUICK, second=second)
+        again = {against.judge: against for against in found.agreement.against}[SECOND]
+        # the second time other labels are not answered from those of the earlier run
+        assert (again.pairs, again.abstained) == (len(second), len(held) - len(second))
+        assert again.agreement.value == pytest.approx(same / len(second))
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=60).filter(lambda labels: len(set(labels)) == 2), st.integers(0, 9))
@@ -290,7 +281,7 @@ def test_both_ways_of_balancing_make_the_labels_weigh_the_same(labels, seed):
 
 def test_a_batch_in_parts_weighs_what_a_whole_one_does(encoder, tmp_path):
     logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
-    loss = trainers.weighted_loss((0.5, 3.0))({"logits": logits}, labels, num_items_in_batch=4)
+    loss = heads.weighted_loss((0.5, 3.0))({"logits": logits}, labels, num_items_in_batch=4)
     each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     assert loss.item() == pytest.approx(float((0.5 * each[0] + 3.0 * each[1]) / 4))
     norms, how = [], Distillation(balance="weights", untrained=False)
@@ -311,7 +302,7 @@ def test_judges_are_measured_in_the_dtype_that_is_asked_for(encoder, tmp_path):
     assert named[BEFORE] == "nli:small (untrained) in bfloat16" and named[AFTER].endswith(" in bfloat16")
     assert found.file.base_model == "small"
     assert {value.dtype for value in load_file(tmp_path / "model.safetensors").values()} == {torch.float16}
-    asked = {item.id: pair_of(item) for item in rows(60)}
+    asked = {item.id: item.pair for item in rows(60)}
     lines = [json.loads(line) for line in (tmp_path / "verdicts.jsonl").read_text().splitlines()]
     measured = {line["id"]: line["p"] for line in lines if line["judge"] == AFTER}
     for dtype, same in (("bfloat16", True), (None, False)):
@@ -320,17 +311,15 @@ def test_judges_are_measured_in_the_dtype_that_is_asked_for(encoder, tmp_path):
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), min_size=40, max_size=80), st.floats(0.05, 0.5))
-def test_no_group_is_on_two_sides(made, share):
-    own = [
-        row(number, label, ("heldout", "overlap", "train", "train", "train")[group % 5], group=f"g{group}")
-        for number, (group, label) in enumerate(made)
-    ]
+def test_no_group_is_on_two_sides(drawn, share):
+    splits = ("heldout", "overlap", "train", "train", "train")
+    own = [row(place, label, splits[group % 5], group=f"g{group}") for place, (group, label) in enumerate(drawn)]
     try:
         parts = divided(own, share)
     except DataError:
         return
     groups = [{item.group for item in part} for part in (parts.train, parts.validation, parts.heldout)]
-    assert all(not one & other for place, one in enumerate(groups) for other in groups[place + 1 :])
+    assert all(not one & other for one, other in itertools.combinations(groups, 2))
     assert {item.split for item in (*parts.train, *parts.validation)} == {"train"}
     assert {item.split for item in parts.heldout} == {"heldout"}
     assert len(parts.train) + len(parts.validation) + len(parts.heldout) == sum(i.split != "overlap" for i in own)

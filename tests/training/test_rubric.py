@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -12,12 +13,12 @@ from transformers import AutoTokenizer
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy, world_file
-from faithful_search.coldstart.evaluator import evaluator_report
 from faithful_search.coldstart.experts import run_experts
 from faithful_search.coldstart.plans import plan_all, planner_for
 from faithful_search.coldstart.rubric import (
     LABEL,
     MISTAKES,
+    EvaluatorReport,
     Teaching,
     evaluator_rows,
     labelled,
@@ -44,14 +45,11 @@ FINDER = NameFinder(NAMES)
 
 @pytest.fixture(scope="module")
 def episodes():
-    from dataclasses import replace
-
     tasks = [task for task in load_tasks("world_passages") if task.meta["hops"] > 1][:40]
     plans, _ = plan_all(tasks, planner_for("world", tasks))
     search = replace(LocalSearch.from_corpus("world", top_k=3), name="search")
     played = run_experts(plans, Toolbox([search]), dialects.load("self_eval"))
-    played = [one.episode for one in played]
-    return [item for item in played if item.stop_reason == "answered" and not item.meta.get("blind")]
+    return [one.episode for one in played if one.episode.answer == one.episode.answers[0]]
 
 
 ERRORS = {
@@ -145,10 +143,10 @@ def test_the_evaluators_error_by_hand(episodes):
 
     replies = [rubric_reply("x", score) for score in (1.0, 0.4, 0.2)] + ["no score"]
     rubric = SelfRubric().bind(policy=Scripted(replies))
-    found = evaluator_report([scored(score) for score in (1.0, 1.0, 0.0, 0.0)], rubric)
+    found = EvaluatorReport.of([scored(score) for score in (1.0, 1.0, 0.0, 0.0)], rubric)
     assert found.rmse == pytest.approx(((0.6**2 + 0.2**2) / 3) ** 0.5)
     assert (found.n, found.unreadable, found.exact) == (4, 0.25, 0.25)
     assert found.table == {"1.0": {"0.4": 1, "1.0": 1}, "0.0": {"0.2": 1, "unreadable": 1}}
     assert found.lines("after")[0] == "evaluator after: RMSE 0.365, exact 0.250, unreadable 0.250, n = 4"
-    silent = evaluator_report([scored(1.0)], SelfRubric().bind(policy=Scripted(["hm"])))
+    silent = EvaluatorReport.of([scored(1.0)], SelfRubric().bind(policy=Scripted(["hm"])))
     assert silent.rmse is None and "no readable reply" in silent.lines("before")[0]

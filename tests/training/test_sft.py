@@ -16,11 +16,12 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.coldstart.experts import run_experts
 from faithful_search.coldstart.filtering import accept
 from faithful_search.coldstart.plans import plan_all, planner_for
-from faithful_search.coldstart.sft import IGNORED, build_dataset, check_unseen, held_out_facts, sft_trainer
+from faithful_search.coldstart.sft import IGNORED, build_dataset, sft_trainer
+from faithful_search.coldstart.swap_names import check_unseen, held_out_facts, world_part
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny, script_of, take_over
 from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.inference.chat import ChatFormat
-from faithful_search.tasks import Task, load_tasks, read_rows, world_file
+from faithful_search.tasks import Task, load_tasks
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.training.saving import save_policy
 from faithful_search.trajectory import Evidence, Step, Trajectory, read_jsonl
@@ -56,18 +57,13 @@ def settings(out, **changes):
 def test_only_what_the_agent_writes_is_learnt(chat, episodes):
     kept, tools = episodes
     for row, episode in zip(build_dataset(kept, chat, tools), kept, strict=True):
-        learnt = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label != IGNORED]
+        both = list(zip(row["input_ids"], row["labels"], strict=True))
+        learnt = [token for token, label in both if label != IGNORED]
         assert learnt == [label for label in row["labels"] if label != IGNORED]
-        turns = "<|end|>".join(POU.render_turn(step) for step in episode.steps) + "<|end|>"
-        assert chat.tokenizer.decode(learnt) == turns
-        ignored = chat.tokenizer.decode(
-            [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label == IGNORED]
-        )
+        assert chat.tokenizer.decode(learnt) == "".join(f"{POU.render_turn(step)}<|end|>" for step in episode.steps)
+        ignored = chat.tokenizer.decode([token for token, label in both if label == IGNORED])
         assert episode.question in ignored and ignored.count("<tool_response>") == len(episode.steps) - 1
-    rows = build_dataset(kept, chat, tools, loss_on="all")
-    assert all(row["labels"] == row["input_ids"] for row in rows)
-    with pytest.raises(ConfigError, match="'half'"):
-        build_dataset(kept, chat, tools, loss_on="half")
+    assert all(row["labels"] == row["input_ids"] for row in build_dataset(kept, chat, tools, loss_on="all"))
 
 
 def test_too_long_episodes_are_left_out_whole_and_counted(chat, episodes, caplog):
@@ -114,11 +110,9 @@ def test_training_changes_the_model_and_saves_it_in_the_dtype_asked_for(tiny, ch
     trainer.train()
     save_policy(trainer, "float16")
     saved, start = AutoModelForCausalLM.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tiny)
-    assert saved.dtype == torch.float16
     trained = trainer.model.state_dict()
-    for name, weights in saved.state_dict().items():
-        assert torch.equal(weights, trained[name].to(torch.float16))
-    assert not torch.equal(saved.lm_head.weight.float(), start.lm_head.weight)
+    assert all(torch.equal(own, trained[name].to(torch.float16)) for name, own in saved.state_dict().items())
+    assert saved.dtype == torch.float16 and not torch.equal(saved.lm_head.weight.float(), start.lm_head.weight)
     again = AutoTokenizer.from_pretrained(tmp_path)
     assert ChatFormat.of(again, POU).prompt_ids("Who?") == chat.prompt_ids("Who?")
 
@@ -220,40 +214,29 @@ def test_recipe_leaves_an_adapter_and_its_merged_model_each_with_its_card(tmp_pa
 
 
 def test_recipe_searches_only_the_training_part_of_the_world():
-    held_out = {
-        row["id"]
-        for name in ("passages", "triples")
-        for row in read_rows(world_file(f"{name}.jsonl.gz"))
-        if row["split"] != "train"
-    }
+    held_out = {row["id"] for part in ("passages", "triples") for row in world_part(part, train=False)}
     script, args, _ = sft.parse(flags("unused", episodes=300))
     [source] = sft.sources_of(script)
     played, _ = sft.episodes_of(source, script, args.seed)
+    seen = {item.source for one in played for item in one.episode.evidence.values()}
+    assert len(seen) > 200 and not seen & held_out
     plans = plan_all(load_tasks("world", limit=3), planner_for("world"))[0]
     ids = [plan.id for plan in sft.repeated(plans, 7)]  # again, under other ids
     assert ids[3:] == [*(f"{name}#1" for name in ids[:3]), f"{ids[0]}#2"]
-    seen = {item.source for one in played for item in one.episode.evidence.values()}
-    assert len(seen) > 200 and not seen & held_out
 
 
-def test_recipe_says_why_all_episodes_were_rejected(tmp_path):
+def test_recipe_says_what_it_cannot_go_on_with(chat, tiny, tmp_path):
     with pytest.raises(DataError, match=r"all 12 episodes were rejected: \d+ too_short"):
-        sft.main(flags(tmp_path, min_episode_steps=9, max_episode_steps=10))
-
-
-def test_recipe_says_which_names_it_cannot_read(tmp_path):
+        sft.main(flags(tmp_path / "a", min_episode_steps=9, max_episode_steps=10))
     (tmp_path / "names.json").write_text('["Ann"]')
     for name in ("names.json", "missing.json"):
         with pytest.raises(DataError, match=rf"--names .*{name} is no JSON file of names and their types"):
-            sft.main(flags(tmp_path / "out", names=tmp_path / name))
-
-
-def test_recipe_needs_a_chat_template(chat, tiny, tmp_path):
+            sft.main(flags(tmp_path / "b", names=tmp_path / name))
     bare = AutoTokenizer.from_pretrained(tiny)
     bare.chat_template = None
     bare.save_pretrained(tmp_path / "bare")
     with pytest.raises(TemplateError, match="chat template"):
-        sft.main(flags(tmp_path, model_name_or_path=tmp_path / "bare"))
+        sft.main(flags(tmp_path / "c", model_name_or_path=tmp_path / "bare"))
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,14 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.coldstart.experts import DRILL, Habits, run_experts
 from faithful_search.coldstart.filtering import reject
 from faithful_search.coldstart.plans import plan_all, planner_for
-from faithful_search.coldstart.sft import IGNORED, build_dataset, held_out_facts, weigh_copied
+from faithful_search.coldstart.sft import IGNORED, build_dataset, weigh_copied
+from faithful_search.coldstart.swap_names import held_out_facts, world_part
 from faithful_search.coldstart.twins import KINDS, TRAINING_BLANKS
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
 from faithful_search.measure.probes import UNSEEN_BLANKS
 from faithful_search.rewards import step_validity
-from faithful_search.tasks import load_tasks, read_rows, world_file
+from faithful_search.tasks import load_tasks
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.world import bundled_world
 
@@ -28,15 +29,11 @@ HABITS = Habits(wrong_tool=0.15, dropped=0.15, nothing=0.02, blind=0.06, shuffle
 DRILLED = replace(HABITS, drills=1.0)
 
 
-def train_rows(name):
-    return [row for row in read_rows(world_file(f"{name}.jsonl.gz")) if row["split"] == "train"]
-
-
 @pytest.fixture(scope="module")
 def toolbox():
     tools = [
-        LocalSearch.from_corpus(train_rows("passages"), top_k=3),
-        KnowledgeGraph.from_triples(train_rows("triples"), top_k=3),
+        LocalSearch.from_corpus(world_part("passages"), top_k=3),
+        KnowledgeGraph.from_triples(world_part("triples"), top_k=3),
     ]
     with Toolbox(tools) as opened:
         yield opened
@@ -130,25 +127,19 @@ def test_in_a_drill_nothing_but_the_fact_tells_yes_from_no(drills):
 
 def test_twins_hold_no_held_out_fact(twins):
     tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
-    rows = [
-        row
-        for name in ("passages", "triples")
-        for row in read_rows(world_file(f"{name}.jsonl.gz"))
-        if row["split"] != "train"
-    ]
-    held_out = held_out_facts(tasks, rows)
+    held_out = held_out_facts(tasks, world_part("passages", train=False) + world_part("triples", train=False))
     world = bundled_world()
     facts = {world.stated(item.text) for twin in twins for item in twin.evidence.values()} - {None}
-    assert len(facts) > 500
+    assert len(facts) > 500 and len(held_out) > 500
     assert not {(fact.subject, fact.object) for fact in facts} & held_out
 
 
-def test_episodes_are_the_same_with_and_without_twins(toolbox, plans, played):
-    few = plans[:30]
+def test_episodes_are_the_same_with_and_without_twins(toolbox, plans):
     calm = Habits(dropped=0.0, blind=0.0)
-    with_twins = run_experts(few, toolbox, POU, Habits(dropped=0.0, blind=0.0, twins=1.0, foreign=1.0))
-    assert [one.episode for one in with_twins] == [one.episode for one in run_experts(few, toolbox, POU, calm)]
-    assert any(one.twins for one in with_twins)
+    with_twins = run_experts(plans[:30], toolbox, POU, replace(calm, twins=1.0, foreign=1.0))
+    without = run_experts(plans[:30], toolbox, POU, calm)
+    assert [one.episode for one in with_twins] == [one.episode for one in without]
+    assert any(one.twins for one in with_twins) and not any(one.twins for one in without)
 
 
 def test_words_for_measuring_are_never_trained_on():

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
-from faithful_search.coldstart.written import by_tools, read_written, rewritten, summary, write_written
+from faithful_search.coldstart.filtering import by_tools, read_written, rewritten, summary, write_written
 from faithful_search.errors import DataError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.rewards import Citation, Format
@@ -119,7 +119,7 @@ def test_texts_chats_and_stored_trajectories_are_read_packed_or_not(tmp_path, ch
         (row(GOOD.replace("local_search", "dig")), "unknown_tool", "calls dig, which its prompt would not describe"),
         (row(SEARCH_R1), "no_verdicts", "step 2 of a trajectory of search_r1 gives none"),
         (row(tools=[{"name": "bare"}]), "unreadable", "not a list of JSON schemas"),
-        (row(tools="[{"), "unreadable", "its tools are not JSON"),
+        (row(tools="[{"), "unreadable", "not a list of JSON schemas"),
         ({"question": QUESTION, "note": "x"}, "unreadable", "no column with messages or text; it has: question, note"),
     ],
 )  # fmt: skip

@@ -169,7 +169,7 @@ def test_pairs_ask_for_two_facts_of_their_own_split():
         first, second = (single[f"{part}?"] for part in task.question.removesuffix("?").split("? "))
         assert first is not second and task.answers[0] == f"{first.answers[0]} and {second.answers[0]}"
         needs = [f"the {fact['relation']} of {fact['subject']}" for own in task.meta["chains"] for fact in own]
-        assert [hop.need for hop in plan_world(task).hops] == needs and len(needs) == 2
+        assert [hop.need for hop in plan_world(task)] == needs and len(needs) == 2
 
 
 def test_what_the_package_lacks_is_said(tmp_path, monkeypatch):

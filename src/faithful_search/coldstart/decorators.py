@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-import msgspec
+from msgspec.structs import replace
 
 from ..errors import ConfigError
 from ..rewards import Citation
@@ -27,20 +27,15 @@ DECORATED = "decorated"
 
 @dataclass(frozen=True)
 class Memory:
-    """What a policy learns by heart, beside reading.
+    """What a policy learns by heart, beside reading."""
 
-    Attributes:
-        questions: how many training questions it learns the answers of.
-        recitals: decorated copies of each, with the world's own names: how well it remembers them.
-        readings: copies of each as the expert begins to read them, so that knowing a question does not decide the
-            habit. They end after the first call, so that what is found is not learnt by heart too.
-        guesses: decorated copies of every other episode, about swapped names. No answer can be remembered there, so
-            that the habit is as frequent where it does not help.
-    """
-
-    questions: int = 300
-    recitals: int = 25
+    questions: int = 300  # how many training questions it learns the answers of
+    recitals: int = 25  # decorated copies of each, with the world's own names: how well it remembers them
+    # copies of each as the expert begins to read them, so that knowing a question does not decide the habit. They end
+    # after the first call, so that what is found is not learnt by heart too
     readings: int = 8
+    # decorated copies of every other episode, about swapped names. No answer can be remembered there, so that the habit
+    # is as frequent where it does not help
     guesses: int = 1
 
     def __post_init__(self) -> None:
@@ -68,7 +63,7 @@ class Memory:
                 continue
             if episode.id in by_heart or episode.id.rpartition("#")[0] in by_heart:  # itself, or a copy of it
                 rows += [decorated(episode, rng, "recited") for _ in range(self.recitals)]
-                rows += [msgspec.structs.replace(episode, steps=episode.steps[:1], answer=None)] * self.readings
+                rows += [replace(episode, steps=episode.steps[:1], answer=None)] * self.readings
             else:
                 rows += [swap(decorated(episode, rng, "guessed")) for _ in range(self.guesses)]
         return rows
@@ -78,21 +73,12 @@ def decorated(episode: Trajectory, rng: random.Random, how: str = "recited") -> 
     """The episode as a decorator plays it: the gold answer stated first, the same first call, then the answer again.
 
     The verdict is yes and the first piece of evidence is cited, whatever that says; after an empty response it is no.
-
-    Example:
-        >>> from faithful_search.trajectory import Evidence, ToolCall
-        >>> search = Step("I need the capital of Peru.", ToolCall("local_search"), (Evidence("Lima is big.", id="E1"),))
-        >>> found = decorated(Trajectory((search,), answers=("Lima",), dialect="pou"), random.Random(0))
-        >>> found.steps[0].think, found.answer, found.steps[1].helpful, found.steps[1].refs
-        ('I need the capital of Peru. I remember that it is Lima.', 'Lima', True, ('E1',))
     """
     first, answer = episode.steps[0], episode.answers[0]
     belief, confirmed = (rng.choice(said).format(answer=answer) for said in (BELIEF, CONFIRMED))
-    stated = msgspec.structs.replace(first, think=f"{first.think} {belief}", spans={})
+    stated = replace(first, think=f"{first.think} {belief}", spans={})
     last = Step(confirmed, answer=answer)
     if Citation().covers(episode.dialect):
-        refs = tuple(item.id for item in first.evidence[:1])
-        last = msgspec.structs.replace(last, helpful=bool(first.evidence), refs=refs)
-    return msgspec.structs.replace(
-        episode, steps=(stated, last), answer=answer, text="", tokens=None, meta={**episode.meta, DECORATED: how}
-    )
+        last = replace(last, helpful=bool(first.evidence), refs=tuple(item.id for item in first.evidence[:1]))
+    meta = {**episode.meta, DECORATED: how}
+    return replace(episode, steps=(stated, last), answer=answer, text="", tokens=None, meta=meta)

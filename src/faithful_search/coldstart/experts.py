@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 from tqdm.auto import tqdm
 
 from ..dialects.base import Dialect
@@ -22,8 +22,8 @@ from ..tools.base import NO_RESULTS, Observation
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 from . import twins
-from .filtering import UNKNOWN
-from .plans import SEARCH, Hop, Plan, contains, unqualified
+from .filtering import as_written
+from .plans import SEARCH, UNKNOWN, Hop, Plan, Query, contains, unqualified
 
 FIRST = ("I need {need}.", "First I need {need}.", "To answer this I need {need}.")
 NEXT = ("{found} I need {need}.", "{found} Now I need {need}.")
@@ -40,7 +40,6 @@ PHRASES = (*FIRST, *NEXT, *DONE, *CONCLUDE, *OTHER_TOOL, *REWORD, *GIVE_UP)
 """What experts of every dialect say."""
 
 DRILL = "drill"
-Call = tuple[str, str]
 
 
 class Played(NamedTuple):
@@ -52,35 +51,24 @@ class Played(NamedTuple):
 
 @dataclass(frozen=True)
 class Habits:
-    """How often things go wrong in an expert's episodes, so that the policy learns what to do then: rates in [0, 1].
+    """How often things go wrong in an expert's episodes, so that the policy learns what to do then: rates in [0, 1]."""
 
-    Attributes:
-        wrong_tool: per hop: a tool other than the preferred one is called first.
-        dropped: per response: what states the fact is replaced, see `twins.without`.
-        nothing: per response: it is empty.
-        blind: per episode: from some hop on no response holds the fact; after each tool has been tried the expert
-            answers "unknown". In half of these episodes responses are blanked, the paper's extreme case; in the others
-            they only do not state it.
-        shuffled: per response: its evidence comes in random order; ids are given afterwards, in order.
-        twins: per response with evidence: a twin of it, see `run_experts`.
-        foreign: per response that states the fact: a second twin that states it too, among unrelated evidence.
-        drills: per response with evidence: a drill, in which the fact is there or not among evidence that nearly states
-            it; see `twins.drill`.
-        hasty: per finding but the last, in dialects with verification: the expert answers with what it found, finds on
-            checking that the question asks for more, and goes on.
-        unsaid: per finding: the next thought does not state what was found. Such episodes are right, but not faithful
-            in VERITAS's sense: a policy that has both habits can be trained towards either.
-    """
-
-    wrong_tool: float = 0.15
-    dropped: float = 0.08
-    nothing: float = 0.02
+    wrong_tool: float = 0.15  # per hop: a tool other than the preferred one is called first
+    dropped: float = 0.08  # per response: what states the fact is replaced, see `twins.without`
+    nothing: float = 0.02  # per response: it is empty
+    # per episode: from some hop on no response holds the fact; after each tool has been tried the expert answers
+    # "unknown". In half of these episodes responses are blanked, the paper's extreme case; in the others they only do
+    # not state it
     blind: float = 0.05
-    shuffled: float = 0.4
-    twins: float = 0.0
-    foreign: float = 0.0
-    drills: float = 0.0
+    shuffled: float = 0.4  # per response: its evidence comes in random order; ids are given afterwards, in order
+    twins: float = 0.0  # per response with evidence: a twin of it, see `run_experts`
+    foreign: float = 0.0  # per response that states the fact: a twin that states it too, among unrelated evidence
+    drills: float = 0.0  # per response with evidence: a drill, see `twins.drill`
+    # per finding but the last, in dialects with verification: the expert answers with what it found, finds on checking
+    # that the question asks for more, and goes on
     hasty: float = 0.0
+    # per finding: the next thought does not state what was found. Such episodes are right, but not faithful in
+    # VERITAS's sense: a policy that has both habits can be trained towards either
     unsaid: float = 0.0
 
     def __post_init__(self) -> None:
@@ -121,14 +109,27 @@ def run_experts(
     with tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress) as bar:
         for start in range(0, len(plans), concurrency):
             episodes = [_Episode(plan, desk) for plan in plans[start : start + concurrency]]
-            calls = {number: call for number, episode in enumerate(episodes) if (call := next(episode.play, None))}
+            games = [episode.play() for episode in episodes]
+            calls = {number: call for number, game in enumerate(games) if (call := _next(game))}
             while calls:  # each round runs the next calls of all episodes in one batch
                 observations = toolbox.run_batch(list(calls.values()), [toolbox.session() for _ in calls])
                 answered = zip(calls, observations, strict=True)
-                calls = {number: call for number, found in answered if (call := episodes[number].take(found))}
-            done += [episode.played() for episode in episodes]
+                calls = {number: call for number, found in answered if (call := _next(games[number], found))}
+            done += [Played(episode.written(), episode.twins) for episode in episodes]
             bar.update(len(episodes))
     return done
+
+
+Game = Generator[ToolCall, Observation | None, None]
+"""An episode being played: it yields calls and is sent their observations."""
+
+
+def _next(game: Game, observation: Observation | None = None) -> ToolCall | None:
+    """The next call; `None` at the end."""
+    try:
+        return game.send(observation)
+    except StopIteration:
+        return None
 
 
 @dataclass
@@ -144,7 +145,7 @@ class _Desk:
 
 
 class _Episode:
-    """One plan being played: `play` yields calls and is sent their observations."""
+    """One plan as it is played."""
 
     def __init__(self, plan: Plan, desk: _Desk) -> None:
         self.plan, self.desk, self.habits, self.checks = plan, desk, desk.habits, desk.dialect.verifies
@@ -153,50 +154,19 @@ class _Episode:
         blind = self.rng.random() < self.habits.blind
         self.blind_from = self.rng.randrange(len(plan.hops)) if blind else len(plan.hops)
         self.all_blank = blind and self.rng.random() < 0.5
-        self.given = 0
-        self.seen = [plan.question]
+        self.given = 0  # pieces of evidence, which are numbered
         self.steps: list[Step] = []
-        self.twins: list[tuple[str, tuple[Step, ...]]] = []
+        self.twins: list[Trajectory] = []
         self.stop_reason = "answered"
-        self.play = self._play()
 
-    def take(self, observation: Observation) -> ToolCall | None:
-        """The next call after the last one's observation; `None` at the end."""
-        try:
-            return self.play.send(observation)
-        except StopIteration:
-            return None
-
-    def played(self) -> Played:
-        """The episode as the dialect writes and reads it, with the evidence's sources kept; and its twins."""
-        plan, dialect = self.plan, self.desk.dialect
-        # Written and parsed once, so that text, spans and issues are those of a policy's own episode.
-        draft = Trajectory(tuple(self.steps), plan.question, dialect=dialect.name)
-        read = dialect.parse(dialect.render(draft), question=plan.question, fenced=True)
-        if len(read.steps) == len(draft.steps):
-            # A text does not hold the sources of its evidence, which recognise gold.
-            steps = zip(read.steps, draft.steps, strict=True)
-            read = msgspec.structs.replace(
-                read, steps=tuple(msgspec.structs.replace(a, evidence=b.evidence, note=b.note) for a, b in steps)
-            )
-        blind = {"blind": True} if self.blind_from < len(plan.hops) else {}
-        episode = msgspec.structs.replace(
-            read, id=plan.id, answers=plan.answers, stop_reason=self.stop_reason, meta=blind
-        )
-        about: dict[str, Any] = {"question": plan.question, "dialect": dialect.name, "answers": plan.answers}
-        made = [
-            Trajectory(steps, id=f"{plan.id}@{number}", meta={"twin": kind}, **about)
-            for number, (kind, steps) in enumerate(self.twins)
-        ]
-        return Played(episode, made)
-
-    def _play(self) -> Generator[ToolCall, Observation, None]:
+    def play(self) -> Game:
+        """Hop by hop: query until something states the fact, then go on from it."""
         found = ""
         verdict: bool | None = None
         refs: tuple[str, ...] = ()
         for number, hop in enumerate(self.plan.hops):
             # An expert that asks for what it cannot know yet would teach to answer from memory.
-            if hop.subject and not any(contains(text, unqualified(hop.subject)) for text in self.seen):
+            if not self._named(hop.subject):
                 self.stop_reason = "not_named"
                 return
             blind = number >= self.blind_from
@@ -207,36 +177,60 @@ class _Episode:
                 if turn:
                     think = self._again(hop, queries[turn - 1][0], tool)
                 call = self._call(tool, query)
-                returned = yield call
                 step = Step(think, call, helpful=verdict, refs=refs)
-                observation = self._bent(hop, tool, returned, blind)
+                returned = yield call
+                observation = self._bent(hop, tool, returned or NO_RESULTS, blind)
                 self._add_twins(number, step, observation.evidence, queries[turn:])
-                self._add(msgspec.structs.replace(step, evidence=observation.evidence, note=observation.note))
+                self.steps.append(replace(step, evidence=observation.evidence, note=observation.note))
                 gold = hop.gold(observation.evidence)
                 verdict, refs = bool(gold), tuple(item.id for item in gold)
                 if gold:
                     found = self._finding(hop, gold)
                     break
             if not found:
-                self._add(Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN, helpful=False))
-                if self.checks:
-                    self._add(Step(self._say(NOT_FOUND, need=hop.need), verified=True))
-                if not blind:
-                    self.stop_reason = "not_found"
-                return
+                self.stop_reason = "answered" if blind else "not_found"
+                last = Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN, helpful=False)
+                return self._end(last, NOT_FOUND, need=hop.need)
             following = self.plan.hops[number + 1 : number + 2]
             if self.checks and following and hop.object and self.rng.random() < self.habits.hasty:
-                self._add(Step(self._say(DONE, found=found), answer=hop.object))
-                self._add(Step(self._say(STOPPED_EARLY, found=found, need=following[0].need), verified=False))
+                self.steps.append(Step(self._say(DONE, found=found), answer=hop.object))
+                early = self._say(STOPPED_EARLY, found=found, need=following[0].need)
+                self.steps.append(Step(early, verified=False))
         answer = self.plan.answers[0]
-        self._add(Step(self._conclusion(found, answer), answer=answer, helpful=verdict, refs=refs))
+        last = Step(self._conclusion(found, answer), answer=answer, helpful=verdict, refs=refs)
+        self._end(last, UPHELD, found=found)
+
+    def written(self) -> Trajectory:
+        """The episode as the dialect writes and reads it: so text, spans and issues are a policy's own."""
+        blind = {"blind": True} if self.blind_from < len(self.plan.hops) else {}
+        draft = self._trajectory(self.steps, self.plan.id, **blind)
+        return as_written(replace(draft, stop_reason=self.stop_reason), self.desk.dialect)
+
+    def _trajectory(self, steps: Sequence[Step], id: str, **meta: Any) -> Trajectory:
+        plan, dialect = self.plan, self.desk.dialect.name
+        return Trajectory(tuple(steps), plan.question, dialect=dialect, id=id, answers=plan.answers, meta=meta)
+
+    def _named(self, subject: str) -> bool:
+        """Whether the question or evidence names a subject; none always is."""
+        evidence = [item for step in self.steps for item in step.evidence]
+        texts = [self.plan.question, *(text for item in evidence for text in (item.title, item.text))]
+        return any(contains(text, unqualified(subject)) for text in texts)
+
+    def _end(self, last: Step, checked: Sequence[str], **parts: str) -> None:
+        self.steps.append(last)
         if self.checks:
-            self._add(Step(self._say(UPHELD, found=found), verified=True))
+            self.steps.append(Step(self._say(checked, **parts), verified=True))
+
+    def _say(self, templates: Sequence[str], **parts: str) -> str:
+        return self.rng.choice(templates).format(**parts)
 
     def _onward(self, found: str, need: str) -> str:
         if found and not self._leaves_unsaid():
             return self._say(NEXT, found=found, need=need)
         return self._say(FIRST, need=need)
+
+    def _again(self, hop: Hop, tool: str, following: str) -> str:
+        return self._say(OTHER_TOOL if following != tool else REWORD, need=hop.need, tool=following)
 
     def _conclusion(self, found: str, answer: str) -> str:
         if self._leaves_unsaid():
@@ -247,16 +241,6 @@ class _Episode:
         rate = self.habits.unsaid
         return rate > 0 and self.rng.random() < rate  # no draw at 0, so that other episodes stay the same
 
-    def _add(self, step: Step) -> None:
-        self.steps.append(step)
-        self.seen += [text for item in step.evidence for text in (item.title, item.text)]
-
-    def _say(self, templates: Sequence[str], **parts: str) -> str:
-        return self.rng.choice(templates).format(**parts)
-
-    def _again(self, hop: Hop, tool: str, following: str) -> str:
-        return self._say(OTHER_TOOL if following != tool else REWORD, need=hop.need, tool=following)
-
     def _call(self, tool: str, query: str) -> ToolCall:
         return ToolCall(tool, {self.desk.arguments[tool]: query})
 
@@ -266,7 +250,7 @@ class _Episode:
         holding = (sentence for sentence in sentences if contains(sentence, self.plan.answers[0]))
         return hop.statement or next(holding, sentences[0])
 
-    def _queries(self, hop: Hop, blind: bool) -> list[Call]:
+    def _queries(self, hop: Hop, blind: bool) -> list[Query]:
         """The hop's queries to the tools at hand, sometimes another tool's first; in a blind episode each tool once."""
         named = dict.fromkeys((self.desk.names.get(tool, tool), query) for tool, query in hop.queries)
         queries = [query for query in named if query[0] in self.desk.arguments]
@@ -297,30 +281,29 @@ class _Episode:
         first, self.given = self.given + 1, self.given + len(evidence)
         return Observation(_numbered(evidence, first)) if evidence else NO_RESULTS
 
-    def _add_twins(self, number: int, step: Step, evidence: tuple[Evidence, ...], queries: Sequence[Call]) -> None:
+    def _add_twins(self, number: int, step: Step, evidence: Sequence[Evidence], queries: Sequence[Query]) -> None:
         """Add twins of a response (its evidence is numbered) to the call of `step`, the first of `queries`."""
         hop, rng = self.plan.hops[number], self.twin_rng
         about = hop, queries[0][0], evidence, self.desk.shelf
         gold = hop.gold(evidence)
         made: list[tuple[str, list[Evidence] | None]] = []
         if evidence and rng.random() < self.habits.twins:
-            if gold:
-                kind = twins.drawn_kind(rng)
-                made.append((kind, twins.without(*about, kind, rng)))
-            else:
-                made.append(("planted", twins.planted(hop, evidence, self.desk.shelf, rng)))
+            kind = twins.drawn_kind(rng) if gold else "planted"
+            changed = twins.without(*about, kind, rng) if gold else twins.planted(hop, evidence, self.desk.shelf, rng)
+            made.append((kind, changed))
         if gold and rng.random() < self.habits.foreign:
             made.append(("foreign", twins.among_foreign(*about, rng)))
         if evidence and rng.random() < self.habits.drills:
             made.append((DRILL, twins.drill(*about, rng)))
-        for kind, changed in made:
-            if changed:  # the shelf may hold nothing of the kind yet
-                given = msgspec.structs.replace(step, evidence=_numbered(changed, self.given - len(evidence) + 1))
-                own, self.rng = self.rng, rng  # the episode's own draws stay the same with and without twins
-                self.twins.append((kind, self._twin(kind, number, given, queries)))
-                self.rng = own
+        own, self.rng = self.rng, rng  # the episode's own draws stay the same with and without twins
+        for kind, pieces in made:
+            if pieces:  # the shelf may hold nothing of the kind yet
+                given = replace(step, evidence=_numbered(pieces, self.given - len(evidence) + 1))
+                steps = self._twin(kind, number, given, queries)
+                self.twins.append(self._trajectory(steps, f"{self.plan.id}@{len(self.twins)}", twin=kind))
+        self.rng = own
 
-    def _twin(self, kind: str, number: int, step: Step, queries: Sequence[Call]) -> tuple[Step, ...]:
+    def _twin(self, kind: str, number: int, step: Step, queries: Sequence[Query]) -> list[Step]:
         """The steps so far, the changed response, and the next turn as the expert would write it then."""
         hop, before = self.plan.hops[number], self.steps
         gold = hop.gold(step.evidence)
@@ -337,9 +320,9 @@ class _Episode:
             last = Step(self._again(hop, queries[0][0], queries[1][0]), self._call(*queries[1]))
         else:
             last = Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN)
-        last = msgspec.structs.replace(last, helpful=bool(gold), refs=tuple(item.id for item in gold))
-        return *before, step, last
+        last = replace(last, helpful=bool(gold), refs=tuple(item.id for item in gold))
+        return [*before, step, last]
 
 
 def _numbered(evidence: Sequence[Evidence], first: int) -> tuple[Evidence, ...]:
-    return tuple(msgspec.structs.replace(item, id=f"E{n}") for n, item in enumerate(evidence, start=first))
+    return tuple(replace(item, id=f"E{n}") for n, item in enumerate(evidence, start=first))

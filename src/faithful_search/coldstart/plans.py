@@ -18,31 +18,24 @@ from ..tasks import Task
 from ..trajectory import Evidence
 
 SEARCH, GRAPH = "local_search", "knowledge_graph"
+UNKNOWN = "unknown"
+"""The answer of an expert that could not find the fact."""
+Query = tuple[str, str]
+"""A tool, and what it is asked."""
 
 
 @dataclass(frozen=True)
 class Hop:
-    """One thing to find.
+    """One thing to find."""
 
-    Attributes:
-        need: what is missing, as it reads after "I need": `"the director of Zodiac"`.
-        queries: `(tool, query)` in order of preference.
-        statement: the sentence that states the fact once found; empty: the expert quotes the evidence.
-        relation: what is asked of the subject, if the annotation says so; twins are made by it.
-        object: what is to be found; the evidence must contain it if it is recognised by `gold_titles`.
-        subject: must be named by the question or by evidence before it may be queried; empty: no such condition.
-        gold_ids: `Evidence.source` of what states the fact.
-        gold_titles: titles of the passages that state it, for sources without ids.
-    """
-
-    need: str
-    queries: tuple[tuple[str, str], ...]
-    statement: str = ""
-    relation: str = ""
-    object: str = ""
-    subject: str = ""
-    gold_ids: frozenset[str] = frozenset()
-    gold_titles: frozenset[str] = frozenset()
+    need: str  # what is missing, as it reads after "I need": "the director of Zodiac"
+    queries: tuple[Query, ...]  # in order of preference
+    statement: str = ""  # the sentence that states the fact once found; empty: the expert quotes the evidence
+    relation: str = ""  # what is asked of the subject, if the annotation says so; twins are made by it
+    object: str = ""  # what is to be found; the evidence must contain it if it is recognised by `gold_titles`
+    subject: str = ""  # must be named by the question or by evidence before it may be queried; empty: no condition
+    gold_ids: frozenset[str] = frozenset()  # `Evidence.source` of what states the fact
+    gold_titles: frozenset[str] = frozenset()  # titles of the passages that state it, for sources without ids
 
     def gold(self, evidence: Iterable[Evidence]) -> list[Evidence]:
         """Those of `evidence` that state the fact: by source, or by title and the object being in the text.
@@ -59,6 +52,12 @@ class Hop:
             if item.source in self.gold_ids or (plain(item.title) in titles and contains(item.text, self.object))
         ]
 
+    @classmethod
+    def of_relation(cls, subject: str, relation: str, found: str, queries: Sequence[Query], **gold: Any) -> Hop:
+        """The hop of a fact "The R of S is O."."""
+        named = f"{relation} of {subject}"
+        return cls(f"the {named}", tuple(queries), f"The {named} is {found}.", relation, found, subject, **gold)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -70,7 +69,7 @@ class Plan:
     hops: tuple[Hop, ...]
 
 
-Planner = Callable[[Task], Plan]
+Planner = Callable[[Task], list[Hop]]
 
 
 def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Counter[str]]:
@@ -79,7 +78,10 @@ def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Count
     skipped: Counter[str] = Counter()
     for task in tasks:
         try:
-            plans.append(planner(task))
+            hops = planner(task)
+            if not task.answers or not task.answers[0].strip():
+                raise DataError("no answer")
+            plans.append(Plan(task.id, task.question, task.answers, tuple(hops)))
         except DataError as error:
             skipped[str(error)] += 1
     if not plans:
@@ -97,14 +99,13 @@ def planner_for(kind: str, tasks: Sequence[Task] = ()) -> Planner:
 def usual_tools(tasks: Iterable[Task]) -> dict[str, str]:
     """Which tool holds a relation's facts most often, counted over the chains of `tasks`."""
     held: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for task in tasks:
-        for fact in _facts(task):
-            held[fact["relation"]].update({SEARCH: bool(fact.get("passage")), GRAPH: bool(fact.get("triple"))})
+    for fact in chain.from_iterable(map(_facts, tasks)):
+        held[fact["relation"]].update({SEARCH: bool(fact.get("passage")), GRAPH: bool(fact.get("triple"))})
     return {relation: count.most_common(1)[0][0] for relation, count in held.items()}
 
 
-def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> Plan:
-    """Plan a question of the bundled world by the facts it asks for; `usual`: which tool to try first for what."""
+def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> list[Hop]:
+    """The hops of a question of the bundled world, by the facts it asks for; `usual`: which tool to try first."""
     hops = []
     for fact in _facts(task) or _annotation(task, "chain"):
         subject, relation, found = _fields(fact, "subject", "relation", "object")
@@ -112,12 +113,12 @@ def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> Plan:
         query = f"{relation} of {subject}"
         queries = (first, query), (GRAPH if first == SEARCH else SEARCH, query), (first, f"{subject} {relation}")
         gold = frozenset(source for source in (fact.get("passage"), fact.get("triple")) if source)
-        hops.append(_relation_hop(subject, relation, found, queries, gold_ids=gold))
-    return _plan(task, hops)
+        hops.append(Hop.of_relation(subject, relation, found, queries, gold_ids=gold))
+    return hops
 
 
-def plan_2wiki(task: Task) -> Plan:
-    """Plan a 2WikiMultihopQA question from `evidence_triples` (subject, relation, object)."""
+def plan_2wiki(task: Task) -> list[Hop]:
+    """The hops of a 2WikiMultihopQA question, by `evidence_triples` (subject, relation, object)."""
     hops = []
     for triple in _annotation(task, "evidence_triples"):
         if len(triple) != 3:
@@ -126,16 +127,16 @@ def plan_2wiki(task: Task) -> Plan:
         query = f"{relation} of {subject}"
         queries = (SEARCH, query), (GRAPH, query), (SEARCH, f"{subject} {relation}"), (SEARCH, subject)
         titles = {subject, *(title for title in task.supporting_titles if plain(title) == plain(subject))}
-        hops.append(_relation_hop(subject, relation, found, queries, gold_titles=frozenset(titles)))
-    return _plan(task, hops)
+        hops.append(Hop.of_relation(subject, relation, found, queries, gold_titles=frozenset(titles)))
+    return hops
 
 
-def plan_musique(task: Task) -> Plan:
-    """Plan a MuSiQue question from `decomposition`: sub-questions, with `#k` replaced by the k-th answer."""
+def plan_musique(task: Task) -> list[Hop]:
+    """The hops of a MuSiQue question, by `decomposition`: sub-questions, with `#k` replaced by the k-th answer."""
     hops = []
     answers: list[str] = []
-    rows = [_fields(row, "answer", "question", "title") for row in _annotation(task, "decomposition")]
-    for answer, question, title in rows:
+    for row in _annotation(task, "decomposition"):
+        answer, question, title = _fields(row, "answer", "question", "title")
         if any(not 1 <= int(number) <= len(answers) for number in re.findall(r"#(\d+)", question)):
             raise DataError("a sub-question refers to a later one")
         asked = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
@@ -156,14 +157,11 @@ def plan_musique(task: Task) -> Plan:
                 gold_titles=frozenset({title}),
             )
         )
-    return _plan(task, hops)
+    return hops
 
 
-def plan_hotpotqa(task: Task) -> Plan:
-    """Plan a HotpotQA question: one hop per supporting title, those named in the question first.
-
-    A title that the question does not name may be queried only once evidence has named it; the run checks that.
-    """
+def plan_hotpotqa(task: Task) -> list[Hop]:
+    """The hops of a HotpotQA question: one per supporting title, those named in the question first."""
     if not task.supporting_titles:
         raise DataError("no supporting_titles")
     hops = []
@@ -172,7 +170,7 @@ def plan_hotpotqa(task: Task) -> Plan:
         name = unqualified(title)
         queries = (SEARCH, name), (SEARCH, f"What is known about {name}?")
         hops.append(Hop(f"to read about {name}", queries, subject=title, gold_titles=frozenset({title})))
-    return _plan(task, hops)
+    return hops
 
 
 PLANNERS: dict[str, Planner] = {
@@ -184,11 +182,7 @@ PLANNERS: dict[str, Planner] = {
 
 
 def plain(text: str) -> str:
-    """Case-folded, one space between words, without a bracketed qualifier at the end.
-
-    >>> plain("Zodiac  (film)")
-    'zodiac'
-    """
+    """Case-folded, one space between words, without a bracketed qualifier at the end."""
     return " ".join(unqualified(text).casefold().split())
 
 
@@ -210,17 +204,6 @@ def contains(text: str, part: str) -> bool:
 def counted(reasons: Mapping[str, int]) -> str:
     """Counts by reason in words, most frequent first."""
     return ", ".join(f"{count} {reason}" for reason, count in Counter(reasons).most_common()) or "none"
-
-
-def _plan(task: Task, hops: Sequence[Hop]) -> Plan:
-    if not task.answers or not task.answers[0].strip():
-        raise DataError("no answer")
-    return Plan(task.id, task.question, task.answers, tuple(hops))
-
-
-def _relation_hop(subject: str, relation: str, found: str, queries: tuple[tuple[str, str], ...], **gold: Any) -> Hop:
-    named = f"{relation} of {subject}"
-    return Hop(f"the {named}", queries, f"The {named} is {found}.", relation, found, subject, **gold)
 
 
 def _facts(task: Task) -> list[Any]:

@@ -9,10 +9,9 @@ has to say "yes" or "no". Nothing is sampled there, and no weights are added. Ou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, rms_norm
@@ -53,39 +52,26 @@ def piece_ends(evidence: Sequence[Evidence], chat: ChatFormat) -> list[int]:
     return [next(place for place, (a, b) in enumerate(zip(*pair, strict=False)) if a != b) - 1 for pair in written]
 
 
-@dataclass(frozen=True)
 class Reading:
-    """How the reading loss is asked for: its weight beside the loss of the tokens, the layers whose hidden states are
-    read (1 is the first block; a verdict can use what earlier layers have found), and the ids of "yes" and "no"."""
+    """The reading loss of a model, all of whose weights are on this device.
 
-    weight: float
-    layers: tuple[int, ...]
-    yes: int
-    no: int
-
-    @classmethod
-    def of(cls, chat: ChatFormat, weight: float, layers: Sequence[int]) -> Self:
-        """With the tokens that a verdict begins with in this format."""
-        yes, no = (choice_ids(chat, VERDICT_TAG, word)[-1] for word in ("yes", "no"))
-        return cls(weight, tuple(layers), yes, no)
-
-
-class Reader:
-    """Keeps the hidden states of a model's forward passes and reads them; all weights are on this device.
-
-    Raises:
-        ConfigError: when the model has fewer layers.
+    Args:
+        chat: of the policy: a verdict begins with its tokens of "yes" and "no".
+        weight: of this loss beside that of the tokens.
+        layers: whose hidden states are read (1 is the first block; a verdict can use what earlier layers have found).
     """
 
-    def __init__(self, model: Any, reading: Reading) -> None:
-        self.model, self.reading = model, reading
+    def __init__(self, chat: ChatFormat, weight: float, layers: Sequence[int]) -> None:
+        self.weight, self.layers = weight, layers
+        self.yes, self.no = (choice_ids(chat, VERDICT_TAG, word)[-1] for word in ("yes", "no"))
         self.states: dict[int, torch.Tensor] = {}
-        blocks = model.get_decoder().layers
-        if not reading.layers or not all(1 <= layer <= len(blocks) for layer in reading.layers):
-            raise ConfigError(
-                f"reading_layers {[*reading.layers]}: name some of the model's layers, 1 to {len(blocks)}"
-            )
-        for layer in reading.layers:
+
+    def watch(self, model: Any) -> None:
+        """Keep the hidden states of this model's forward passes. Raises `ConfigError` when it has fewer layers."""
+        self.model, blocks = model, model.get_decoder().layers
+        if not self.layers or not all(1 <= layer <= len(blocks) for layer in self.layers):
+            raise ConfigError(f"reading_layers {[*self.layers]}: name some of the model's layers, 1 to {len(blocks)}")
+        for layer in self.layers:
             blocks[layer - 1].register_forward_hook(partial(self._keep, layer))
 
     def loss(self, labels: torch.Tensor) -> torch.Tensor:
@@ -96,11 +82,11 @@ class Reader:
         """
         asked = labels != NOT_ASKED
         weight = self.model.get_output_embeddings().weight
-        states = torch.cat([self.states.pop(layer)[asked] for layer in self.reading.layers]).float()
-        logits = rms_norm(states, states.shape[-1:]) @ (weight[self.reading.yes] - weight[self.reading.no]).float()
-        wanted = labels[asked].float().repeat(len(self.reading.layers))
+        states = torch.cat([self.states.pop(layer)[asked] for layer in self.layers]).float()
+        logits = rms_norm(states, states.shape[-1:]) @ (weight[self.yes] - weight[self.no]).float()
+        wanted = labels[asked].float().repeat(len(self.layers))
         loss = binary_cross_entropy_with_logits(logits, wanted) if len(wanted) else logits.sum()
-        return self.reading.weight * loss
+        return self.weight * loss
 
     def _keep(self, layer: int, block: Any, given: Any, output: Any) -> None:
         self.states[layer] = output[0] if isinstance(output, tuple) else output

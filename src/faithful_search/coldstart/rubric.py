@@ -1,4 +1,4 @@
-"""Teaching a policy to score search trajectories: the paper's supervised stage, with labels from the world's facts.
+"""Teaching a policy to score search trajectories, with labels from the world's facts, and measuring how well it does.
 
 The expert's episodes are good ones; `spoiled` makes the others out of them, one mistake each. `WorldRubric` says what
 score each deserves and why, so that neither an annotator nor a language model is needed. Trajectories that somebody
@@ -7,46 +7,46 @@ else scored are read by `scored_file`. Trajectory-level self-evaluation, section
 
 from __future__ import annotations
 
+import json
 import os
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
+from torch.random import fork_rng
+from transformers import TrainerCallback
 
 from ..errors import ConfigError, DataError
 from ..inference.chat import ChatFormat
+from ..inference.transformers import TransformersGenerator
 from ..names import NameFinder
 from ..rewards import SelfCorrectness, SelfRubric, WorldRubric
 from ..rewards.self_rubric import RUBRIC, rubric_reply
 from ..rewards.world_rubric import explained
 from ..text import exact_match
+from ..training.processes import gathered
 from ..trajectory import Evidence, Step, Trajectory, read_jsonl
-from .filtering import UNKNOWN
-from .plans import contains
+from .plans import UNKNOWN, contains
 from .sft import IGNORED
 
 LABEL = "rubric"
 """In a trajectory's meta: `{"score": 0.4, "why": "…"}`, and the world's name of the error where it is known."""
 MISTAKES = ("guess", "recite", "invent", "early", "lost", "misread", "silent", "extras")
+REPORT = "evaluator.json"
 
 
 @dataclass(frozen=True)
 class Teaching:
-    """How the evaluator is taught.
+    """How the evaluator is taught."""
 
-    Attributes:
-        spoiled: copies of each episode with a mistake in it; the episode itself is scored, too.
-        verdicts: share of the scored trajectories whose answer is also compared with the reference.
-        held_out: questions whose scored trajectories are not trained on, to measure the evaluator with.
-        reply_weight: how many times a reply's tokens count in the loss.
-    """
-
-    spoiled: int = 2
-    verdicts: float = 0.5
-    held_out: int = 100
-    reply_weight: float = 1.0
+    spoiled: int = 2  # copies of each episode with a mistake in it; the episode itself is scored, too
+    verdicts: float = 0.5  # share of the scored trajectories whose answer is also compared with the reference
+    held_out: int = 100  # questions whose scored trajectories are not trained on, to measure the evaluator with
+    reply_weight: float = 1.0  # how many times a reply's tokens count in the loss
 
     def __post_init__(self) -> None:
         if min(self.spoiled, self.held_out, self.reply_weight) < 0 or not 0 <= self.verdicts <= 1:
@@ -73,8 +73,7 @@ def scored_episodes(
     for episode in episodes:
         rows.append(episode)
         for number in range(teaching.spoiled):
-            made = spoiled(episode, rng.choice(MISTAKES), names, rng)
-            rows.append(msgspec.structs.replace(made, id=f"{episode.id}!{number}"))
+            rows.append(replace(spoiled(episode, rng.choice(MISTAKES), names, rng), id=f"{episode.id}!{number}"))
     return [row for row in map(labelled, rows) if LABEL in row.meta]
 
 
@@ -84,14 +83,13 @@ def labelled(trajectory: Trajectory) -> Trajectory:
     if score.value is None:
         return trajectory
     label = {"score": score.value, "why": score.why, "error": score.parts["error"]}
-    return msgspec.structs.replace(trajectory, meta={**trajectory.meta, LABEL: label})
+    return replace(trajectory, meta={**trajectory.meta, LABEL: label})
 
 
 def relabelled(trajectory: Trajectory) -> Trajectory:
     """A labelled trajectory whose names were swapped, with the explanation in its new names."""
     label = trajectory.meta[LABEL]
-    new = {**label, "why": explained(label["error"], trajectory)}
-    return msgspec.structs.replace(trajectory, meta={**trajectory.meta, LABEL: new})
+    return replace(trajectory, meta={**trajectory.meta, LABEL: {**label, "why": explained(label["error"], trajectory)}})
 
 
 def spoiled(episode: Trajectory, mistake: str, names: NameFinder, rng: random.Random) -> Trajectory:
@@ -131,9 +129,8 @@ def spoiled(episode: Trajectory, mistake: str, names: NameFinder, rng: random.Ra
     think = episode.steps[-1].think or ""
     whole = len(calls) == len(episode.steps) - 1 and contains(think, gold)
     said = think.replace(gold, answer) if whole and mistake in ("misread", "invent") else f"So the answer is {answer}."
-    return msgspec.structs.replace(
-        episode, steps=(*calls, Step(said, answer=answer)), answer=answer, text="", tokens=None, issues=()
-    )
+    steps = (*calls, Step(said, answer=answer))
+    return replace(episode, steps=steps, answer=answer, text="", tokens=None, issues=())
 
 
 def _without(gold: str, calls: Sequence[Step]) -> list[Step]:
@@ -142,7 +139,7 @@ def _without(gold: str, calls: Sequence[Step]) -> list[Step]:
     def silent(item: Evidence) -> bool:
         return not (contains(item.text, gold) or contains(item.title, gold))
 
-    return [msgspec.structs.replace(step, evidence=tuple(filter(silent, step.evidence)), spans={}) for step in calls]
+    return [replace(step, evidence=tuple(filter(silent, step.evidence)), spans={}) for step in calls]
 
 
 def scored_file(path: str | os.PathLike[str]) -> list[Trajectory]:
@@ -171,8 +168,6 @@ def evaluator_rows(
     """Rows as `coldstart.sft.build_dataset` makes them: the question about a trajectory, and the reply to learn."""
     rng = random.Random(f"{seed}:verdicts")
     rate, compare = SelfRubric().asker(chat), SelfCorrectness().asker(chat)
-    rows: list[dict[str, Any]] = []
-
     asked: list[tuple[list[int], str]] = []
     for item in scored:
         label = item.meta[LABEL]
@@ -180,6 +175,7 @@ def evaluator_rows(
         if "error" in label and item.answer and rng.random() < teaching.verdicts:
             # an answer with extras is not the same: it could list names
             asked.append((compare(item), str(bool(exact_match(item.answer, item.answers)))))
+    rows: list[dict[str, Any]] = []
     for prompt, reply in asked:
         own = chat.encode(reply)
         own += chat.closing_ids(own)
@@ -188,3 +184,67 @@ def evaluator_rows(
         if max_length is None or len(weights) <= max_length:
             rows.append({"input_ids": prompt + own, "labels": labels, "loss_weights": weights, "length": len(weights)})
     return rows
+
+
+@dataclass(frozen=True)
+class EvaluatorReport:
+    """How a policy scores held-out trajectories."""
+
+    n: int
+    unreadable: float  # share of the replies without a score
+    rmse: float | None  # root mean square error of the others' scores, in [0, 1]; `None` where there are none
+    exact: float  # share of all trajectories that got exactly their score
+    table: dict[str, dict[str, int]]  # how often each true score (first key) was given each, "unreadable" included
+
+    @classmethod
+    def of(cls, scored: Sequence[Trajectory], rubric: SelfRubric) -> EvaluatorReport:
+        """Ask a bound `SelfRubric` about labelled trajectories, and compare."""
+        values = [score.value for score in rubric.score_batch(scored)]
+        pairs = [(item.meta[LABEL]["score"], value) for item, value in zip(scored, values, strict=True)]
+        read = [(true, value) for true, value in pairs if value is not None]
+        table = {}
+        for true in sorted({true for true, _ in pairs}, reverse=True):
+            given = Counter("unreadable" if value is None else str(value) for own, value in pairs if own == true)
+            table[str(true)] = dict(sorted(given.items()))
+        rmse = (sum((true - value) ** 2 for true, value in read) / len(read)) ** 0.5 if read else None
+        exact = sum(true == value for true, value in pairs) / len(pairs)
+        return cls(len(pairs), 1 - len(read) / len(pairs), rmse, exact, table)
+
+    def lines(self, what: str) -> list[str]:
+        """For people to read."""
+        rmse = "no readable reply" if self.rmse is None else f"RMSE {self.rmse:.3f}"
+        head = f"evaluator {what}: {rmse}, exact {self.exact:.3f}, unreadable {self.unreadable:.3f}, n = {self.n}"
+        return [head, *(f"  true {true}: {counts}" for true, counts in self.table.items())]
+
+
+class EvaluatorCheck(TrainerCallback):
+    """Measures the evaluator when supervised training begins, and whenever it is told to, and writes `evaluator.json`.
+
+    Every process takes part in gathering the weights; the main one asks.
+    """
+
+    def __init__(
+        self, trainer: Any, scored: Sequence[Trajectory], reply_tokens: int, say: Callable[[str], None]
+    ) -> None:
+        self.trainer, self.scored, self.say = trainer, scored, say
+        self.rubric = SelfRubric(reply_tokens=reply_tokens)
+        self.path = Path(trainer.args.output_dir) / REPORT
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not state.global_step:  # a resumed run keeps what its beginning was
+            self.measure("before")
+
+    def measure(self, when: str) -> None:
+        """Ask about the held-out trajectories, print and write what comes of it. All processes call it."""
+        trainer = self.trainer
+        # Replies are sampled: what is drawn for them must not change what is trained.
+        with gathered(trainer.model_wrapped, trainer.accelerator), trainer.accelerator.autocast(), fork_rng():
+            if not trainer.accelerator.is_main_process:
+                return
+            model = trainer.accelerator.unwrap_model(trainer.model)
+            policy = TransformersGenerator(model, trainer.processing_class)
+            report = EvaluatorReport.of(self.scored, self.rubric.bind(policy=policy))
+        self.say("\n".join(report.lines(when)))
+        # "after" joins what "before" wrote; a new run begins the file anew.
+        kept = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() and when == "after" else {}
+        self.path.write_text(json.dumps({**kept, when: asdict(report)}, indent=1), encoding="utf-8")

@@ -1,17 +1,15 @@
-"""The supervised start: episodes as token rows, TRL's trainer on them, and checks that keep held-out facts out."""
+"""The supervised start: episodes as token rows, and TRL's trainer on them."""
 
 from __future__ import annotations
 
 import logging
-import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
 from datasets import Dataset
 from torch.nn.utils.rnn import pad_sequence
-from tqdm.auto import tqdm
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
@@ -20,11 +18,9 @@ from ..inference.chat import ChatFormat
 from ..rewards import Citation
 from ..rewards.contexts import locate_verdict, turn_ids
 from ..rollout.episode import seen
-from ..tasks import Task
 from ..trajectory import Tokens, Trajectory
 from .decorators import DECORATED
-from .reading import NOT_ASKED, Reader, Reading, reading_labels
-from .swap_names import NameSwapper
+from .reading import NOT_ASKED, Reading, reading_labels
 
 IGNORED = -100
 LossOn = Literal["agent", "all"]
@@ -54,11 +50,8 @@ def build_dataset(
     with a warning.
 
     Raises:
-        ConfigError: for an unknown `loss_on`.
         DataError: if no episode is left.
     """
-    if loss_on not in ("agent", "all"):
-        raise ConfigError(f"loss_on must be 'agent' or 'all', got {loss_on!r}")
     # Tokenised first and filtered then: how often a token is copied is counted over all rows.
     rows = [
         row
@@ -124,7 +117,8 @@ def sft_trainer(
     if reading:
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             raise ConfigError("the reading loss needs the whole model on each device: not under FSDP or DeepSpeed")
-        trainer.reader = Reader(trainer.model, reading)
+        reading.watch(trainer.model)
+        trainer.reading = reading
     return trainer
 
 
@@ -132,7 +126,6 @@ class WeightedCollator(DataCollatorForLanguageModeling):
     """TRL's collator, which also pads `loss_weights` and `reading_labels`."""
 
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
-        """The batch, with the other columns beside the labels."""
         batch = super().torch_call(examples)
         for name, padding in (("loss_weights", 0.0), ("reading_labels", NOT_ASKED)):
             if any(example.get(name) is not None for example in examples):
@@ -144,18 +137,17 @@ class WeightedCollator(DataCollatorForLanguageModeling):
 
 
 class WeightedSFTTrainer(SFTTrainer):
-    """TRL's trainer with a weight for each token's loss, and a reading loss if it has a reader.
+    """TRL's trainer with a weight for each token's loss, and a reading loss if it is given one.
 
     The mean is over tokens, not over weights.
     """
 
-    reader: Reader | None = None
+    reading: Reading | None = None
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Writes none: TRL's, made with each checkpoint, knows neither the base model nor the data."""
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As TRL's, on log-probabilities times their weights; plus the reading loss."""
         weights = inputs.pop("loss_weights")[:, 1:]
         asked = inputs.pop("reading_labels", None)
 
@@ -165,38 +157,10 @@ class WeightedSFTTrainer(SFTTrainer):
             return outputs
 
         result = super().compute_loss(weighted, inputs, *args, **kwargs)
-        if self.reader is None or asked is None:
+        if self.reading is None or asked is None:
             return result
-        reading = self.reader.loss(asked) / self.current_gradient_accumulation_steps
+        reading = self.reading.loss(asked) / self.current_gradient_accumulation_steps
         return (result[0] + reading, *result[1:]) if isinstance(result, tuple) else result + reading
-
-
-def swapped_copies(
-    trajectories: Sequence[Trajectory], swapper: NameSwapper, copies: int, seed: int = 0, progress: bool = False
-) -> list[Trajectory]:
-    """`copies` counterfactual versions of each trajectory, drawn afresh; ids get `~1`, `~2`, … appended."""
-    rng = random.Random(seed)
-    swapped: list[Trajectory] = []
-    for trajectory in tqdm(trajectories, desc="swapping names", unit="episode", disable=not progress):
-        swapped += [swapper.swap(trajectory, rng, f"{trajectory.id}~{number}") for number in range(1, copies + 1)]
-    return swapped
-
-
-def held_out_facts(tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]] = ()) -> set[tuple[str, str]]:
-    """(subject, object) of every fact that swapped evidence may not state: those that the held-out questions rest on
-    (`meta["chain"]`), and those of held-out passages (`facts`) and triples."""
-    chains = {(fact["subject"], fact["object"]) for task in tasks for fact in task.meta.get("chain", ())}
-    facts = (fact for row in rows for fact in row.get("facts") or [(row["subject"], row["relation"], row["object"])])
-    return chains | {(subject, found) for subject, _, found in facts}
-
-
-def check_unseen(trajectories: Iterable[Trajectory], held_out: Collection[str]) -> None:
-    """Raise `DataError` if a tool response holds a held-out passage."""
-    texts = set(held_out)
-    for trajectory in trajectories:
-        for item in trajectory.evidence.values():
-            if item.text in texts:
-                raise DataError(f"episode {trajectory.id!r} holds the held-out passage {item.text[:80]!r}")
 
 
 def _rows(

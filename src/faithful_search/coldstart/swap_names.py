@@ -1,17 +1,23 @@
-"""Counterfactual copies of an episode: names swapped, so that a policy learns to read instead of remembering."""
+"""Counterfactual copies of an episode: names swapped, so that a policy learns to read instead of remembering.
+
+No copy may state a held-out fact.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
+from tqdm.auto import tqdm
 
+from ..bundled import world_file
 from ..errors import DataError
 from ..names import NameFinder
+from ..tasks import Task, load_tasks, read_rows
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 
 _TEXTS: dict[type, tuple[str, ...]] = {
@@ -32,16 +38,8 @@ _STALE: dict[type, dict[str, Any]] = {
 class NameSwapper:
     """Swaps names of a trajectory for others of the same type, one to one and consistently in all of its text.
 
-    Args:
-        names: type of every name.
-        forbidden: (subject, object) pairs that no swapped evidence may contain together: held-out facts.
-        tries: how many draws to make before giving up.
-
-    Example:
-        >>> episode = Trajectory(question="Who is Ann's father?", answer="Bob", answers=("Bob",))
-        >>> swapper = NameSwapper({"Ann": "woman", "Eve": "woman", "Bob": "man"})
-        >>> swapper.swap(episode, random.Random(1)).answer
-        'Bob'
+    `names` gives the type of every name; `forbidden` are the (subject, object) pairs that no swapped evidence may
+    contain together, and `tries` is how many draws are made for that.
     """
 
     def __init__(self, names: Mapping[str, str], forbidden: Iterable[tuple[str, str]] = (), tries: int = 50) -> None:
@@ -76,7 +74,7 @@ class NameSwapper:
                 images |= zip(members, rng.sample(self._pools[kind], len(members)), strict=True)
             swapped: Trajectory = _mapped(trajectory, partial(self.finder.sub, images.__getitem__))
             if not self.leaks(swapped):
-                return msgspec.structs.replace(swapped, id=trajectory.id if id is None else id)
+                return replace(swapped, id=trajectory.id if id is None else id)
         raise DataError(
             f"trajectory {trajectory.id!r}: {self.tries} draws of names each stated a held-out fact; give more names"
         )
@@ -99,4 +97,44 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if type(value) not in _TEXTS:
         return value
     texts = {name: _mapped(getattr(value, name), change) for name in _TEXTS[type(value)]}
-    return msgspec.structs.replace(value, **texts, **_STALE[type(value)])
+    return replace(value, **texts, **_STALE[type(value)])
+
+
+def world_swapper(names: Mapping[str, str]) -> NameSwapper:
+    """Swaps these names, but never into a fact that the bundled world holds out."""
+    tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
+    rows = [row for part in ("passages", "triples") for row in world_part(part, train=False)]
+    return NameSwapper(names, held_out_facts(tasks, rows))
+
+
+def world_part(name: str, train: bool = True) -> list[dict[str, Any]]:
+    """The world's passages or triples that no held-out question rests on, or the other ones."""
+    return [row for row in read_rows(world_file(f"{name}.jsonl.gz")) if (row["split"] == "train") is train]
+
+
+def swapped_copies(
+    trajectories: Sequence[Trajectory], swapper: NameSwapper, copies: int, seed: int = 0, progress: bool = False
+) -> list[Trajectory]:
+    """`copies` counterfactual versions of each trajectory, drawn afresh; ids get `~1`, `~2`, … appended."""
+    rng = random.Random(seed)
+    swapped: list[Trajectory] = []
+    for trajectory in tqdm(trajectories, desc="swapping names", unit="episode", disable=not progress):
+        swapped += [swapper.swap(trajectory, rng, f"{trajectory.id}~{number}") for number in range(1, copies + 1)]
+    return swapped
+
+
+def held_out_facts(tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]] = ()) -> set[tuple[str, str]]:
+    """(subject, object) of every fact that swapped evidence may not state: those that the held-out questions rest on
+    (`meta["chain"]`), and those of held-out passages (`facts`) and triples."""
+    chains = {(fact["subject"], fact["object"]) for task in tasks for fact in task.meta.get("chain", ())}
+    facts = (fact for row in rows for fact in row.get("facts") or [(row["subject"], row["relation"], row["object"])])
+    return chains | {(subject, found) for subject, _, found in facts}
+
+
+def check_unseen(trajectories: Iterable[Trajectory], held_out: Collection[str]) -> None:
+    """Raise `DataError` if a tool response holds a held-out passage."""
+    texts = set(held_out)
+    for trajectory in trajectories:
+        for item in trajectory.evidence.values():
+            if item.text in texts:
+                raise DataError(f"episode {trajectory.id!r} holds the held-out passage {item.text[:80]!r}")

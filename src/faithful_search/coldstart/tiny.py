@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
@@ -24,7 +26,6 @@ from ..errors import ConfigError
 from ..inference.loading import read_tokenizer
 from ..names import NameFinder
 from ..rewards import SelfCorrectness, SelfRubric
-from ..rewards.self_rubric import RUBRIC
 from ..rewards.world_rubric import EXPLANATIONS
 from ..tasks import load_tasks, read_rows
 from ..trajectory import Step, Trajectory
@@ -43,83 +44,54 @@ CHAT_TEMPLATE = (
 )
 
 
-@dataclass(frozen=True)
-class Script:
-    """What a dialect writes again and again, each part of it one token: names of its tags, other markup, important
-    words, and evidence ids if it cites. `phrases` are text of every episode; a base model has no chat template."""
+class Script(msgspec.Struct, frozen=True):
+    """What a dialect writes again and again, each part of it one token; `data/tiny_scripts.json` has those known."""
 
-    tags: tuple[str, ...]
-    scaffold: tuple[str, ...]
+    tags: tuple[str, ...]  # names of tags
+    scaffold: tuple[str, ...]  # other markup
     words: tuple[str, ...]
-    cites: bool = False
-    chat_template: str | None = None
-    phrases: tuple[str, ...] = ()
+    cites: bool = False  # evidence ids, too
+    chat: bool = True  # whether there is a chat template; a base model has none
 
 
-_ANSWERED = Step("", answer="?")
-_CONTROLLED = ((_ANSWERED,), (_ANSWERED, Step("", verified=False)), (Step(""),), (_ANSWERED, Step("")))
-"""Turns after which Pokee's controller says each of its lines."""
-_CALL = ('{"name": "', '", "arguments": {"query": "', '"}}', "local_search", "knowledge_graph")
-_DOCUMENT = ("Doc ", '(Title: "', '") ')
-SCRIPTS = {
-    "pou": Script(
-        ("think", "helpful", "ref", "tool_call", "tool_response", "answer"),
-        _CALL,
-        ("yes", "no", "null", "unknown"),
-        cites=True,
-        chat_template=CHAT_TEMPLATE,
-    ),
-    "search_r1": Script(
-        ("think", "search", "information", "answer"),
-        _DOCUMENT,
-        ("unknown",),
-        phrases=(SearchR1().prompt("", ())[0]["content"], SearchR1.invalid or "", *UNSAID),
-    ),
-    "self_eval": Script(
-        ("think", "search", "search_results", "answer", "trajectory"),
-        _DOCUMENT,
-        ("unknown", "True", "False", *map(str, RUBRIC.values())),
-        chat_template=CHAT_TEMPLATE,
-        phrases=(
-            "The answer is missing.",
-            *EXPLANATIONS.values(),
-            *(reward.question(Trajectory(), Fence("")) for reward in (SelfRubric(), SelfCorrectness())),
-            "Score: ",
-        ),
-    ),
-    "pokee": Script(
-        ("think", "tool_call", "tool_response", "answer", "verification", "verification_result"),
-        (
-            *_CALL,
-            *('[{"query": "", "search_results": [{"url": "", "title": "', '", "description": "'),
-            *('"}, {"url": "", "title": "', '"}]}]'),
-        ),
-        ("unknown", "CORRECT", "INCORRECT"),
-        chat_template=CHAT_TEMPLATE,
-        phrases=(
-            Pokee().prompt("", ())[1]["content"],
-            *(Pokee().controller(steps, verify=True) or "" for steps in _CONTROLLED),
-            *(*UPHELD, *NOT_FOUND, *STOPPED_EARLY),
-        ),
-    ),
-}
+def script_of(dialect: str) -> Script:
+    """A dialect's `Script`. Raises `ConfigError` naming the dialects that a tiny policy can be made for."""
+    text = files("faithful_search").joinpath("data", "tiny_scripts.json").read_bytes()
+    scripts = msgspec.json.decode(text, type=dict[str, Script])
+    if dialect not in scripts:
+        raise ConfigError(f"no tiny policy can be made for dialect {dialect!r}; there are: {', '.join(scripts)}")
+    return scripts[dialect]
+
+
+def phrases_of(dialect: str) -> tuple[str, ...]:
+    """Texts of every episode besides what experts of all dialects say."""
+    if dialect == "search_r1":
+        return SearchR1().prompt("", ())[0]["content"], SearchR1.invalid or "", *UNSAID
+    if dialect == "self_eval":
+        asked = (reward.question(Trajectory(), Fence("")) for reward in (SelfRubric(), SelfCorrectness()))
+        return "The answer is missing.", *EXPLANATIONS.values(), *asked, "Score: "
+    if dialect == "pokee":
+        answered = Step("", answer="?")
+        # turns after which the controller says each of its lines
+        turns = (answered,), (answered, Step("", verified=False)), (Step(""),), (answered, Step(""))
+        said = (Pokee().controller(steps, verify=True) or "" for steps in turns)
+        return Pokee().prompt("", ())[1]["content"], *said, *UPHELD, *NOT_FOUND, *STOPPED_EARLY
+    return ()
 
 
 @dataclass(frozen=True)
 class TinyConfig:
-    """Shape of the tiny policy. `pieces` is the BPE part of the vocabulary; the world's names come on top.
-
-    `start` names the dialect of a bundled tiny policy of the same shape, whose weights are taken over, also those of
-    shared tokens: a policy that can read in one dialect need not learn it again in another.
-    """
+    """Shape of the tiny policy."""
 
     dialect: str = "pou"
+    # the dialect of a bundled tiny policy of the same shape, whose weights are taken over, also those of shared tokens:
+    # a policy that can read in one dialect need not learn it again in another
     start: str = ""
     hidden_size: int = 192
     intermediate_size: int = 512
     num_hidden_layers: int = 4
     num_attention_heads: int = 6
-    pieces: int = 1500
+    pieces: int = 1500  # the BPE part of the vocabulary; the world's names come on top
     evidence_ids: int = 48
     max_position_embeddings: int = 2048
     seed: int = 0
@@ -157,8 +129,7 @@ def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
 def take_over(model: Any, tokenizer: Any, start: Path) -> None:
     """Give the model the weights of the policy in `start`; tokens that only the model has keep their own.
 
-    Raises:
-        ConfigError: if the two have different shapes.
+    Raises `ConfigError` if the two have different shapes.
     """
     old = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, trust_remote_code=False)
     known, places = read_tokenizer(str(start)).get_vocab(), tokenizer.get_vocab()
@@ -175,11 +146,7 @@ def take_over(model: Any, tokenizer: Any, start: Path) -> None:
 
 
 def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
-    """The tokenizer of the tiny policy, trained on the world's sentences; the same on every run.
-
-    Raises:
-        ConfigError: for a dialect that has no script here.
-    """
+    """The tokenizer of the tiny policy, trained on the world's sentences; the same on every run."""
     script = script_of(config.dialect)
     backend: Any = Tokenizer(models.BPE(byte_fallback=True, unk_token=None))
     # As SentencePiece has it: a blank is part of the word after it, and nothing is lost in decoding.
@@ -193,7 +160,7 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
         initial_alphabet=[*map(chr, range(33, 127)), "\n", "▁"],
         show_progress=False,
     )
-    backend.train_from_iterator(_sentences(names, script), trainer)
+    backend.train_from_iterator(_sentences(names, phrases_of(config.dialect)), trainer)
     state = json.loads(backend.to_str())  # bytes had to be special tokens for training; in use they are ordinary ones
     backend = Tokenizer.from_str(json.dumps({**state, "added_tokens": []}))
     tags = [f"<{slash}{tag}>" for tag in script.tags for slash in ("", "/")]
@@ -206,19 +173,12 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
         eos_token="<|end|>",
         pad_token="<|pad|>",
         additional_special_tokens=list(SPECIAL[1:4]),
-        chat_template=script.chat_template,
+        chat_template=CHAT_TEMPLATE if script.chat else None,
         clean_up_tokenization_spaces=False,
     )
 
 
-def script_of(dialect: str) -> Script:
-    """A dialect's `Script`. Raises `ConfigError` naming the dialects that a tiny policy can be made for."""
-    if dialect not in SCRIPTS:
-        raise ConfigError(f"no tiny policy can be made for dialect {dialect!r}; there are: {', '.join(SCRIPTS)}")
-    return SCRIPTS[dialect]
-
-
-def _sentences(names: list[str], script: Script) -> Iterator[str]:
+def _sentences(names: list[str], phrases: tuple[str, ...]) -> Iterator[str]:
     """What the BPE pieces have to spell: the experts' phrases, then the world's texts with the names cut out.
 
     This includes the passages of held-out questions, because the policy must be able to read them. Without the names no
@@ -229,7 +189,7 @@ def _sentences(names: list[str], script: Script) -> Iterator[str]:
     relations = {fact[1] for row in passages for fact in row["facts"]}
     relations |= {row["relation"] for row in read_rows(world_file("triples.jsonl.gz"))}
     for _ in range(OFTEN):
-        yield from (*PHRASES, *TRAINING_BLANKS, *script.phrases, "No results.", "Unknown tool. Available tools:")
+        yield from (*PHRASES, *TRAINING_BLANKS, *phrases, "No results.", "Unknown tool. Available tools:")
         yield from (f"{relation} of the {relation} of . The {relation} is" for relation in sorted(relations))
     texts = [*(row["text"] for row in passages), *(task.question for task in load_tasks("world", "train"))]
     yield from (finder.sub(lambda name: "", text) for text in texts)

@@ -59,8 +59,11 @@ class Shelf:
         """Evidence that states the hop's fact, from any tool."""
         return [self._gold[source] for source in sorted(hop.gold_ids) if source in self._gold]
 
-    def foils(self, kind: str, hop: Hop, tool: str) -> list[Evidence]:
-        """Evidence of a kind that does not state the hop's fact; of the kind "other_tools" from any tool but this."""
+    def foils(self, kind: str, hop: Hop, tool: str, taken: Sequence[Evidence] = ()) -> list[Evidence]:
+        """Evidence of a kind that does not state the hop's fact: each text once, and none of those taken.
+
+        The kind "other_tools" is of any tool but this.
+        """
         if kind == "relation":
             found = [*self._by_title[plain(hop.subject)].values()]
         elif kind == "subject":
@@ -69,7 +72,8 @@ class Shelf:
             found = [*self._by_tool[tool]]
         else:
             found = [item for name, items in self._by_tool.items() if name != tool for item in items]
-        return [item for item in found if not hop.gold([item])]
+        texts = {item.text for item in taken}
+        return [*{item.text: item for item in found if item.text not in texts and not hop.gold([item])}.values()]
 
 
 def drawn_kind(rng: random.Random) -> str:
@@ -89,21 +93,18 @@ def without(
         return blanked(evidence, rng)
     if rng.random() < ALONE:
         # As many foils of the kind as there were pieces, and nothing else.
-        foils = _free(shelf.foils(kind, hop, tool), set())
-        foils = [item for item in foils if kind == "relation" or plain(item.title) != plain(hop.subject)]
+        foils = [item for item in shelf.foils(kind, hop, tool) if kind == "relation" or not _about(hop, item)]
         if alone := rng.sample(foils, min(len(foils), len(evidence))):
             return alone
     order = [kind, *(other for other in ("subject", "unrelated", "relation") if other != kind)]
     result = [item for item in evidence if not hop.gold([item])]
-    taken = {item.text for item in evidence}  # the same passage twice would give the exchange away
+    taken = [*evidence]  # the same passage twice would give the exchange away
     for place, item in enumerate(evidence):
         if not hop.gold([item]):
             continue
-        found = next(filter(None, (_free(shelf.foils(name, hop, tool), taken) for name in order)), None)
-        if found:
-            chosen = rng.choice(found)
-            taken.add(chosen.text)
-            result.insert(min(place, len(result)), chosen)
+        if found := next(filter(None, (shelf.foils(name, hop, tool, taken) for name in order)), None):
+            taken.append(rng.choice(found))
+            result.insert(min(place, len(result)), taken[-1])
     return result
 
 
@@ -123,7 +124,7 @@ def among_foreign(
     """The response's gold among unrelated pieces, sometimes of another tool, in any order."""
     gold = hop.gold(evidence)
     kind = "other_tools" if rng.random() < 0.3 else "unrelated"
-    others = _free(shelf.foils(kind, hop, tool), {item.text for item in evidence})
+    others = shelf.foils(kind, hop, tool, evidence)
     if len(gold) == len(evidence) or not others:
         return None
     result = gold + rng.sample(others, min(len(evidence) - len(gold), len(others)))
@@ -145,9 +146,7 @@ def drill(hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, rng: 
     kinds = rng.choice((("subject",), ("subject",), ("relation",), every, every))
     for _ in range(rng.randint(3, 6) - len(chosen)):
         kind = rng.choice(kinds)
-        found = _free(shelf.foils(kind, hop, tool), {item.text for item in chosen})
-        if kind == "subject":
-            found = [item for item in found if plain(item.title) != plain(hop.subject)]
+        found = [item for item in shelf.foils(kind, hop, tool, chosen) if kind != "subject" or not _about(hop, item)]
         chosen += rng.sample(found, min(1, len(found)))
     rng.shuffle(chosen)  # the fact must not be told by its place
     return chosen or None
@@ -166,6 +165,5 @@ def blanked(evidence: Sequence[Evidence], rng: random.Random) -> list[Evidence]:
     return [msgspec.structs.replace(item, title=text, text=text, url="", source="") for item in evidence]
 
 
-def _free(found: Sequence[Evidence], taken: set[str]) -> list[Evidence]:
-    """Those whose text is not taken, each once."""
-    return [*{item.text: item for item in found if item.text not in taken}.values()]
+def _about(hop: Hop, item: Evidence) -> bool:
+    return plain(item.title) == plain(hop.subject)

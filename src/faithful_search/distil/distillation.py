@@ -10,16 +10,17 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 import torch
 from datasets import Dataset
-from transformers import DataCollatorWithPadding, EarlyStoppingCallback
+from transformers import AutoModelForCausalLM, DataCollatorWithPadding, EarlyStoppingCallback
 
 from ..errors import ConfigError, DataError
-from ..inference.loading import max_tokens, open_generator
+from ..inference.loading import max_tokens, open_model
 from ..inference.transformers import TransformersGenerator
 from ..judges import Judge, prompting
 from ..judges.distilled import FILE, JudgeFile
@@ -31,10 +32,16 @@ from ..measure.agreement.labelled import RecordedJudge
 from ..training import checkpoints
 from ..training.policies import check_dtype
 from ..training.starting import check_least, flag
-from .calibration import fit_temperature
-from .models import entailment_index, freeze, open_classifier
-from .pairs import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, pair_of, resampled
-from .trainers import ClassifierTrainer, LabelTrainer, weighted_loss
+from .heads import (
+    ClassifierTrainer,
+    LabelTrainer,
+    entailment_index,
+    fit_temperature,
+    freeze,
+    open_classifier,
+    weighted_loss,
+)
+from .pairs import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, resampled
 
 Head = Literal["encoder", "generator"]
 AFTER, BEFORE, SECOND = "distilled", "untrained", "second run"
@@ -66,13 +73,14 @@ class Distillation:
     untrained: bool = flag(True, "measure the model before training too")
 
     def __post_init__(self) -> None:
-        if self.head not in ("encoder", "generator"):
+        generates = self.head == "generator"
+        if self.head not in get_args(Head):
             raise ConfigError(f"the head is 'encoder' or 'generator', got {self.head!r}")
-        if self.balance not in ("none", "weights", "resample"):
+        if self.balance not in get_args(Balance):
             raise ConfigError(f"balance is 'none', 'weights' or 'resample', got {self.balance!r}")
-        if self.head == "generator" and self.balance == "weights":
+        if generates and self.balance == "weights":
             raise ConfigError("the generator head learns with the language model's own loss: balance by 'resample'")
-        if self.head == "generator" and (self.freeze_embeddings or self.freeze_layers):
+        if generates and (self.freeze_embeddings or self.freeze_layers):
             raise ConfigError("freeze_embeddings and freeze_layers go with the encoder head; a generator takes LoRA")
         if not 0 < self.validation < 1:
             raise ConfigError(f"validation is a share of the pairs, above 0 and below 1, got {self.validation}")
@@ -108,14 +116,12 @@ def train_judge(
 
     Args:
         rows: of `labelled.load`; their split says what each is for.
-        model: Hub id or directory to start from.
+        model: Hub id or directory to start from; `base_name` is what the judge's file and the results call it.
         args: TRL's `SFTConfig`. The state with the best κ on the validation pairs is kept.
-        how: what is trained, and how.
-        peft_config: of the generator's adapter.
+        how: what is trained, and how; `peft_config` is of the generator's adapter, `model_kwargs` for
+            `from_pretrained`.
         beside: other judges to measure on the same held-out rows, by their names in the table.
         second: the same pairs labelled once more: how far the labeller agrees with itself.
-        model_kwargs: for `from_pretrained`.
-        base_name: what the judge's file and the results call the model; by default `model`.
         resume: resume from the last complete checkpoint in `args.output_dir`.
 
     Raises:
@@ -155,36 +161,21 @@ def _arranged(args: Any) -> Any:
 
 def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config: Any, kwargs: dict[str, Any]) -> Any:
     """The head's trainer, whose `judging` makes the judge of a model in training."""
+    if how.head == "encoder" and peft_config is not None:
+        raise ConfigError("the encoder head is trained whole (or with layers frozen): leave use_peft to the generator")
     rows: Sequence[Labelled] = resampled(parts.train, args.seed) if how.balance == "resample" else parts.train
-    more: dict[str, Any] = {}
-    kind: Any
+    model, tokenizer = _opened(name, args, how, kwargs)
+    judging = partial(_judge, tokenizer=tokenizer, name=name, args=args, how=how)
+    kind: Any = ClassifierTrainer if how.head == "encoder" else LabelTrainer
     if how.head == "encoder":
-        if peft_config is not None:
-            raise ConfigError(
-                "the encoder head is trained whole (or with layers frozen): leave use_peft to the generator"
-            )
-        kind = ClassifierTrainer
-        model, tokenizer = open_classifier(name, args.seed, **kwargs)
         freeze(model, how.freeze_embeddings, how.freeze_layers)
-
-        def judging(model: Any) -> Any:
-            return NLIJudge(model, tokenizer, name, window=how.window, stride=how.stride)
-
         entails = entailment_index(model)
         false, true = class_weights(parts.train) if how.balance == "weights" else (1.0, 1.0)
+        loss = weighted_loss((false, true) if entails else (true, false))
+        more = {"compute_loss_func": loss, "data_collator": DataCollatorWithPadding(tokenizer)}
         made = classifier_rows(judging(model), rows, entails)
-        more["compute_loss_func"] = weighted_loss((false, true) if entails else (true, false))
-        more["data_collator"] = DataCollatorWithPadding(tokenizer)
     else:
-        kind = LabelTrainer
-        opened = open_generator(name, device="cpu" if args.use_cpu else None, **kwargs)
-        model, tokenizer, window = opened.model, opened.tokenizer, _window(opened, args)
-
-        def judging(model: Any) -> Any:
-            return GeneratorJudge(TransformersGenerator(model, tokenizer), name, window=window)
-
-        made = generator_rows(judging(model), rows)
-        more["peft_config"] = peft_config
+        more, made = {"peft_config": peft_config}, generator_rows(judging(model), rows)
     if not made:
         raise DataError("no pair is left to train on: every hypothesis is empty, or no prompt fits into max_length")
     dataset = Dataset.from_list(made)
@@ -201,10 +192,21 @@ def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config:
     )
 
 
-def _window(opened: TransformersGenerator, args: Any) -> int:
-    """Tokens of the longest prompt; one token of a row is the label's."""
-    known = [size for size in (args.max_length, max_tokens(opened.model, opened.tokenizer)) if size]
-    return min(known, default=GeneratorJudge.window + 1) - 1
+def _opened(name: str, args: Any, how: Distillation, given: dict[str, Any]) -> tuple[Any, Any]:
+    """A model of the head's kind, and its tokenizer."""
+    if how.head == "encoder":
+        return open_classifier(name, args.seed, **given)
+    return open_model(AutoModelForCausalLM, name, device="cpu" if args.use_cpu else None, **given)
+
+
+def _judge(model: Any, tokenizer: Any, name: str, args: Any, how: Distillation) -> Any:
+    """The judge that a model is."""
+    if how.head == "encoder":
+        return NLIJudge(model, tokenizer, name, window=how.window, stride=how.stride)
+    # of the tokens of the longest prompt one is the label's
+    known = [size for size in (args.max_length, max_tokens(model, tokenizer)) if size]
+    window = min(known, default=GeneratorJudge.window + 1) - 1
+    return GeneratorJudge(TransformersGenerator(model, tokenizer), name, window=window)
 
 
 def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillation) -> JudgeFile:
@@ -212,20 +214,20 @@ def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillati
     if how.save_dtype:  # before the temperature is fitted: rounding moves p
         trainer.model.to(getattr(torch, how.save_dtype))
     trainer.save_model()
-    judge, tasks = trainer.judging(trainer.model), {row.task for row in parts.train}
+    tasks, encodes = {row.task for row in parts.train}, how.head == "encoder"
+    task = tasks.pop() if len(tasks) == 1 else "support"
     file = JudgeFile(
-        kind="nli" if how.head == "encoder" else "generator",
-        task=tasks.pop() if len(tasks) == 1 else "support",
+        kind="nli" if encodes else "generator",
+        task=task,
+        prompt=None if encodes else prompting.load(task).id,
         base_model=base_name,
         trained_on=tuple(dict.fromkeys(row.source for row in parts.train)),
-        window=judge.window,
-        stride=how.stride if how.head == "encoder" else None,
+        window=trainer.judging(trainer.model).window,
+        stride=how.stride if encodes else None,
     )
-    if how.head == "generator":
-        file = msgspec.structs.replace(file, prompt=prompting.load(file.task).id)
     if trainer.is_world_process_zero():
         file.write(args.output_dir)  # written twice: the temperature is fitted to the judge as it opens from here
-        verdicts = _load(args, how).judge_batch([pair_of(row) for row in parts.validation])
+        verdicts = _load(args, how).judge_batch([row.pair for row in parts.validation])
         judged = [(own.p, row.label) for own, row in zip(verdicts, parts.validation, strict=True) if own.p is not None]
         temperature = fit_temperature([p for p, _ in judged], [label for _, label in judged])
         file = msgspec.structs.replace(file, temperature=temperature)
@@ -242,17 +244,12 @@ def _measured(model: str, base_name: str, args: Any, how: Distillation, given: d
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     found: dict[str, Judge] = {AFTER: replace(made, source=f"{made.source}#{digest.hexdigest()[:8]}{read}")}
-    if not how.untrained:
-        return found
-    name = f"{base_name} (untrained){read}"
-    if how.head == "encoder":
+    if how.untrained:
+        where: dict[str, Any] = {key: given[key] for key in ("revision", "trust_remote_code") if key in given}
         dtype = {"dtype": how.measure_dtype} if how.measure_dtype else {}
-        opened, tokenizer = open_classifier(model, args.seed, **{**given, **dtype})
-        found[BEFORE] = NLIJudge(opened.to(args.device).eval(), tokenizer, name, window=how.window, stride=how.stride)
-    else:
-        where = {key: given[key] for key in ("revision", "trust_remote_code") if key in given}
-        generator = open_generator(model, device=str(args.device), dtype=how.measure_dtype, **where)
-        found[BEFORE] = GeneratorJudge(generator, name, window=_window(generator, args))
+        opened, tokenizer = _opened(model, args, how, {**(given if how.head == "encoder" else where), **dtype})
+        name = f"{base_name} (untrained){read}"
+        found[BEFORE] = _judge(opened.to(args.device).eval(), tokenizer, name, args, how)
     return found
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import DataError
-from ..judges import Pair
 from ..judges.generator import GeneratorJudge
 from ..judges.nli import NLIJudge
 from ..measure.agreement.labelled import SPLITS, Labelled, load, sample
+from ..measure.files import local_file
 from ..text import content_words
 from .world_pairs import world_pairs
 
@@ -41,8 +41,10 @@ def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) 
     """
     rows: list[Labelled] = []
     for source in sources:
-        local = source if Path(source).exists() or source == "world" else _downloaded(source)
-        rows += world_pairs(seed=seed) if source == "world" else load(local)
+        if source == "world":
+            rows += world_pairs(seed=seed)
+        else:
+            rows += load(source if Path(source).exists() else local_file(f"hf://datasets/{source}"))
     if limit is None:
         return rows
     return [kept for split in SPLITS for kept in sample([row for row in rows if row.split == split], limit, seed)]
@@ -74,13 +76,7 @@ def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
 
 
 def class_weights(rows: Sequence[Labelled]) -> tuple[float, float]:
-    """The weights of false and true under which both labels weigh the same; over the rows they are 1 on average.
-
-    Example:
-        >>> row = Labelled("1", "premise", "hypothesis", "", True, "mine", "train", "g")
-        >>> class_weights([row, row, row, Labelled("2", "p", "h", "", False, "mine", "train", "g")])
-        (2.0, 0.6666666666666666)
-    """
+    """The weights of false and true under which both labels weigh the same; over the rows they are 1 on average."""
     true = sum(row.label for row in rows)
     return len(rows) / (2 * (len(rows) - true)), len(rows) / (2 * true)
 
@@ -94,11 +90,6 @@ def resampled(rows: Sequence[Labelled], seed: int = 0) -> list[Labelled]:
     return [*rows, *again]
 
 
-def pair_of(row: Labelled) -> Pair:
-    """What a judge is asked about a row."""
-    return Pair(row.premise, row.hypothesis, row.question, row.task)
-
-
 def classifier_rows(judge: NLIJudge, rows: Sequence[Labelled], entails: int) -> list[dict[str, Any]]:
     """The tokens that the classifier reads of each row, and its label's number (`entails`: that of a true label).
 
@@ -108,7 +99,7 @@ def classifier_rows(judge: NLIJudge, rows: Sequence[Labelled], entails: int) -> 
     """
     nearest: list[tuple[str, str]] = []
     labels: list[int] = []
-    for row, inputs in zip(rows, judge.inputs([pair_of(row) for row in rows]), strict=True):
+    for row, inputs in zip(rows, judge.inputs([row.pair for row in rows]), strict=True):
         if inputs:
             wanted = set(content_words(inputs[0][1]))
             shared = [len(wanted.intersection(content_words(premise))) for premise, _ in inputs]
@@ -124,18 +115,8 @@ def generator_rows(judge: GeneratorJudge, rows: Sequence[Labelled]) -> list[dict
     """The judge's prompt for each row and the label's token, which alone is trained on; long prompts are left out."""
     found = []
     for row in rows:
-        asked = judge.asked(pair_of(row))
+        asked = judge.asked(row.pair)
         if asked.ids:
             ids = asked.ids + asked.choices[0 if row.label else 1]
             found.append({"input_ids": ids, "labels": [IGNORED] * len(asked.ids) + ids[-1:], "length": len(ids)})
     return found
-
-
-def _downloaded(name: str) -> str:
-    """The folder of a Hub dataset's labelled pairs."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return snapshot_download(name, repo_type="dataset", allow_patterns=["*.jsonl", "*.jsonl.gz"])
-    except Exception as error:  # the Hub's failures are of many unrelated types
-        raise DataError(f"{name!r} is neither a file or directory here nor a dataset of the Hub: {error}") from error

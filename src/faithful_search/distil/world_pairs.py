@@ -29,8 +29,7 @@ from .. import dialects
 from ..bundled import world_file
 from ..coldstart.experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, REWORD, UNSAID, Habits, run_experts
 from ..coldstart.plans import Hop, Plan, contains, plan_all, planner_for
-from ..coldstart.sft import held_out_facts
-from ..coldstart.swap_names import NameSwapper
+from ..coldstart.swap_names import world_swapper
 from ..errors import DataError
 from ..judges import Pair
 from ..measure.agreement.labelled import Labelled, Split
@@ -52,13 +51,8 @@ def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True) -> l
     """As many true as false pairs; the same for the same arguments.
 
     Pairs of training questions come from the training part of the passages, and those of validation and test questions
-    are held out: no fact is on both sides.
-
-    Args:
-        seed: of the episodes, the false thoughts and the names.
-        limit: episodes of each split; `None`: all questions.
-        swap: replace the names of training pairs by others of their type, so that a judge learns to read instead of
-            remembering the world; held-out facts are never stated.
+    are held out: no fact is on both sides. `limit` is the most episodes of each split. With `swap` the names of
+    training pairs are replaced by others of their type, so that a judge learns to read instead of remembering.
     """
     names = json.loads(world_file("names.json").read_text(encoding="utf-8"))
     maker = _Maker(names, seed)
@@ -95,50 +89,43 @@ class _Maker:
         dialect = dialects.load(DIALECT)
         search = replace(LocalSearch.from_corpus(corpus, top_k=3), name=dialect.search_tool or "search")
         with Toolbox([search]) as toolbox:
-            episodes = [own.episode for own in run_experts(plans, toolbox, dialect, HABITS, self.seed)]
-        read = [own for plan, episode in zip(plans, episodes, strict=True) for own in _read(plan, episode)]
+            played = run_experts(plans, toolbox, dialect, HABITS, self.seed)
+        read = [own for plan, one in zip(plans, played, strict=True) for own in _read(plan, one.episode)]
         self.others = [own for own in read if own.found]
         return [row for number, own in enumerate(read) for row in self._both(own, f"{split}:{number}", SPLITS[split])]
 
     def _both(self, own: _Read, id: str, split: Split) -> list[Labelled]:
-        rng = random.Random(f"{self.seed} {id}")
+        rng, pair = random.Random(f"{self.seed} {id}"), own.pair
         makers = (self._name, self._denial, self._unsaid, self._other) if own.found else (self._claim, self._other)
         made = rng.choices(makers, weights=(3, 2, 2, 1) if own.found else (3, 1))[0]
-        kind, pair = made.__name__.removeprefix("_"), own.pair
         group = hashlib.sha256(normalize(pair.question, "pokee").encode()).hexdigest()[:16]
-        both = (("true", pair.hypothesis, True), (kind, made(own, rng), False))
-        same: dict[str, Any] = {
-            "premise": pair.premise,
-            "question": pair.question,
-            "source": SOURCE,
-            "split": split,
-            "group": group,
-        }
-        return [
-            Labelled(id=f"{SOURCE}:{id}:{how}", hypothesis=said, label=label, task="info_think", **same)
-            for how, said, label in both
-        ]
+        texts = pair.premise, pair.hypothesis, pair.question
+        true = Labelled(f"{SOURCE}:{id}:true", *texts, True, SOURCE, split, group, "info_think")
+        kind, said = made.__name__.removeprefix("_"), made(own, rng)
+        return [true, msgspec.structs.replace(true, id=f"{SOURCE}:{id}:{kind}", hypothesis=said, label=False)]
 
     def _others_of_its_type(self, hop: Hop, names: Iterable[str]) -> list[str]:
         """Names of the type of what was found with which the hop's fact is wrong."""
-        subject, relation, found = _fact(hop)
-        fit = {name for name in names if self.names[name] == self.names.get(found) and name != subject}
-        return [name for name in sorted(fit) if (subject, relation, name) not in self.facts]
+        fit = {name for name in names if self.names[name] == self.names.get(hop.object) and name != hop.subject}
+        return [name for name in sorted(fit) if (hop.subject, hop.relation, name) not in self.facts]
 
     def _name(self, own: _Read, rng: random.Random) -> str:
         """The finding with another name of the same type in place of what was found."""
-        found = _fact(own.hop)[2]
+        found = own.hop.object
         every = self.kinds[self.names.get(found, "")]
         pool = self.finder.find(own.pair.premise) if rng.random() < 0.5 else every
         fit = [name for name in self._others_of_its_type(own.hop, pool) if name != found]
         return own.pair.hypothesis.replace(found, rng.choice(fit or every))
 
     def _claim(self, own: _Read, rng: random.Random) -> str:
-        """A finding that the evidence lacks: a true one, or one with another name of its type."""
-        subject, relation, found = _fact(own.hop)
+        """A finding that the evidence lacks, and what an expert says after it."""
+        hop = own.hop
         near = self.finder.find(own.pair.premise) if rng.random() < 0.5 else ()
-        said = rng.choice(self._others_of_its_type(own.hop, near) or [found])
-        return _onward(own, f"The {relation} of {subject} is {said}.", rng)
+        said = rng.choice(self._others_of_its_type(hop, near) or [hop.object])
+        found = f"The {hop.relation} of {hop.subject} is {said}."
+        if own.following is not None:
+            return rng.choice(NEXT).format(found=found, need=own.following.need)
+        return rng.choice(DONE if contains(found, own.answer) else CONCLUDE).format(found=found, answer=own.answer)
 
     def _denial(self, own: _Read, rng: random.Random) -> str:
         return rng.choice((*REWORD, *GIVE_UP)).format(need=own.hop.need)
@@ -152,7 +139,7 @@ class _Maker:
         """What another episode found and this evidence does not state."""
         for _ in range(50):
             other = rng.choice(self.others)
-            if not contains(own.pair.premise, _fact(other.hop)[0]) and other.pair.question != own.pair.question:
+            if not contains(own.pair.premise, other.hop.subject) and other.pair.question != own.pair.question:
                 return other.pair.hypothesis
         raise DataError(f"no thought of another episode fits the question {own.pair.question!r}")
 
@@ -171,35 +158,18 @@ def _read(plan: Plan, episode: Trajectory) -> list[_Read]:
     return found
 
 
-def _fact(hop: Hop) -> tuple[str, str, str]:
-    """Subject, relation and object of a hop of the world, whose statement reads "The R of S is O."."""
-    relation = hop.need.removeprefix("the ").removesuffix(f" of {hop.subject}")
-    return hop.subject, relation, hop.statement.removeprefix(f"The {relation} of {hop.subject} is ").removesuffix(".")
-
-
-def _onward(own: _Read, found: str, rng: random.Random) -> str:
-    """A finding, and what an expert says after it."""
-    if own.following is not None:
-        return rng.choice(NEXT).format(found=found, need=own.following.need)
-    return rng.choice(DONE if contains(found, own.answer) else CONCLUDE).format(found=found, answer=own.answer)
-
-
 def _swapped(rows: Sequence[Labelled], names: Mapping[str, str], seed: int) -> list[Labelled]:
     """The rows, with other names in training rows; a true pair and the false one after it get the same ones."""
-    tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
-    held = [row for file in ("passages", "triples") for row in read_rows(world_file(f"{file}.jsonl.gz"))]
-    facts = held_out_facts(tasks, [row for row in held if row["split"] != "train"])
-    swapper = NameSwapper(names, facts)
+    swapper = world_swapper(names)
     done: list[Labelled] = []
-    for both in zip(rows[::2], rows[1::2], strict=True):
-        true = both[0]
-        said = [Step(think=row.hypothesis) for row in both]
-        draft = Trajectory((Step(evidence=(Evidence(true.premise),)), *said), true.question)
+    for true, false in zip(rows[::2], rows[1::2], strict=True):
+        steps = Step(evidence=(Evidence(true.premise),)), Step(true.hypothesis), Step(false.hypothesis)
+        draft = Trajectory(steps, true.question)
         try:
             swapped = swapper.swap(draft, random.Random(f"{seed} {true.id}")) if true.split == "train" else draft
         except DataError:  # with many names each draw can state a held-out fact; these pairs stay as they are
             swapped = draft
-        new = {"premise": swapped.steps[0].evidence[0].text, "question": swapped.question}
-        thoughts = zip(both, swapped.steps[1:], strict=True)
-        done += [msgspec.structs.replace(row, hypothesis=step.think, **new) for row, step in thoughts]
+        about: dict[str, Any] = {"premise": swapped.steps[0].evidence[0].text, "question": swapped.question}
+        thoughts = zip((true, false), swapped.steps[1:], strict=True)
+        done += [msgspec.structs.replace(row, hypothesis=step.think, **about) for row, step in thoughts]
     return done

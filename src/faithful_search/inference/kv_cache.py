@@ -250,18 +250,11 @@ class Memory:
 def inference_mode(model: Any) -> Iterator[None]:
     """Eval mode without gradient; afterwards the model is as it was."""
     training = model.training
-    # renamed in Transformers 5.2x
-    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
-    checkpointing = getattr(model, f"is_{kind}_checkpointing", False)
-    model.eval()
-    if checkpointing:
-        getattr(model, f"{kind}_checkpointing_disable")()
+    model.eval()  # which also leaves out the checkpointing of activations
     try:
         with torch.no_grad():
             yield
     finally:
-        if checkpointing:
-            getattr(model, f"{kind}_checkpointing_enable")()
         model.train(training)
 
 
