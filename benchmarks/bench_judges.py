@@ -149,7 +149,8 @@ def untrained_nli() -> NLIJudge:
 def generator_ways(judge: GeneratorJudge, pairs: Sequence[Pair]) -> dict[str, Way]:
     """By name; the first is ours as it comes, the others are compared with it."""
     own = judge.generator
-    plain = TransformersGenerator(own.model, own.tokenizer, share_prefixes=False)  # type: ignore[attr-defined]
+    plain = TransformersGenerator(own.model, own.tokenizer)  # type: ignore[attr-defined]
+    plain.shares = False
     alone = dataclasses.replace(judge, generator=plain)
 
     def as_they_come(judge: GeneratorJudge) -> list[float]:

@@ -7,7 +7,7 @@ behind one system prompt: a training step's, eight rollouts of each question wit
 pairs of contexts of about `--lengths` tokens, alike up to a place early in the context, in its middle, or shortly
 before its end. The two of a pair differ in length by a few tokens.
 
-The other ways give the same prompts whole: in batches (`share_prefixes=False`) and one by one, as a plain loop over
+The other ways give the same prompts whole: in batches (`shares = False`) and one by one, as a plain loop over
 `model(ids)` does. All ways take turns, and that their probabilities are the same is checked. Tokens are counted as the
 model gets them, padding included. Beside them stand two ideals without padding: what the two of each pair begin with
 read once, and what any prompts begin with read once.
@@ -164,7 +164,8 @@ def draw(rng: random.Random, count: int) -> Ids:
 
 def ways(generator: TransformersGenerator) -> dict[str, Way]:
     """By name; the first is ours as it comes."""
-    whole = TransformersGenerator(generator.model, generator.tokenizer, share_prefixes=False)
+    whole = TransformersGenerator(generator.model, generator.tokenizer)
+    whole.shares = False
 
     def one_by_one(prompts: Sequence[Ids], choices: Sequence[Sequence[Ids]]) -> list[list[float]]:
         with torch.no_grad():

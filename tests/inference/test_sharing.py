@@ -32,9 +32,9 @@ def counted(**how: Any) -> tuple[TransformersGenerator, lab.Counting]:
 def both(model: Any, prompts: list[list[int]], choices: Any = None) -> tuple[list[list[float]], list[list[float]]]:
     """Probabilities with and without sharing."""
     choices = choices or [[[5], [6]]] * len(prompts)
-    generators = (TransformersGenerator(model, lab.tokenizer(), share_prefixes=share) for share in (True, False))
-    shared, plain = (generator.choice_probs(prompts, choices) for generator in generators)
-    return shared, plain
+    shared, plain = TransformersGenerator(model, lab.tokenizer()), TransformersGenerator(model, lab.tokenizer())
+    plain.shares = False
+    return shared.choice_probs(prompts, choices), plain.choice_probs(prompts, choices)
 
 
 def assert_same(model: Any, prompts: list[list[int]], choices: Any = None) -> None:

@@ -104,8 +104,9 @@ def test_ragged_episodes_are_written_as_without_keeping(kind, episodes, batch_si
 @given(ragged(), st.integers(0, 40), st.randoms(use_true_random=False))
 def test_what_does_not_fit_is_read_again(episodes, tokens, order):
     size = 2 * 2 * 32 * 4  # keys and values of two layers, 32 numbers each
-    generator = TransformersGenerator(lab.model(), lab.tokenizer(), keep_bytes=tokens * size)
-    with generator.keeping():
+    generator = TransformersGenerator(lab.model(), lab.tokenizer())
+    with pytest.MonkeyPatch.context() as patch, generator.keeping():
+        patch.setattr(generator._memory, "limit", tokens * size)
         played(generator, episodes, GREEDY, order)
         kept = generator._memory.rows
         assert sum(len(one.ids) for one in kept) * size == generator._memory.size <= tokens * size

@@ -32,15 +32,7 @@ from ..measure.agreement.labelled import RecordedJudge
 from ..training import checkpoints
 from ..training.policies import check_dtype
 from ..training.starting import check_least, flag
-from .heads import (
-    ClassifierTrainer,
-    LabelTrainer,
-    entailment_index,
-    fit_temperature,
-    freeze,
-    open_classifier,
-    weighted_loss,
-)
+from . import heads
 from .pairs import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, resampled
 
 Head = Literal["encoder", "generator"]
@@ -166,12 +158,12 @@ def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config:
     rows: Sequence[Labelled] = resampled(parts.train, args.seed) if how.balance == "resample" else parts.train
     model, tokenizer = _opened(name, args, how, kwargs)
     judging = partial(_judge, tokenizer=tokenizer, name=name, args=args, how=how)
-    kind: Any = ClassifierTrainer if how.head == "encoder" else LabelTrainer
+    kind: Any = heads.ClassifierTrainer if how.head == "encoder" else heads.LabelTrainer
     if how.head == "encoder":
-        freeze(model, how.freeze_embeddings, how.freeze_layers)
-        entails = entailment_index(model)
+        heads.freeze(model, how.freeze_embeddings, how.freeze_layers)
+        entails = heads.entailment_index(model)
         false, true = class_weights(parts.train) if how.balance == "weights" else (1.0, 1.0)
-        loss = weighted_loss((false, true) if entails else (true, false))
+        loss = heads.weighted_loss((false, true) if entails else (true, false))
         more = {"compute_loss_func": loss, "data_collator": DataCollatorWithPadding(tokenizer)}
         made = classifier_rows(judging(model), rows, entails)
     else:
@@ -195,7 +187,7 @@ def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config:
 def _opened(name: str, args: Any, how: Distillation, given: dict[str, Any]) -> tuple[Any, Any]:
     """A model of the head's kind, and its tokenizer."""
     if how.head == "encoder":
-        return open_classifier(name, args.seed, **given)
+        return heads.open_classifier(name, args.seed, **given)
     return open_model(AutoModelForCausalLM, name, device="cpu" if args.use_cpu else None, **given)
 
 
@@ -229,7 +221,7 @@ def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillati
         file.write(args.output_dir)  # written twice: the temperature is fitted to the judge as it opens from here
         verdicts = _load(args, how).judge_batch([row.pair for row in parts.validation])
         judged = [(own.p, row.label) for own, row in zip(verdicts, parts.validation, strict=True) if own.p is not None]
-        temperature = fit_temperature([p for p, _ in judged], [label for _, label in judged])
+        temperature = heads.fit_temperature([p for p, _ in judged], [label for _, label in judged])
         file = msgspec.structs.replace(file, temperature=temperature)
         file.write(args.output_dir)
     return file

@@ -22,14 +22,10 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Row numbers, longest rows first, such that rows x longest row of a batch is at most `budget` tokens.
 
     A row longer than the budget gets a batch of its own. The longest come first so that memory runs out at once or not
-    at all.
+    at all. Raises `ConfigError` for a budget below 1.
 
-    Raises:
-        ConfigError: for a budget below 1.
-
-    Example:
-        >>> list(batches([3, 10, 4, 9], budget=20))
-        [[1, 3], [2, 0]]
+    >>> list(batches([3, 10, 4, 9], budget=20))
+    [[1, 3], [2, 0]]
     """
     if budget < 1:
         raise ConfigError(f"a batch must hold at least 1 token, got {budget}")
@@ -103,11 +99,10 @@ def plan(rows: Sequence[Row], keep: int = 1, call: int = CALLS["cpu"], share: bo
     Either nothing is shared, or what all rows begin with, or what families of rows begin with (prompts about the same
     evidence) and apart from them what all rows do. At least the last `keep` tokens of each row are its own.
 
-    Example:
-        >>> stem, evidence = [1] * 100, [2] * 900
-        >>> found = plan([stem + evidence + [3], stem + evidence + [4], stem + [5] * 700])
-        >>> [len(head) for head in found.heads], found.owners
-        ([0, 1000], [1, 1, 0])
+    >>> stem, evidence = [1] * 100, [2] * 900
+    >>> found = plan([stem + evidence + [3], stem + evidence + [4], stem + [5] * 700])
+    >>> [len(head) for head in found.heads], found.owners
+    ([0, 1000], [1, 1, 0])
     """
     alone = Plan(rows, [[]], [0] * len(rows), call)
     if not share or len(rows) < 2:

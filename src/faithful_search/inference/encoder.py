@@ -36,27 +36,16 @@ _FAMILIES: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True)
 class Encoder:
-    """Maps texts to vectors of length 1, so that their dot product is the cosine.
+    """Maps texts to vectors of length 1, so that their dot product is the cosine."""
 
-    Args:
-        model: the encoder, in eval mode.
-        tokenizer: its tokenizer, with a padding token.
-        source: where the model comes from.
-        pooling: how a text's token vectors become one: their mean, the first, or their greatest values.
-        limit: tokens of a text that are read, special ones included; what is longer is cut at its end.
-        query_prefix: written before each text that is encoded as a query (E5: `query: `).
-        passage_prefix: the same for passages (E5: `passage: `).
-        batch_tokens: tokens of a batch, padding included.
-    """
-
-    model: Any = field(repr=False, compare=False)
-    tokenizer: Any = field(repr=False, compare=False)
-    source: str = ""
-    pooling: Pooling = "mean"
-    limit: int = 512
-    query_prefix: str = ""
-    passage_prefix: str = ""
-    batch_tokens: int = 8192
+    model: Any = field(repr=False, compare=False)  # in eval mode
+    tokenizer: Any = field(repr=False, compare=False)  # with a padding token
+    source: str = ""  # where the model comes from
+    pooling: Pooling = "mean"  # how a text's token vectors become one: their mean, the first, or their greatest values
+    limit: int = 512  # tokens of a text that are read, special ones included; what is longer is cut at its end
+    query_prefix: str = ""  # written before each text that is encoded as a query (E5: "query: ")
+    passage_prefix: str = ""  # the same for passages (E5: "passage: ")
+    batch_tokens: int = 8192  # tokens of a batch, padding included
 
     @classmethod
     def from_pretrained(

@@ -15,6 +15,7 @@ from .base import Completion, Sampling, check_choices
 from .batching import Row, cost_of_call, plan
 from .kv_cache import Batch, Memory, by_row, inference_mode, reads_on, remembered
 
+KEEP_BYTES = 4 * 2**30
 LEAVE = 8  # rows leave a batch when they are at least one in eight: to go on without them, the others are copied
 
 Choose = Callable[[torch.Tensor], tuple[Row, list[float]]]
@@ -29,11 +30,8 @@ class TransformersGenerator:
             afterwards.
         tokenizer: its tokenizer.
         batch_size: rows per forward pass.
-        share_prefixes: let `choice_probs` compute what prompts begin with alike only once, where that saves tokens. The
-            probabilities are the same up to rounding. Models that forget tokens behind a window never share.
         agree: given how many forward passes a `choice_probs` takes here, how many every process makes. Where a model is
             spread over processes, a forward pass needs them all, and each must make as many.
-        keep_bytes: what may be kept of contexts from turn to turn, see `keeping`.
 
     Raises:
         ConfigError: for a `batch_size` below 1.
@@ -45,21 +43,14 @@ class TransformersGenerator:
         ```
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        batch_size: int = 64,
-        share_prefixes: bool = True,
-        agree: Callable[[int], int] = int,
-        keep_bytes: int = 4 * 2**30,
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int = 64, agree: Callable[[int], int] = int) -> None:
         if batch_size < 1:
             raise ConfigError(f"a forward pass needs at least 1 row, got batch_size={batch_size}")
-        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
-        self.share_prefixes, self.agree, self.keep_bytes = share_prefixes, agree, keep_bytes
+        self.model, self.tokenizer, self.batch_size, self.agree = model, tokenizer, batch_size, agree
         self._memory: Memory | None = None
-        self._shares: bool | None = None
+        self.shares: bool | None = (
+            None  # whether `choice_probs` reads what prompts begin with once; `None`: not tried yet
+        )
         self._closers: dict[str, frozenset[int]] = {}
 
     def generate(
@@ -75,7 +66,7 @@ class TransformersGenerator:
             GeneratorError: when the model's logits are not numbers.
         """
         if self._memory is None:
-            with self._remembering(keep_bytes=0):
+            with self._remembering(0):
                 return self.generate(prompts, sampling, max_new_tokens)
         positions, longest = positions_of(self.model.config), max(map(len, prompts), default=0)
         if positions is not None and longest >= positions:
@@ -104,12 +95,12 @@ class TransformersGenerator:
         """While this lasts, what the model remembers of the rows that `generate` continued is kept for the next call:
         a prompt that goes on from one of them, as an episode's next turn does, is read only from there.
 
-        Completions are distributed as without it. Weights and adapters must not change. Between calls
-        at most `keep_bytes` are kept, only of rows of the last call (while one lasts, as much again may be there);
-        other prompts, and changed ones, are read from where they differ. Models that forget tokens behind a window, or
+        Completions are distributed as without it. Weights and adapters must not change. Between calls at most
+        `KEEP_BYTES` are kept, only of rows of the last call (while one lasts, as much again may be there); other
+        prompts, and changed ones, are read from where they differ. Models that forget tokens behind a window, or
         remember more than keys and values, keep nothing. Nothing is left when this ends.
         """
-        with self._remembering(self.keep_bytes):
+        with self._remembering(KEEP_BYTES):
             yield
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
@@ -122,7 +113,8 @@ class TransformersGenerator:
         """See `Scorer.choice_logprobs`.
 
         Choices of one token cost a row for each prompt; longer ones a row each. What the prompts of a batch begin with
-        alike is computed once, and rows are padded only where that costs less than a pass of their own.
+        alike is computed once where that saves tokens (never for models that forget tokens behind a window), and rows
+        are padded only where that costs less than a pass of their own.
 
         Raises:
             ConfigError: for a choice without tokens.
@@ -182,12 +174,12 @@ class TransformersGenerator:
 
     def _logits(self, rows: Iterable[tuple[int, ...]], keep: int) -> Iterator[tuple[Row, torch.Tensor]]:
         """Each row with the logits of its last `keep` tokens, or of all where it has fewer."""
-        if self._shares is None:
-            self._shares = self.share_prefixes and reads_on(self.model) is by_row
+        if self.shares is None:
+            self.shares = reads_on(self.model) is by_row
         # those that begin alike are neighbours, or those of similar length
-        order = sorted(map(list, rows), key=None if self._shares else len)
+        order = sorted(map(list, rows), key=None if self.shares else len)
         starts = range(0, len(order), self.batch_size)
-        plans = [plan(order[at : at + self.batch_size], keep, self._call, self._shares) for at in starts]
+        plans = [plan(order[at : at + self.batch_size], keep, self._call, self.shares) for at in starts]
         passes = sum(len(made.head_passes) + len(made.passes) for made in plans)
         idle = self.agree(passes) - passes
         for made in plans:
@@ -214,15 +206,12 @@ class TransformersGenerator:
 
 
 class _End(NamedTuple):
-    """Where turns end: with one of the `eos` tokens, or a stop string.
-
-    `closers` are the tokens whose text holds the last character of a stop string: only these can complete one, so that
-    the text is decoded rarely.
-    """
+    """Where turns end: with one of the `eos` tokens, or a stop string."""
 
     tokenizer: Any
     eos: frozenset[int]
     stop: tuple[str, ...]
+    # tokens whose text holds a stop string's last character: only these can complete one, so texts are decoded rarely
     closers: frozenset[int]
 
     def of(self, ids: Row, limit: int) -> str:

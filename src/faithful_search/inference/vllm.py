@@ -28,16 +28,12 @@ Request = tuple[list[int], dict[str, Any]]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What vLLM sampled for one row.
-
-    `finish` and `stop` are its `finish_reason` and `stop_reason`: a stop string, a token's id, or nothing for the EOS.
-    `logprobs` gives for each position those of the sampled token and of the tokens asked for.
-    """
+    """What vLLM sampled for one row."""
 
     ids: list[int]
-    finish: str
-    stop: str | int | None = None
-    logprobs: list[dict[int, float]] | None = None
+    finish: str  # its `finish_reason`
+    stop: str | int | None = None  # its `stop_reason`: a stop string, a token's id, or nothing for the EOS
+    logprobs: list[dict[int, float]] | None = None  # at each position of the sampled token, and of those asked for
 
 
 class VLLM(ABC):
@@ -93,10 +89,8 @@ class VLLM(ABC):
         """See `Generator.choice_probs`.
 
         Each token of a choice is a row that ends with the token before it and reports that one's probability, so that
-        prompts are read from the prefix cache.
-
-        Raises:
-            ConfigError: for a choice without tokens, or when prompt and choice do not fit into the positions.
+        prompts are read from the prefix cache. Raises `ConfigError` when prompt and choice do not fit into the
+        positions.
         """
         check_choices(choices)
         # what is asked about each choice: rows, and the token behind each
@@ -147,14 +141,10 @@ class VLLM(ABC):
 
 
 class VLLMGenerator(VLLM):
-    """A policy held by a `vllm.LLM` of this process.
+    """A policy held by a `vllm.LLM` of this process, made with `logprobs_mode="processed_logprobs"`.
 
     Its prefix cache is used by every call, so that a later turn of an episode only reads what is new. Who changes the
     weights has to clear it (`llm.reset_prefix_cache()`).
-
-    Args:
-        llm: the engine. For log-probs it must have been made with `logprobs_mode="processed_logprobs"`.
-        tokenizer: the model's tokenizer.
     """
 
     def __init__(self, llm: Any, tokenizer: Any) -> None:
@@ -190,10 +180,7 @@ class VLLMGenerator(VLLM):
 def open_vllm(name: str, *, revision: str | None = None, **how: Any) -> VLLMGenerator:
     """A model from the Hub or a directory, run by vLLM in this process, for use without training.
 
-    Args:
-        name: a Hub id or a directory.
-        revision: branch, tag or commit on the Hub.
-        **how: further arguments of `vllm.LLM`, such as `tensor_parallel_size`, `max_model_len` or `dtype`.
+    `how` are further arguments of `vllm.LLM`, such as `tensor_parallel_size`, `max_model_len` or `dtype`.
 
     Raises:
         ConfigError: when vLLM is not installed, or cannot open the model.
