@@ -34,25 +34,20 @@ NOTHING = States([], [])
 
 
 class RoomyLayer(DynamicLayer):
-    """Keys and values of a batch, the first `end` of them in use: with room behind, a step need not copy them all."""
+    """Keys and values of a batch, the first `end` of them in use: with room behind, a step need not copy them all.
 
-    def __init__(self) -> None:
+    What is remembered of the rows is put together when the layer is reached; with `once` nothing of it is kept, so that
+    a single pass takes no more memory than one layer needs at a time.
+    """
+
+    def __init__(self, once: bool = False) -> None:
         super().__init__()
-        self.end = 0
+        self.once, self.end = once, 0
+        self.rows: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
     def fill(self, rows: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Takes what is remembered of each row, padded at the left."""
-        self.lazy_initialization(*rows[0])
-        self.end = max(keys.shape[1] for keys, _ in rows)
-        stacked = []
-        for parts in zip(*rows, strict=True):  # the rows' keys, then their values
-            heads, _, size = parts[0].shape
-            # zeros: what is there in the padding has weight 0, which would not hide a NaN
-            both = parts[0].new_zeros((len(parts), heads, self.end + ROOM, size))
-            for row, part in zip(both, parts, strict=True):
-                row[:, self.end - part.shape[1] : self.end] = part
-            stacked.append(both)
-        self.keys, self.values = stacked
+        """Takes what is remembered of each row, to be padded at the left."""
+        self.rows, self.end = rows, max(keys.shape[1] for keys, _ in rows)
 
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Takes what is new and gives all."""
@@ -60,10 +55,17 @@ class RoomyLayer(DynamicLayer):
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
         start, self.end = self.end, self.end + key_states.shape[-2]
+        if self.rows:
+            both = zip(*self.rows, strict=True)  # the rows' keys, then their values
+            self.keys, self.values = (_stacked(parts, start, self.end + ROOM) for parts in both)
+            self.rows = ()
         self.keys, self.values = _with_room(self.keys, self.end), _with_room(self.values, self.end)
         self.keys[:, :, start : self.end] = key_states
         self.values[:, :, start : self.end] = value_states
-        return self.keys[:, :, : self.end], self.values[:, :, : self.end]
+        found = self.keys[:, :, : self.end], self.values[:, :, : self.end]
+        if self.once:
+            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
+        return found
 
     def get_seq_length(self) -> int:
         """How many tokens are in use, padding included."""
@@ -76,13 +78,35 @@ class RoomyLayer(DynamicLayer):
         self.end -= start
 
 
-def by_row(model: Any) -> Cache:
+def _stacked(parts: Sequence[torch.Tensor], width: int, room: int) -> torch.Tensor:
+    heads, _, size = parts[0].shape
+    # zeros: what is there in the padding has weight 0, which would not hide a NaN
+    both = parts[0].new_zeros((len(parts), heads, room, size))
+    for row, part in zip(both, parts, strict=True):
+        row[:, width - part.shape[1] : width] = part
+    return both
+
+
+def _with_room(part: Any, length: int) -> torch.Tensor:
+    if part.shape[-2] >= length:
+        return part
+    # empty: what is behind the tokens in use is never read
+    room = part.new_empty((*part.shape[:-2], length + ROOM - part.shape[-2], part.shape[-1]))
+    return torch.cat([part, room], dim=-2)
+
+
+def by_row(model: Any, once: bool = False) -> Cache:
     """A cache whose rows can be taken out and put together anew; raises `ValueError` where the model remembers more
     than keys and values, or forgets them behind a window."""
     layers = DynamicCache(config=model.config).layers
     if not all(type(layer) is DynamicLayer for layer in layers):
         raise ValueError("not keys and values alone")
-    return Cache(layers=[RoomyLayer() for _ in layers])
+    return Cache(layers=[RoomyLayer(once) for _ in layers])
+
+
+def for_one_pass(model: Any) -> Cache:
+    """As `by_row`, for a single pass: nothing is kept of it."""
+    return by_row(model, once=True)
 
 
 def as_a_whole(model: Any) -> Cache:
@@ -152,9 +176,9 @@ class Batch:
         ).logits[:, -keep:]
 
     def states(self, row: int, ids: Row) -> States:
-        """What the model remembers of a row by now, which is `ids`; in memory of its own."""
-        own = self.mask[row].nonzero()[:, 0]
-        return States(ids, [(layer.keys[row][:, own], layer.values[row][:, own]) for layer in self.cache.layers])
+        """What the model remembers of a row by now, which is `ids`; nothing is copied."""
+        own = slice(self.mask.shape[1] - len(ids), self.mask.shape[1])
+        return States(ids, [(layer.keys[row, :, own], layer.values[row, :, own]) for layer in self.cache.layers])
 
     def select(self, rows: Sequence[int]) -> None:
         """Only these rows from now on."""
@@ -242,7 +266,8 @@ class Memory:
         """Keep a row of the batch, which is `ids`, if there is room for it."""
         size = batch.token_size * len(ids) if self.by_row else 0
         if size and self.size + size <= self.limit:
-            self.rows.append(batch.states(row, ids))
+            layers = [(keys.clone(), values.clone()) for keys, values in batch.states(row, ids).layers]
+            self.rows.append(States(ids, layers))  # in memory of its own: the batch goes
             self.size += size
 
 
@@ -256,11 +281,3 @@ def inference_mode(model: Any) -> Iterator[None]:
             yield
     finally:
         model.train(training)
-
-
-def _with_room(part: Any, length: int) -> torch.Tensor:
-    if part.shape[-2] >= length:
-        return part
-    # empty: what is behind the tokens in use is never read
-    room = part.new_empty((*part.shape[:-2], length + ROOM - part.shape[-2], part.shape[-1]))
-    return torch.cat([part, room], dim=-2)

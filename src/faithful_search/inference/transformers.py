@@ -13,7 +13,7 @@ from transformers import LogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
 from ..errors import ConfigError, GeneratorError
 from .base import Completion, Sampling, check_choices
 from .batching import Row, cost_of_call, plan
-from .kv_cache import Batch, Memory, by_row, inference_mode, reads_on, remembered
+from .kv_cache import Batch, Memory, by_row, for_one_pass, inference_mode, reads_on, remembered
 
 KEEP_BYTES = 4 * 2**30
 LEAVE = 8  # rows leave a batch when they are at least one in eight: to go on without them, the others are copied
@@ -186,7 +186,7 @@ class TransformersGenerator:
             heads = remembered(self.model, made.heads, self._call)
             for group in made.passes:
                 own, states = [made.rows[row] for row in group], [heads[made.owners[row]] for row in group]
-                make = by_row if any(head.ids for head in states) else None
+                make = for_one_pass if any(head.ids for head in states) else None
                 yield from zip(own, Batch(self.model, make, own, states, keep).logits, strict=True)
         for _ in range(idle):  # other processes wait for this one's part of the model
             Batch(self.model, None, [[0]])
