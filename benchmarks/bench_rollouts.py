@@ -38,8 +38,9 @@ from faithful_search.rewards import answer_only_mix
 from faithful_search.rollout import Episode, SearchEnvironment
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.tools import Toolbox
+from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.grpo import SearchGRPOTrainer
-from faithful_search.training.runs import RunArguments
+from faithful_search.training.starting import RunArguments
 
 TURNS, TURN_TOKENS, TOTAL_TOKENS = 6, 96, 768
 # TRL finds an environment's tools by the alphabet; our prompt names them in the toolbox's order, the other way round
@@ -133,9 +134,9 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             setattr(owner, name, own)
 
 
-def settings(folder: str, rows: int, **more: Any) -> GRPOConfig:
+def settings(kind: type[GRPOConfig], folder: str, rows: int, **more: Any) -> Any:
     """As both trainers get them."""
-    return GRPOConfig(
+    return kind(
         folder,
         per_device_train_batch_size=rows,
         num_generations=2,
@@ -155,7 +156,7 @@ def our_trainer(folder: str, tasks: Sequence[Task], toolbox: Toolbox, limits: An
     model, tokenizer = policy()
     return SearchGRPOTrainer(
         model,
-        settings(folder, len(tasks)),
+        settings(SearchGRPOConfig, folder, len(tasks)),
         tasks,
         toolbox=toolbox,
         reward=answer_only_mix(),
@@ -171,7 +172,7 @@ def trl_trainer(folder: str, tasks: Sequence[Task], toolbox: Toolbox) -> GRPOTra
     return GRPOTrainer(
         model=model,
         reward_funcs=lambda completions, **columns: [0.0] * len(completions),
-        args=settings(folder, len(tasks), max_tool_calling_iterations=TURNS - 1),
+        args=settings(GRPOConfig, folder, len(tasks), max_tool_calling_iterations=TURNS - 1),
         train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": task.question}]} for task in tasks]),
         processing_class=tokenizer,
         environment_factory=SearchEnvironment.factory(toolbox, tokenizer=tokenizer),

@@ -37,7 +37,7 @@ from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rewards import EvidenceSensitivity
 from faithful_search.rollout import Engine
 from faithful_search.tasks import load_tasks
-from faithful_search.training.runs import RunArguments
+from faithful_search.training.starting import RunArguments
 from faithful_search.trajectory import Trajectory
 
 SEED, SAME, SYSTEM, QUESTION, TURN, VERDICT = 7, 1e-4, 200, 20, 60, 8

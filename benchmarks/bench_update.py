@@ -27,9 +27,10 @@ from trl import GRPOTrainer
 from faithful_search.bundled import tiny_policy
 from faithful_search.rewards import answer_only_mix
 from faithful_search.tasks import load_tasks
+from faithful_search.training.arguments import PPO, SearchGRPOConfig
 from faithful_search.training.grpo import SearchGRPOTrainer
-from faithful_search.training.ppo import PPOConfig, PPOSettings, SearchPPOTrainer
-from faithful_search.training.runs import RunArguments
+from faithful_search.training.ppo import SearchPPOTrainer
+from faithful_search.training.starting import RunArguments
 
 GROUP, TOKENS, SEED = 8, 768, 7
 UPDATES: dict[str, dict[str, Any]] = {
@@ -38,10 +39,10 @@ UPDATES: dict[str, dict[str, Any]] = {
     "leave_one_out": {"advantages": "leave_one_out"},
     "turns": {"advantages": "turns"},
     "llds": {"llds": 0.1},
-    "ppo": {"ppo": PPOSettings()},
-    "ppo, own trunk": {"ppo": PPOSettings(value_trunk=True)},
+    "ppo": {"advantages": PPO},
+    "ppo, own trunk": {"advantages": PPO, "value_trunk": True},
 }
-KEPT = ("last_scores", "last_rewards", "_tokens")
+KEPT = ("own", "batch", "_tokens")
 
 
 def main() -> None:
@@ -73,7 +74,7 @@ def main() -> None:
 
 def build(out: str, toolbox: Any, given: argparse.Namespace, **own: Any) -> SearchGRPOTrainer:
     """A trainer of the bundled policy in float32, whose whole batch is one update."""
-    args = PPOConfig(
+    args = SearchGRPOConfig(
         out,
         per_device_train_batch_size=given.rollouts,
         num_generations=GROUP,
@@ -85,12 +86,13 @@ def build(out: str, toolbox: Any, given: argparse.Namespace, **own: Any) -> Sear
         activation_checkpointing=False,
         report_to="none",
         seed=SEED,
+        **own,
     )
-    kind = SearchPPOTrainer if "ppo" in own else SearchGRPOTrainer
+    kind = SearchPPOTrainer if args.advantages == PPO else SearchGRPOTrainer
     tasks = load_tasks("world", "train", limit=max(1, given.rollouts // GROUP))
     limits = RunArguments(turns=6, turn_tokens=96).limits(TOKENS)
     path = str(tiny_policy("pou"))
-    return kind(path, args, tasks, toolbox=toolbox, reward=answer_only_mix(), limits=limits, **own)
+    return kind(path, args, tasks, toolbox=toolbox, reward=answer_only_mix(), limits=limits)
 
 
 def sample(path: Path, given: argparse.Namespace) -> tuple[int, int]:

@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOConfig
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.rewards import pou_mix
 from faithful_search.tasks import load_tasks
+from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.grpo import SearchGRPOTrainer
-from faithful_search.training.runs import RunArguments
+from faithful_search.training.starting import RunArguments
 
 GROUP, TOKENS, SEED = 8, 768, 7
 
@@ -45,13 +45,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as out, script.toolbox() as toolbox:
         trainer = build(out, script, toolbox, given)
         batches = sampled(trainer, given)
-        probes = sum(int((batch["probe_weight"] != 0).sum()) for batch in batches) // 2
+        probes = sum(len(own) for batch in batches for own in batch["probes"])
         print(f"{given.rollouts} rollouts, {probes} probes, {given.threads} threads, median of {given.repeats} runs\n")
         print("| loss | CPU s | tokens read | passes |\n|---|---|---|---|")
         taken: dict[str, list[float]] = {}
         for _ in range(given.repeats):
             for name, weight in (("TRL's", 0.0), ("with the verdict term", 1.0)):
-                trainer.verdict_weight = weight
+                trainer.args.verdict_weight = weight
                 seconds, seen = step(trainer, batches)
                 taken.setdefault(name, []).append(seconds)
                 if len(taken[name]) == given.repeats:
@@ -64,7 +64,7 @@ def main() -> None:
 def build(out: str, script: RunArguments, toolbox: Any, given: argparse.Namespace) -> SearchGRPOTrainer:
     """A trainer of the bundled policy in float32."""
     path = tiny_policy("pou")
-    args = GRPOConfig(
+    args = SearchGRPOConfig(
         out,
         per_device_train_batch_size=given.batch,
         gradient_accumulation_steps=given.rollouts // given.batch,
@@ -76,6 +76,7 @@ def build(out: str, script: RunArguments, toolbox: Any, given: argparse.Namespac
         activation_checkpointing=False,
         report_to="none",
         seed=SEED,
+        verdict_weight=1.0,
     )
     return SearchGRPOTrainer(
         AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32),
@@ -85,7 +86,6 @@ def build(out: str, script: RunArguments, toolbox: Any, given: argparse.Namespac
         toolbox=toolbox,
         reward=pou_mix(None if given.budget < 0 else given.budget),
         limits=script.limits(TOKENS),
-        verdict_weight=1.0,
     )
 
 
@@ -97,9 +97,9 @@ def sampled(trainer: SearchGRPOTrainer, given: argparse.Namespace) -> list[dict[
     output = trainer._generate_and_score_completions(rows)
     return [
         {
-            name: column[start : start + given.batch] if column.ndim else column
+            name: column[start : start + given.batch] if isinstance(column, list) or column.ndim else column
             for name, column in output.items()
-            if isinstance(column, torch.Tensor)
+            if isinstance(column, torch.Tensor | list)
         }
         for start in range(0, given.rollouts, given.batch)
     ]

@@ -49,9 +49,9 @@ from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import WORLD, Task, load_tasks
 from faithful_search.text import printable
-from faithful_search.training.config import parse_recipe, run_recipe
+from faithful_search.training.arguments import check_least, flag
 from faithful_search.training.policies import check_dtype, policy_source
-from faithful_search.training.starting import check_least, flag, owned
+from faithful_search.training.starting import owned, parse_recipe, run_recipe
 from faithful_search.trajectory import write_jsonl
 from faithful_search.wire.cache import key_of
 

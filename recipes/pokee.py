@@ -11,8 +11,8 @@ accelerate launch recipes/pokee.py --config recipes/configs/pokee_qwen2.5-7b.yam
     --judge_url http://127.0.0.1:8000/v1 --judge_model NAME
 ```
 
-Every flag of `PokeeArguments`, TRL's `GRPOConfig` and `ModelConfig` may stand in the YAML file or on the command line,
-which wins.
+Every flag of `PokeeArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may stand in the YAML file or on the command
+line, which wins.
 """
 
 from __future__ import annotations
@@ -23,19 +23,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from trl import GRPOConfig, ModelConfig
+from trl import ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
 from faithful_search.hub import takes_over
 from faithful_search.judges import Judge
 from faithful_search.rewards import Mix, pokee_mix
-from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.flags import RunArguments, check_choices, check_data
+from faithful_search.training.arguments import SearchGRPOConfig, check_choices, flag
 from faithful_search.training.runs import trained
-from faithful_search.training.starting import flag
+from faithful_search.training.starting import RunArguments, parse_run, run_recipe
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pokee_tiny.yaml"
+
+
+@dataclass
+class PokeeConfig(SearchGRPOConfig):
+    """The trainer's settings: RLOO by default."""
+
+    advantages: str = flag("leave_one_out", "RLOO; or 'trl', 'group_relative'")
 
 
 @dataclass
@@ -44,9 +50,17 @@ class PokeeArguments(RunArguments):
 
     dialect: str = flag("pokee", "how the agent writes")
     verify: bool = flag(True, "the agent checks its answers and goes on after INCORRECT")
-    advantages: str = flag("leave_one_out", "RLOO; or 'trl', 'group_relative'")
     answer_reward: str = flag("judge", "'judge' (AI feedback behind an exact match), 'em' or 'f1'")
     format_weight: float = flag(0.1, "what a valid format earns beside a right answer's 1")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices(self, {"answer_reward": ("judge", "em", "f1")})
+        if self.answer_reward == "judge" and self.judge == "lexical":
+            raise ConfigError(
+                "--answer_reward judge is feedback of a model that reads: give --judge endpoint, generator, nli or "
+                "remote, or compare strings with --answer_reward em"
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -57,17 +71,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         return leave(record, "recipes/pokee.py", given, repository)
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[PokeeArguments, GRPOConfig, ModelConfig]:
+def parse(argv: Sequence[str] | None = None) -> tuple[PokeeArguments, SearchGRPOConfig, ModelConfig]:
     """The three dataclasses, with settings that contradict each other refused (`ConfigError`)."""
-    script, args, model_args = parse_recipe((PokeeArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    check_choices(script, {"answer_reward": ("judge", "em", "f1")})
-    if script.answer_reward == "judge" and script.judge == "lexical":
-        raise ConfigError(
-            "--answer_reward judge is feedback of a model that reads: give --judge endpoint, generator, nli or remote, "
-            "or compare strings with --answer_reward em"
-        )
-    check_data(script)
-    return script, args, model_args
+    return parse_run(PokeeArguments, argv, DEFAULT_CONFIG, PokeeConfig)
 
 
 def build_reward(script: PokeeArguments, judge: Judge | None = None) -> Mix:

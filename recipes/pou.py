@@ -15,8 +15,8 @@ python recipes/pou.py --config recipes/configs/pou_qwen2.5-7b.yaml --dry_run tru
 accelerate launch recipes/pou.py --use_peft true --lora_target_modules all-linear --save_merged true    # LoRA
 ```
 
-Every flag of `PoUArguments`, TRL's `GRPOConfig` and `ModelConfig` may stand in the YAML file or on the command line,
-which wins.
+Every flag of `PoUArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may stand in the YAML file or on the command
+line, which wins.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trl import GRPOConfig, ModelConfig
+from trl import ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
@@ -49,10 +50,9 @@ from faithful_search.rewards import (
 )
 from faithful_search.rewards.perturbation import Passage
 from faithful_search.tasks import WORLD
-from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.flags import RunArguments, check_choices, check_data
+from faithful_search.training.arguments import SearchGRPOConfig, check_choices, flag, refuse
 from faithful_search.training.runs import trained
-from faithful_search.training.starting import flag
+from faithful_search.training.starting import RunArguments, parse_run, run_recipe
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "pou_tiny.yaml"
 CHOICES = {
@@ -82,9 +82,6 @@ class PoUArguments(RunArguments):
     )
     hard: float = flag(1.0, "share of probes made with --foils; the others are as without")
     shuffle_sensitivity: bool = flag(False, "a control: R_pt goes to another rollout of its question")
-    verdict_weight: float = flag(
-        0.0, "λ: R_pt's probes, if there are any, in the loss itself, with gradient; 0: not there (paper)"
-    )
     snippets: int = flag(
         0, "corpus passages that replace evidence where it is exchanged; 0: the batch's other questions'"
     )
@@ -107,54 +104,65 @@ class PoUArguments(RunArguments):
     alpha_tau: float = flag(0.5, "correctness at which α is one half")
     alpha_kappa: float = flag(10.0, "sharpness of α's transition")
 
+    @property
+    def probes(self) -> bool:
+        """Whether R_pt is a part of the reward."""
+        return self.reward == "pou" and self.budget != 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices(self, CHOICES)
+        judged = self.judge != "lexical"
+        probed = {
+            "lures judge": self.lures == "judge",
+            "foils world": self.foils == "world",
+            "shuffle_sensitivity true": self.shuffle_sensitivity,
+        }
+        asked = " and ".join(f"--{name}" for name, given in probed.items() if given)
+        why = f"--budget is {self.budget}" if self.reward == "pou" else f"--reward is {self.reward}"
+        probe = (
+            f"{asked}: there is no R_pt to use it, since {why}; give --reward pou and --budget 1, or -1 for all steps"
+        )
+        ungated = f"--source_gated_by {self.source_gated_by}: there is no gate; give --source_gated true"
+        alone = "--process_on_right true: --reward answer_only has nothing but the answer's reward"
+        writer = "--condense true needs a judge with a model that writes: --judge endpoint, say"
+        reader = "--correctness judge and --lures judge need a judge with a model: --judge endpoint, say"
+        budget = f"budget must be -1 (all steps), 0 (no R_pt) or more, not {self.budget}"
+        fixed = "--alpha_fixed is R_ans's weight, which --support false leaves out"
+        foils = f"--foils world knows the bundled world's facts only, not those of {self.corpus!r}"
+        facts = f"--support_by facts knows the bundled world's questions only, not {self.questions!r}"
+        refuse(
+            [
+                (self.source_gated_by != "words" and not self.source_gated, ungated),
+                (self.process_on_right and self.reward == "answer_only" and not self.likelihood_gap, alone),
+                (self.condense and not judged, writer),
+                (not judged and "judge" in (self.correctness, self.lures), reader),
+                (self.budget < -1, budget),
+                (not self.support and self.alpha_fixed is not None, fixed),
+                (asked and not self.probes, probe),
+                (self.foils == "world" and self.corpus not in WORLD, foils),
+                (self.support_by == "facts" and self.questions not in WORLD, facts),
+            ]
+        )
+
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
     flags = script, args, _ = parse(given)
     repository = takes_over(args)
-    weight = script.verdict_weight if script.reward == "pou" and script.budget else 0.0
-    with trained(
-        flags,
-        lambda judge: build_reward(script, judge),
-        condenser=lambda: build_condenser(script),
-        verdict_weight=weight,
-    ) as record:
+    with trained(flags, partial(build_reward, script), condenser=partial(build_condenser, script)) as record:
         return leave(record, "recipes/pou.py", given, repository)
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, GRPOConfig, ModelConfig]:
+def parse(argv: Sequence[str] | None = None) -> tuple[PoUArguments, SearchGRPOConfig, ModelConfig]:
     """The three dataclasses, with settings that contradict each other refused (`ConfigError`)."""
-    script, args, model_args = parse_recipe((PoUArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    check_choices(script, CHOICES)
-    if script.source_gated_by != "words" and not script.source_gated:
-        raise ConfigError(f"--source_gated_by {script.source_gated_by}: there is no gate; give --source_gated true")
-    if script.process_on_right and script.reward == "answer_only" and not script.likelihood_gap:
-        raise ConfigError("--process_on_right true: --reward answer_only has nothing but the answer's reward")
-    if script.condense and script.judge == "lexical":
-        raise ConfigError("--condense true needs a judge with a model that writes: --judge endpoint, say")
-    if script.condense and (script.counterfactual or script.stale):
+    script, args, model_args = parse_run(PoUArguments, argv, DEFAULT_CONFIG)
+    if script.condense and (args.counterfactual or script.stale):
         raise ConfigError(
             "--counterfactual and --stale change passages by their texts, which --condense true rewrites: take one"
         )
-    if script.judge == "lexical" and "judge" in (script.correctness, script.lures):
-        raise ConfigError("--correctness judge and --lures judge need a judge with a model: --judge endpoint, say")
-    if script.budget < -1:
-        raise ConfigError(f"budget must be -1 (all steps), 0 (no R_pt) or more, not {script.budget}")
-    unused = {"lures judge": script.lures == "judge", "foils world": script.foils == "world"}
-    if not script.support and script.alpha_fixed is not None:
-        raise ConfigError("--alpha_fixed is R_ans's weight, which --support false leaves out")
-    unused["shuffle_sensitivity true"] = script.shuffle_sensitivity
-    if (script.reward != "pou" or not script.budget) and any(unused.values()):
-        asked = " and ".join(f"--{flag}" for flag, given in unused.items() if given)
-        why = f"--budget is {script.budget}" if script.reward == "pou" else f"--reward is {script.reward}"
-        raise ConfigError(
-            f"{asked}: there is no R_pt to use it, since {why}; give --reward pou and --budget 1, or -1 for all steps"
-        )
-    if script.foils == "world" and script.corpus not in WORLD:
-        raise ConfigError(f"--foils world knows the bundled world's facts only, not those of {script.corpus!r}")
-    if script.support_by == "facts" and script.questions not in WORLD:
-        raise ConfigError(f"--support_by facts knows the bundled world's questions only, not {script.questions!r}")
-    check_data(script)
+    if not script.probes:
+        args.verdict_weight = 0.0  # configurations without R_pt extend others that have it
     return script, args, model_args
 
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import veritas
-from trl import GRPOConfig, ModelConfig
+from trl import ModelConfig
 
-from faithful_search.training.config import run_recipe
-from faithful_search.training.ppo import PPOConfig
+from faithful_search.training.arguments import SearchGRPOConfig
+from faithful_search.training.starting import run_recipe
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "ppo_tiny.yaml"
 
@@ -37,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return veritas.run(parse(given), "recipes/ppo.py", given)
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[veritas.VeritasArguments, GRPOConfig, ModelConfig]:
-    """As `veritas.parse`, with PPO's embedded default, and where a question may have a single rollout."""
-    return veritas.parse(argv, DEFAULT_CONFIG, PPOConfig)
+def parse(argv: Sequence[str] | None = None) -> tuple[veritas.VeritasArguments, SearchGRPOConfig, ModelConfig]:
+    """As `veritas.parse`, with PPO's embedded default."""
+    return veritas.parse(argv, DEFAULT_CONFIG)
 
 
 if __name__ == "__main__":

@@ -22,16 +22,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from accelerate import PartialState
-from trl import ModelConfig, SFTConfig, get_peft_config
+from trl import ModelConfig, get_peft_config
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.distil.distillation import Distillation, Distilled, train_judge
 from faithful_search.distil.pairs import load_pairs
 from faithful_search.hub import judge_card, push_run, takes_over
 from faithful_search.measure.agreement import parse_judge
-from faithful_search.training.config import parse_recipe, run_recipe
+from faithful_search.training.arguments import SearchSFTConfig, check_least, flag
 from faithful_search.training.policies import model_init_kwargs
-from faithful_search.training.starting import StartArguments, check_least, flag, started
+from faithful_search.training.starting import StartArguments, parse_recipe, run_recipe, started
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "rm_tiny.yaml"
 SETTINGS = (
@@ -60,7 +60,7 @@ class RewardModelArguments(Distillation, StartArguments):
 
 def main(argv: Sequence[str] | None = None) -> Distilled:
     given = list(sys.argv[1:] if argv is None else argv)
-    script, args, model_args = parse_recipe((RewardModelArguments, SFTConfig, ModelConfig), given, DEFAULT_CONFIG)
+    script, args, model_args = parse_recipe((RewardModelArguments, SearchSFTConfig, ModelConfig), given, DEFAULT_CONFIG)
     check_least(script, limit=0)
     with started(script, args):
         repository = takes_over(args)
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> Distilled:
     return found
 
 
-def distil(script: RewardModelArguments, args: SFTConfig, model_args: ModelConfig) -> Distilled:
+def distil(script: RewardModelArguments, args: SearchSFTConfig, model_args: ModelConfig) -> Distilled:
     """Pairs, training, and measurement."""
     name = str(model_args.model_name_or_path)
     rows = load_pairs(script.pairs, script.limit or None, args.seed)
@@ -93,7 +93,9 @@ def distil(script: RewardModelArguments, args: SFTConfig, model_args: ModelConfi
     )
 
 
-def finish(found: Distilled, script: RewardModelArguments, args: SFTConfig, name: str, given: Sequence[str]) -> None:
+def finish(
+    found: Distilled, script: RewardModelArguments, args: SearchSFTConfig, name: str, given: Sequence[str]
+) -> None:
     """The model card, and the table for those who watch."""
     judge_card(
         found.folder,

@@ -12,8 +12,8 @@ accelerate launch recipes/self_eval.py --config recipes/configs/self_eval_qwen2.
 ```
 
 The policy is its own judge: it must have learnt to score first, see `recipes/configs/sft_self_eval_tiny.yaml`. Every
-flag of `SelfEvalArguments`, TRL's `GRPOConfig` and `ModelConfig` may stand in the YAML file or on the command line,
-which wins.
+flag of `SelfEvalArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may stand in the YAML file or on the command
+line, which wins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trl import GRPOConfig, ModelConfig
+from trl import ModelConfig
 
 from faithful_search.analysis import self_preference
 from faithful_search.analysis.results import leave
@@ -34,11 +34,9 @@ from faithful_search.measure.behaviour import error_counts, error_table
 from faithful_search.measure.evaluation import Record
 from faithful_search.rewards import Correctness, Mix, Reward, SelfCorrectness, SelfRubric, WorldRubric, self_eval_mix
 from faithful_search.tasks import WORLD
-from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.flags import RunArguments, check_choices, check_data
+from faithful_search.training.arguments import SearchGRPOConfig, check_choices, flag
 from faithful_search.training.runs import trained
-from faithful_search.training.self_preference import SelfPreference
-from faithful_search.training.starting import flag
+from faithful_search.training.starting import RunArguments, parse_run, run_recipe
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "self_eval_tiny.yaml"
 
@@ -55,14 +53,16 @@ class SelfEvalArguments(RunArguments):
     judge_temperature: float = flag(0.1, "of the policy when it judges itself")
     rubric_tokens: int = flag(256, "tokens an explained score may have")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choices(self, {"reward": ("trajectory", "answer_only"), "correctness": ("self", "em", "f1")})
+
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
     flags = script, args, _ = parse(given)
     repository = takes_over(args)
-    mix = build_reward(script)
-    watches = [SelfPreference] if "world_rubric" in mix.parts else []
-    with trained(flags, lambda judge: mix, build_metrics(script), watches) as record:
+    with trained(flags, lambda judge: build_reward(script), build_metrics(script)) as record:
         if record is not None:
             show_failures(record)
         return leave(record, "recipes/self_eval.py", given, repository)
@@ -79,12 +79,9 @@ def show_failures(record: Record) -> None:
         self_preference(record.history, out / "self_preference.png")
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[SelfEvalArguments, GRPOConfig, ModelConfig]:
+def parse(argv: Sequence[str] | None = None) -> tuple[SelfEvalArguments, SearchGRPOConfig, ModelConfig]:
     """The three dataclasses, with settings that contradict each other refused (`ConfigError`)."""
-    script, args, model_args = parse_recipe((SelfEvalArguments, GRPOConfig, ModelConfig), argv, DEFAULT_CONFIG)
-    check_choices(script, {"reward": ("trajectory", "answer_only"), "correctness": ("self", "em", "f1")})
-    check_data(script)
-    return script, args, model_args
+    return parse_run(SelfEvalArguments, argv, DEFAULT_CONFIG)
 
 
 def build_reward(script: SelfEvalArguments) -> Mix:

@@ -32,7 +32,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
-from trl import ModelConfig, SFTConfig, get_peft_config
+from trl import ModelConfig, get_peft_config
 
 from faithful_search import dialects
 from faithful_search.bundled import REMEMBERED, world_file
@@ -65,10 +65,9 @@ from faithful_search.tools.knowledge_graph import KnowledgeGraph
 from faithful_search.tools.local_search import LocalSearch
 from faithful_search.tools.toolbox import Toolbox
 from faithful_search.training import checkpoints
-from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.policies import check_dtype, open_policy
-from faithful_search.training.saving import check_merge, save_policy
-from faithful_search.training.starting import StartArguments, check_least, flag, started
+from faithful_search.training.arguments import SearchSFTConfig, check_least, flag
+from faithful_search.training.policies import check_dtype, open_policy, save_policy
+from faithful_search.training.starting import StartArguments, parse_recipe, run_recipe, started
 from faithful_search.trajectory import Trajectory, write_jsonl
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "sft_tiny.yaml"
@@ -154,12 +153,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         run(script, args, model_args, given)
 
 
-def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given: Sequence[str]) -> None:
+def run(script: ExpertArguments, args: SearchSFTConfig, model_args: ModelConfig, given: Sequence[str]) -> None:
     """Episodes, rows, training, and what is left of it in the output directory."""
     repository, out = takes_over(args), Path(args.output_dir or ".")
     sources = sources_of(script)
     name, chat = policy(script, args, model_args)
-    model = open_policy(name, model_args, args)
+    model = open_policy(name, model_args, args, script.save_merged)
     if script.trajectories:
         built = written_of(script, args, chat)
     else:
@@ -179,7 +178,6 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
     evaluator = EvaluatorCheck(trainer, held_out, script.rubric_tokens, say)
     if held_out:
         trainer.add_callback(evaluator)
-    check_merge(trainer, script.save_merged)
     checkpoints.train(trainer, script.resume)
     if held_out:
         evaluator.measure("after")
@@ -205,9 +203,9 @@ def run(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig, given
     say(f"policy, card and episodes are in {args.output_dir}")
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[ExpertArguments, SFTConfig, ModelConfig]:
+def parse(argv: Sequence[str] | None = None) -> tuple[ExpertArguments, SearchSFTConfig, ModelConfig]:
     """The three dataclasses, with settings that cannot be read, or that nothing reads, refused (`ConfigError`)."""
-    flags = parse_recipe((ExpertArguments, SFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
+    flags = parse_recipe((ExpertArguments, SearchSFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
     script: ExpertArguments = flags[0]
     for name in MAPPINGS:
         chosen(script, name)
@@ -236,7 +234,7 @@ def sources_of(script: ExpertArguments) -> list[Source]:
     return [Source(*row) for row in zip(*(column * (wanted // len(column)) for column in columns), strict=True)]
 
 
-def policy(script: ExpertArguments, args: SFTConfig, model_args: ModelConfig) -> tuple[str, ChatFormat]:
+def policy(script: ExpertArguments, args: SearchSFTConfig, model_args: ModelConfig) -> tuple[str, ChatFormat]:
     """The model's directory or Hub id, and its chat format; `tiny` is built from nothing."""
     name = str(model_args.model_name_or_path)
     if name == "tiny":
@@ -267,7 +265,7 @@ def repeated(plans: Sequence[Plan], wanted: int) -> list[Plan]:
     return list(islice(every, wanted))
 
 
-def written_of(script: ExpertArguments, args: SFTConfig, chat: ChatFormat) -> Built:
+def written_of(script: ExpertArguments, args: SearchSFTConfig, chat: ChatFormat) -> Built:
     """The episodes of `--trajectories` that are fit, those of the same tools together, with the tools' schemas.
 
     A row without tools of its own gets those that `--corpus` and `--triples` open.
@@ -296,7 +294,11 @@ def toolbox_of(source: Source, script: ExpertArguments) -> Toolbox:
 
 
 def rows_of(
-    played: Sequence[Played], tools: list[dict[str, Any]], chat: ChatFormat, script: ExpertArguments, args: SFTConfig
+    played: Sequence[Played],
+    tools: list[dict[str, Any]],
+    chat: ChatFormat,
+    script: ExpertArguments,
+    args: SearchSFTConfig,
 ) -> Dataset:
     """Filter the episodes of one source, swap names in them and in their twins where asked, and tokenise them."""
     kept, reasons = accept([one.episode for one in played], *script.steps)
@@ -321,7 +323,7 @@ def rows_of(
     return build_dataset(rows, chat, tools, script.loss_on, args.max_length, *weights, reading, script.kept_responses)
 
 
-def memory_rows(episodes: Sequence[Trajectory], script: ExpertArguments, args: SFTConfig) -> list[Trajectory]:
+def memory_rows(episodes: Sequence[Trajectory], script: ExpertArguments, args: SearchSFTConfig) -> list[Trajectory]:
     """Episodes of the decorator; `remembered.json` says which of the first file's questions are learnt by heart."""
     if not script.memory:
         return []

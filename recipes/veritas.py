@@ -13,8 +13,8 @@ accelerate launch recipes/veritas.py --config recipes/configs/veritas_qwen2.5-7b
     --judge_url http://127.0.0.1:8001           # passages and judge are served
 ```
 
-Every flag of `VeritasArguments`, TRL's `GRPOConfig` and `ModelConfig` may stand in the YAML file or on the command
-line, which wins.
+Every flag of `VeritasArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may stand in the YAML file or on the
+command line, which wins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trl import GRPOConfig, ModelConfig
+from trl import ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
@@ -34,11 +34,9 @@ from faithful_search.hub import takes_over
 from faithful_search.judges import Judge
 from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
 from faithful_search.tasks import load_tasks
-from faithful_search.training.config import parse_recipe, run_recipe
-from faithful_search.training.flags import RunArguments, check_data
-from faithful_search.training.inputs import steps_per_epoch
+from faithful_search.training.arguments import SearchGRPOConfig, flag
 from faithful_search.training.runs import trained
-from faithful_search.training.starting import flag
+from faithful_search.training.starting import RunArguments, parse_run, run_recipe
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "veritas_pairs.yaml"
 
@@ -61,13 +59,21 @@ class VeritasArguments(RunArguments):
     curriculum_end: str = flag("0", "T2: from here the faithfulness weights are full, likewise; both 0: always")
     soft: bool = flag(False, "reward the judge's probabilities instead of its labels")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weights = (self.w_exact_match, self.w_info_think, self.w_think_search, self.w_think_answer)
+        if not all(0 <= weight < math.inf for weight in weights) or max(weights) == 0:
+            raise ConfigError(f"weights are 0 (the part is left out) or more, and one must be more, not {weights}")
+
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
     return run(parse(given), "recipes/veritas.py", given)
 
 
-def run(flags: tuple[VeritasArguments, GRPOConfig, ModelConfig], recipe: str, given: Sequence[str]) -> dict[str, Any]:
+def run(
+    flags: tuple[VeritasArguments, SearchGRPOConfig, ModelConfig], recipe: str, given: Sequence[str]
+) -> dict[str, Any]:
     """The recipe of that file with its parsed flags, and as they were given."""
     script, args, _ = flags
     repository = takes_over(args)
@@ -76,25 +82,20 @@ def run(flags: tuple[VeritasArguments, GRPOConfig, ModelConfig], recipe: str, gi
 
 
 def parse(
-    argv: Sequence[str] | None = None, default: Path = DEFAULT_CONFIG, config: type[GRPOConfig] = GRPOConfig
-) -> tuple[VeritasArguments, GRPOConfig, ModelConfig]:
+    argv: Sequence[str] | None = None, default: Path = DEFAULT_CONFIG
+) -> tuple[VeritasArguments, SearchGRPOConfig, ModelConfig]:
     """The three dataclasses, with weights that reward nothing and settings that contradict each other refused."""
-    script, args, model_args = parse_recipe((VeritasArguments, config, ModelConfig), argv, default)
-    weights = (script.w_exact_match, script.w_info_think, script.w_think_search, script.w_think_answer)
-    if not all(0 <= weight < math.inf for weight in weights) or max(weights) == 0:
-        raise ConfigError(f"weights are 0 (the part is left out) or more, and one must be more, not {weights}")
-    check_data(script)
-    return script, args, model_args
+    return parse_run(VeritasArguments, argv, default)
 
 
-def build_reward(script: VeritasArguments, args: GRPOConfig, judge: Judge | None = None) -> Mix:
+def build_reward(script: VeritasArguments, args: SearchGRPOConfig, judge: Judge | None = None) -> Mix:
     """VERITAS's objective with its curriculum, or one of its ablations.
 
     Raises:
         ConfigError: when the curriculum is neither in steps nor in epochs, or ends before it starts.
         DataError: for questions that cannot be read.
     """
-    epoch = steps_per_epoch(args, len(load_tasks(script.questions)))
+    epoch = args.steps_per_epoch(len(load_tasks(script.questions)))
     warmup = Warmup.parse(FAITHFULNESS, script.curriculum_start, script.curriculum_end, epoch)
     return veritas_mix(
         judge,

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from faithful_search.training.config import read_config
 from faithful_search.training.dry_run import config_of
+from faithful_search.training.starting import read_config
 
 GB = 1e9
 TILE = (4096, 32_768)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .rollout.episode import Limits
     from .tasks import Task, load_tasks
     from .tools import Tool, Toolbox
+    from .training.arguments import SearchGRPOConfig
     from .training.grpo import SearchGRPOTrainer
-    from .training.precision import SearchGRPOConfig
     from .trajectory import Evidence, Issue, Step, ToolCall, Trajectory, read_jsonl, write_jsonl
 
 __version__ = "0.1.0.dev0"
@@ -54,8 +54,8 @@ _NAMES = {
     "rollout.episode": ("Limits",),
     "tasks": ("Task", "load_tasks"),
     "tools": ("Tool", "Toolbox"),
+    "training.arguments": ("SearchGRPOConfig",),
     "training.grpo": ("SearchGRPOTrainer",),
-    "training.precision": ("SearchGRPOConfig",),
     "trajectory": ("Evidence", "Issue", "Step", "ToolCall", "Trajectory", "read_jsonl", "write_jsonl"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

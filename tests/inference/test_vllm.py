@@ -36,9 +36,9 @@ from faithful_search.inference import vllm_server  # noqa: E402
 from faithful_search.inference.transformers import TransformersGenerator  # noqa: E402
 from faithful_search.inference.vllm import VLLMGenerator, open_vllm  # noqa: E402
 from faithful_search.inference.vllm_server import VLLMServer  # noqa: E402
-from faithful_search.training import endings  # noqa: E402
+from faithful_search.training import arguments, endings  # noqa: E402
 from faithful_search.training import vllm as with_vllm  # noqa: E402
-from faithful_search.training.vllm import check_sync, check_vllm, policy_generator  # noqa: E402
+from faithful_search.training.vllm import check_sync, policy_generator  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def settings(tmp_path, **given):
 
 @pytest.fixture
 def installed(monkeypatch):
-    monkeypatch.setattr(with_vllm, "find_spec", lambda name: name)
+    monkeypatch.setattr(arguments, "find_spec", lambda name: name)
 
 
 @pytest.mark.parametrize(
@@ -264,22 +264,22 @@ def installed(monkeypatch):
 )
 def test_settings_that_are_used_pass_and_those_that_cannot_be_right_are_refused(tmp_path, installed, given, told):
     with pytest.raises(ConfigError, match=told) if told else nullcontext():
-        check_vllm(settings(tmp_path, **given), "cuda")
+        arguments.check_vllm(settings(tmp_path, **given), "cuda")
 
 
 def test_what_is_used_is_there_to_be_set():
-    there = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
-    assert there >= with_vllm._BOTH.union(*with_vllm._USED.values())
+    there = {field.name.removeprefix("vllm_") for field in dataclasses.fields(trl.GRPOConfig)}
+    assert there >= arguments._BOTH.union(*arguments._USED.values())
 
 
 def test_vllm_needs_to_be_installed_and_a_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(with_vllm, "find_spec", lambda name: None)
+    monkeypatch.setattr(arguments, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'faithful-search\[vllm\]'"):
-        check_vllm(settings(tmp_path), "cuda")
-    check_vllm(trl.GRPOConfig(str(tmp_path), report_to=[], use_cpu=True), "cpu")  # it is not asked for
-    monkeypatch.setattr(with_vllm, "find_spec", lambda name: name)
+        arguments.check_vllm(settings(tmp_path), "cuda")
+    arguments.check_vllm(trl.GRPOConfig(str(tmp_path), report_to=[], use_cpu=True), "cpu")  # it is not asked for
+    monkeypatch.setattr(arguments, "find_spec", lambda name: name)
     with pytest.raises(ConfigError, match="would train on 'cpu'"):
-        check_vllm(settings(tmp_path), "cpu")
+        arguments.check_vllm(settings(tmp_path), "cpu")
 
 
 def test_in_server_mode_every_process_asks_for_itself(stub, tokenizer, tmp_path):

@@ -362,8 +362,8 @@ def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monke
         )  # fmt: skip
         monkeypatch.setattr(runs, "PartialState", lambda: state)
         monkeypatch.setattr(runs, "gather_object", gather)
-        monkeypatch.setattr(runs, "held_out", lambda script: TASKS)
-        return runs.evaluate(trainer, SimpleNamespace(dialect="pou", eval_controls=5), default_rewards(facts=True))
+        script = SimpleNamespace(dialect="pou", eval_controls=5, held_out=lambda: TASKS)
+        return runs.evaluate(trainer, script, default_rewards(facts=True))
 
     assert evaluated(1) is None
     whole = evaluated(0)

@@ -20,11 +20,10 @@ import click
 import pytest
 from click.testing import CliRunner
 from paths import ROOT
-from recipe_runs import CPU, flags_of
+from recipe_runs import parse
 
 import faithful_search as fs
 from faithful_search.cli import cli
-from faithful_search.training.config import parse_recipe
 
 PAGES = [
     ROOT / "README.md",
@@ -32,7 +31,6 @@ PAGES = [
     ROOT / "recipes" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-KINDS = {"reward_model": "rm", "evaluate": "eval"}
 DATA = ["--questions", "q.jsonl", "--eval_questions", "e.jsonl", "--corpus", "c.jsonl"]
 """What `…` stands for: the data that a configuration asks for."""
 QUICK = [
@@ -94,10 +92,7 @@ def test_a_recipe_takes_the_flags(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     name, flags = Path(words[0]).stem, [part for word in words[1:] for part in (DATA if word == "…" else [word])]
-    types, _ = flags_of(KINDS.get(name, name))
-    parse = getattr(__import__(name), "parse", None) if name not in KINDS else None
-    flags += [] if name == "evaluate" else CPU
-    assert parse(flags) if parse else parse_recipe(types, flags)
+    assert parse(name, *flags)
 
 
 @pytest.mark.parametrize("words", of_program("faithful-search"), ids=" ".join)

@@ -18,8 +18,8 @@ from trl import GRPOConfig
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.measure.evaluation import MERGED
-from faithful_search.training.config import parse_recipe, read_config
 from faithful_search.training.dry_run import build_shrunk, config_of
+from faithful_search.training.starting import parse_recipe, read_config
 
 torch.set_num_threads(1)
 

@@ -21,7 +21,6 @@ import pytest
 import torch
 from paths import ROOT, SUPPORT
 from tiny_trainer import SETTINGS
-from trl import GRPOConfig
 
 import faithful_search as fs
 from faithful_search import dialects
@@ -33,9 +32,8 @@ from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
 from faithful_search.rollout import Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
-from faithful_search.training.advantages import ESTIMATORS
+from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.grpo import SearchGRPOTrainer
-from faithful_search.training.inputs import steps_per_epoch
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 
 RIVER = Evidence("The bridge of Orlen stands in the river Teska.", "Bridge of Orlen")
@@ -232,10 +230,10 @@ LIMITS = Limits(turns=3, turn_tokens=200, total_tokens=700)
 
 
 def trainer(path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,), **settings) -> SearchGRPOTrainer:
-    names = ("max_abstained", "trajectory_file", "train_dataset", "limits")
+    names = ("trajectory_file", "train_dataset", "limits")
     own = {"train_dataset": TASKS, "limits": LIMITS} | {key: settings.pop(key) for key in names if key in settings}
     defaults = {"per_device_train_batch_size": 4, "max_steps": 2, "max_completion_length": 700, "learning_rate": 1e-3}
-    args = GRPOConfig(str(path), **SETTINGS | defaults | {"save_strategy": "no"} | settings)
+    args = SearchGRPOConfig(str(path), **SETTINGS | defaults | {"save_strategy": "no"} | settings)
     own |= {"toolbox": Toolbox([Search(*evidence)]), "reward": mix, "dialect": Brief()}
     made = SearchGRPOTrainer(model=lab.model(hidden=16), processing_class=lab.tokenizer(), args=args, **own)
     made.engine.generator = writer or Writer()
@@ -281,7 +279,7 @@ def test_the_curriculum_goes_by_optimizer_steps(tmp_path, cadence):
 def test_steps_per_epoch_are_the_trainers(tmp_path, cadence):
     made = trainer(tmp_path, veritas_mix(), train_dataset=TASKS[:5], max_steps=-1, num_train_epochs=1, **cadence)
     made.train()
-    assert made.state.global_step == steps_per_epoch(made.args, 5)
+    assert made.state.global_step == made.args.steps_per_epoch(5)
 
 
 def test_the_curriculum_survives_a_resume(tmp_path):
@@ -290,7 +288,7 @@ def test_the_curriculum_survives_a_resume(tmp_path):
     resumed = trainer(tmp_path, veritas_mix(warmup=CURRICULUM), max_steps=4, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert history(resumed, "parts/info_think/weight") == pytest.approx(RISING)
-    assert resumed.reward_state.mix.step == 4
+    assert resumed.reward_state.step == 4
 
 
 def warnings_of(caplog) -> list[str]:
@@ -327,8 +325,8 @@ def test_without_a_judge_or_gold_answers_a_batch_leaves_the_weights_as_they_are(
     mix = veritas_mix(Moody(lambda asked: not down))
     questions = TASKS if down else [Task("q", "Where?")]
     settings = {"scale_rewards": scale, "max_abstained": float(down), "max_steps": 1, "train_dataset": questions}
+    settings["advantages"] = estimator
     made = trainer(tmp_path, mix, Writer(FOUND_ONLY) if down else None, **settings)
-    made.estimator = ESTIMATORS[estimator]
     before = [parameter.clone() for parameter in made.model.parameters()]
     with caplog.at_level(logging.WARNING):
         made.train()
@@ -361,7 +359,7 @@ def test_an_outage_below_the_limit_or_without_weight_does_not_stop_the_run(tmp_p
         early.train()
     assert history(early, "judge/abstained") == [0.0, 0.0]
     assert history(early, "parts/info_think/abstained") == [1.0, 1.0]
-    told = [record.message.partition(" rollouts")[0] for record in caplog.records if "outage" in record.name]
+    told = [line.partition(" rollouts")[0] for line in warnings_of(caplog) if "no verdict" in line]
     assert told == [f"step {step}: no verdict on info_think of 4 of 4" for step in (1, 2)]
     with pytest.raises(ConfigError, match=r"max_abstained must be in \[0, 1\], not 50"):
         trainer(tmp_path, mix, max_abstained=50)

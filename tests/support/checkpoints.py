@@ -23,17 +23,16 @@ def checkpoint(folder: Path, step: int, processes: int = 1, noted: bool = True) 
     state = {"global_step": step, "log_history": [{"loss": 0.5}] * 9}
     (made / "trainer_state.json").write_text(json.dumps(state))
     if noted:
-        note(made, step, processes)
+        note(made)
     return made
 
 
-def note(made: Path, step: int, processes: int = 1) -> None:
+def note(made: Path) -> None:
     """What `Manifest` writes when all files are there."""
-    args, state = SimpleNamespace(output_dir=str(made.parent)), SimpleNamespace(global_step=step)
-    state.is_world_process_zero = True
-    checkpoints.Manifest().on_save(args, state, None)
-    path = made / checkpoints.FILES
-    path.write_text(json.dumps({**json.loads(path.read_text()), "processes": processes}))
+    step = int(made.name.rpartition("-")[2])
+    state = SimpleNamespace(global_step=step, is_world_process_zero=True)
+    (made / checkpoints.FILES).unlink(missing_ok=True)
+    checkpoints.Manifest().on_save(SimpleNamespace(output_dir=str(made.parent)), state, None)
 
 
 SMALL = (

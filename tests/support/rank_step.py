@@ -1,10 +1,9 @@
-"""One training step on given rollouts, as a process of a training:
-`python rank_step.py OUT ROWS_PER_PROCESS KIND [MORE]`.
+"""One training step on given rollouts, as a process of a training: `python rank_step.py OUT ROWS KIND MORE`.
 
 Each process leaves in OUT what it saw; the main one the model, which one step of plain gradient descent with a learning
 rate of 1 has moved by exactly the gradient. KIND is "ddp", "fsdp2" or "zero3". MORE is JSON: `reward` has arguments of
-`pou_mix`, `trainer` of the trainer, `args` of `GRPOConfig`; with `lora` an adapter is trained, with `ppo` by PPO of
-these settings, with `kept_responses` a policy that sees so many responses, by VERITAS's reward.
+`pou_mix`, `args` of `SearchGRPOConfig`; with `lora` an adapter is trained, with `kept_responses` a policy that sees so
+many responses, by VERITAS's reward.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from typing import Any
 import lab
 import torch
 from peft import LoraConfig
-from trl import GRPOConfig
 
-from faithful_search.inference.base import Completion, Generator, Sampling
+from faithful_search.inference.base import Completion, Sampling
 from faithful_search.rewards import pou_mix, veritas_mix
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
+from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.grpo import SearchGRPOTrainer
-from faithful_search.training.ppo import PPOSettings, SearchPPOTrainer
+from faithful_search.training.ppo import SearchPPOTrainer
 from faithful_search.trajectory import Evidence
 
 TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(4)]
@@ -46,10 +45,8 @@ class Shelf:
         Args:
             query: What to look for.
         """
-        return [
-            Evidence(f"Rome, below Mount{query}.", f"Peak{query}"),
-            Evidence(f"Oslo, by Lake{query}.", f"Shore{query}"),
-        ]
+        found = ("Rome, below Mount{0}.", "Peak{0}"), ("Oslo, by Lake{0}.", "Shore{0}")
+        return [Evidence(text.format(query), title.format(query)) for text, title in found]
 
 
 class Planned:
@@ -89,10 +86,10 @@ class Forgetting(Planned):
         return f"<think>row {row} asks no more</think>\n<answer>{'Rome' if row % 5 < 2 else 'Oslo'}</answer>"
 
 
-def main(out: Path, rows: int, kind: str, more: dict[str, Any] | None = None) -> None:
-    trainer = made(out, rows, prepare(kind), more or {})
+def main(out: Path, rows: int, kind: str, more: dict[str, Any]) -> None:
+    trainer = made(out, rows, prepare(kind), more)
     process = trainer.accelerator.process_index
-    plan = Forgetting if "kept_responses" in (more or {}) else Planned
+    plan = Forgetting if "kept_responses" in more else Planned
     trainer.engine.generator = plan(process * rows * (trainer.args.steps_per_generation or 1))
     passes: list[int] = []
     trainer.policy.model.register_forward_pre_hook(
@@ -100,15 +97,15 @@ def main(out: Path, rows: int, kind: str, more: dict[str, Any] | None = None) ->
         with_kwargs=True,
     )
     trainer.train()
-    probed = len(passes)
+    probed, state = len(passes), trainer.reward_state
     written = sampled(trainer, [] if process else TASKS)
     trainer.save_model()
-    state = trainer.reward_state.mix
-    seen = {"rewards": trainer.last_rewards, "ema": state.ema, "step": state.step, "probed": probed, "written": written}
-    seen["moved"] = [line["verdict_term"] for line in trainer.state.log_history if "verdict_term" in line]
-    terms = ("value/loss", "groups/one_outcome", "likelihood/right")
-    seen["terms"] = {name: line[name] for line in trainer.state.log_history for name in terms if name in line}
-    (out / f"process{process}.json").write_text(json.dumps(seen))
+    seen = {"rewards": [row.score.value for row in trainer.own], "ema": state.ema, "step": state.step}
+    terms = ("value/loss", "groups/one_outcome", "likelihood/right", "verdict_term")
+    logged = {name: line[name] for line in trainer.state.log_history for name in terms if name in line}
+    (out / f"process{process}.json").write_text(
+        json.dumps(seen | {"probed": probed, "written": written, "terms": logged})
+    )
 
 
 def prepare(kind: str) -> dict[str, Any]:
@@ -120,10 +117,8 @@ def prepare(kind: str) -> dict[str, Any]:
         stage = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True, "stage3_param_persistence_threshold": 0}
         sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
         auto = (*sizes, "gradient_clipping")  # Accelerate would clip at 1 else
-        return {
-            "deepspeed": {"zero_optimization": stage, "zero_allow_untested_optimizer": True}
-            | dict.fromkeys(auto, "auto")
-        }
+        how = {"zero_optimization": stage, "zero_allow_untested_optimizer": True, **dict.fromkeys(auto, "auto")}
+        return {"deepspeed": how}
     if kind == "fsdp2":
         pretend_fsdp()
     return {}
@@ -151,38 +146,33 @@ def pretend_fsdp() -> None:
     state.AcceleratorState.__init__ = init
 
 
+SETTINGS = {
+    "activation_checkpointing": False,
+    "logging_steps": 1,
+    "num_generations": GROUP,
+    "max_steps": 1,
+    "max_completion_length": 900,
+    "learning_rate": 1.0,
+    "lr_scheduler_type": "constant",
+    "optim": "sgd",
+    "max_grad_norm": 0.0,
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": "none",
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    "shuffle_dataset": False,
+    "seed": 3,
+    "beta": 0.0,
+}
+
+
 def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -> SearchGRPOTrainer:
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)  # of an adapter's first values
-    adapter = LoraConfig(target_modules="all-linear", r=2) if more.get("lora") else None
-    settings = {"activation_checkpointing": False, "logging_steps": 1, **settings, **more.get("args", {})}
-    args = GRPOConfig(
-        str(out / "model"),
-        per_device_train_batch_size=rows,
-        num_generations=GROUP,
-        max_steps=1,
-        max_completion_length=900,
-        learning_rate=1.0,
-        lr_scheduler_type="constant",
-        optim="sgd",
-        max_grad_norm=0.0,
-        use_cpu=True,
-        bf16=False,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        shuffle_dataset=False,
-        seed=3,
-        **{"beta": 0.0, **settings},
-    )
-    ppo = {"ppo": PPOSettings(**more["ppo"])} if "ppo" in more else {}
-    kept = more.get("kept_responses", 0)
-    seen = (
-        {"dialect": "search_r1", "reward": veritas_mix()}
-        if kept
-        else {"reward": pou_mix(**{"budget": 2, **more.get("reward", {})})}
-    )
-    return (SearchPPOTrainer if ppo else SearchGRPOTrainer)(
+    given = {**SETTINGS, **settings, **more.get("args", {}), "per_device_train_batch_size": rows}
+    args, kept = SearchGRPOConfig(str(out / "model"), **given), more.get("kept_responses", 0)
+    return (SearchPPOTrainer if args.advantages == "ppo" else SearchGRPOTrainer)(
         model=str(out.parent / "start"),
         processing_class=lab.tokenizer(),
         args=args,
@@ -190,23 +180,20 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
         toolbox=Toolbox([Shelf()]),
         limits=Limits(turns=5, turn_tokens=400, total_tokens=900, kept_responses=kept),
         trajectory_file=out / "trajectories.jsonl",
-        peft_config=adapter,
-        **ppo,
-        **seen,
-        **more.get("trainer", {}),
+        peft_config=LoraConfig(target_modules="all-linear", r=2) if more.get("lora") else None,
+        dialect="search_r1" if kept else "pou",
+        reward=veritas_mix() if kept else pou_mix(**{"budget": 2, **more.get("reward", {})}),
     )
 
 
 def sampled(trainer: SearchGRPOTrainer, tasks: list[Task]) -> dict[str, list[int]]:
     """Greedy episodes of the trained policy, for which no process may need another: one has none at all."""
-    policy: Generator = trainer.policy
-    engine = Engine(
-        policy, trainer.toolbox, trainer.engine.chat.dialect.name, Limits(2, 12, 400), Sampling(temperature=0.0)
-    )
+    dialect = trainer.engine.chat.dialect.name
+    engine = Engine(trainer.policy, trainer.toolbox, dialect, Limits(2, 12, 400), Sampling(temperature=0.0))
     with trainer.generating():
         return {item.id: item.tokens.completion_ids for item in engine.run(tasks)}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4]) if len(sys.argv) > 4 else None)
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4]))

@@ -6,11 +6,26 @@ import importlib
 import importlib.util
 import subprocess
 import sys
+from typing import Any
 
 from paths import RECIPES, ROOT
-from trl import GRPOConfig, ModelConfig, SFTConfig
+from trl import ModelConfig
 
-from faithful_search.training.ppo import PPOConfig
+from faithful_search.training.arguments import SearchSFTConfig
+from faithful_search.training.starting import parse_recipe
+
+CPU = ("--bf16", "false", "--use_cpu", "true")
+WORLD = ("--questions", "world", "--eval_questions", "world", "--corpus", "world")
+
+
+def parse(recipe: str, *flags: str) -> tuple[Any, ...]:
+    """The settings of a recipe, on a CPU, checked as the recipe checks them."""
+    if recipe == "evaluate":
+        return parse_recipe((evaluate_recipe().EvaluationArguments,), flags)
+    module = importlib.import_module(recipe)
+    if recipe == "reward_model":
+        return parse_recipe((module.RewardModelArguments, SearchSFTConfig, ModelConfig), [*flags, *CPU])
+    return module.parse([*flags, *CPU])
 
 
 def call(recipe: str, *flags: str) -> dict:
@@ -31,28 +46,3 @@ def evaluate_recipe():
     sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-CPU = ["--bf16", "false", "--use_cpu", "true"]
-
-
-def flags_of(recipe: str) -> tuple[tuple[type, ...], list[str]]:
-    """The dataclasses of the recipe that a configuration's name begins with, and what a test has to say beside it."""
-    import pokee
-    import pou
-    import reward_model
-    import self_eval
-    import sft
-    import veritas
-
-    recipe = {"hack": "pou", "self": "self_eval"}.get(recipe, recipe)
-    return {
-        "pou": ((pou.PoUArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
-        "pokee": ((pokee.PokeeArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
-        "ppo": ((veritas.VeritasArguments, PPOConfig, ModelConfig), ["--questions", "world", *CPU]),
-        "self_eval": ((self_eval.SelfEvalArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
-        "veritas": ((veritas.VeritasArguments, GRPOConfig, ModelConfig), ["--questions", "world", *CPU]),
-        "sft": ((sft.ExpertArguments, SFTConfig, ModelConfig), ["--questions", "world", *CPU]),
-        "rm": ((reward_model.RewardModelArguments, SFTConfig, ModelConfig), CPU),
-        "eval": ((evaluate_recipe().EvaluationArguments,), ["--questions", "world"]),
-    }[recipe]

@@ -23,8 +23,8 @@ import pou
 
 from faithful_search.errors import GeneratorError
 from faithful_search.training import runs
-from faithful_search.training.config import run_recipe
 from faithful_search.training.grpo import SearchGRPOTrainer
+from faithful_search.training.starting import run_recipe
 
 PLACES: dict[str, tuple[Any, str]] = {
     "rollout": (SearchGRPOTrainer, "_rollout"),

@@ -10,12 +10,12 @@ from typing import ClassVar
 import lab
 import torch
 from transformers import TrainerCallback
-from trl import GRPOConfig
 
 from faithful_search.rewards import Reward, Score
 from faithful_search.rollout import Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
+from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.grpo import SearchGRPOTrainer
 from faithful_search.trajectory import Evidence, Trajectory
 
@@ -66,6 +66,12 @@ SETTINGS = {
     "disable_tqdm": True,
     "seed": 3,
     "beta": 0.0,
+    "max_abstained": 1.0,
+    "per_device_train_batch_size": 8,
+    "max_steps": 4,
+    "max_completion_length": 400,
+    "save_steps": 2,
+    "lr_scheduler_type": "constant",
 }
 """Of every trainer of a tiny policy."""
 
@@ -75,38 +81,19 @@ def trainer(
     reward: Reward | None = None,
     scripted: bool = False,
     kind: type[SearchGRPOTrainer] = SearchGRPOTrainer,
-    config: type[GRPOConfig] = GRPOConfig,
     **settings,
 ) -> SearchGRPOTrainer:
-    names = ("advantages", "trajectory_file", "callbacks", "dialect", "verdict_weight", "uniform_groups")
-    names += (
-        "turn_gamma",
-        "llds",
-        "ppo",
-        "peft_config",
-        "counterfactual",
-        "counterfactual_groups",
-        "counterfactual_world",
-    )
+    names = ("trajectory_file", "callbacks", "dialect", "peft_config", "counterfactual_world")
     own = {name: settings.pop(name) for name in names if name in settings}
-    own["toolbox"] = settings.pop("toolbox", None) or Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))])
     limits = {"turns": 3, "turn_tokens": 12 if not scripted else 200, "total_tokens": 400, **settings.pop("limits", {})}
-    tasks = settings.pop("tasks", TASKS)
-    defaults = {
-        "per_device_train_batch_size": 8,
-        "max_steps": 4,
-        "max_completion_length": 400,
-        "save_steps": 2,
-        "lr_scheduler_type": "constant",
-    }
     made = kind(
         model=settings.pop("model", None) or lab.model(),
-        processing_class=lab.tokenizer(),
-        args=config(str(path), **SETTINGS | defaults | settings),
-        train_dataset=tasks,
+        processing_class=settings.pop("processing_class", lab.tokenizer()),
+        train_dataset=settings.pop("tasks", TASKS),
         reward=reward or Luck(),
+        toolbox=settings.pop("toolbox", None) or Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]),
         limits=Limits(**limits),
-        max_abstained=1.0,
+        args=SearchGRPOConfig(str(path), **SETTINGS | settings),
         **own,
     )
     if scripted:

@@ -15,7 +15,6 @@ os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": 
 import torch
 import vllm
 from transformers import AutoTokenizer
-from trl import GRPOConfig
 from trl.generation import vllm_generation
 
 from faithful_search.bundled import tiny_policy
@@ -24,6 +23,7 @@ from faithful_search.rollout import Limits
 from faithful_search.tasks import load_tasks
 from faithful_search.tools import LocalSearch, Toolbox
 from faithful_search.training import grpo
+from faithful_search.training.arguments import SearchGRPOConfig
 
 
 class PlainLLM(vllm.LLM):
@@ -46,7 +46,7 @@ def main(out: str) -> None:
     grpo.check_vllm = lambda args, device: None  # which rightly refuses a CPU
     vllm_generation.LLM = PlainLLM
     vllm_generation.VLLMGeneration.sync_weights = sync
-    args = GRPOConfig(
+    args = SearchGRPOConfig(
         out,
         use_vllm=True,
         vllm_mode="colocate",

@@ -20,7 +20,7 @@ from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.retrieval.index_folder import build_folder
 from faithful_search.tools.web.providers.serper import Serper
 from faithful_search.tools.web_search import WebSearch
-from faithful_search.training.config import parse_recipe
+from faithful_search.training.starting import parse_recipe
 from faithful_search.trajectory import ToolCall, read_jsonl
 
 SHIPPED = RECIPES / "cassettes" / "four_tools.jsonl"
@@ -64,9 +64,11 @@ def read_by_jina(request: Request) -> tuple[int, dict]:
 def configured(*flags: str) -> EnvironmentArguments:
     """What a configuration and flags of `recipes/pou.py` give."""
     import pou
-    from trl import GRPOConfig, ModelConfig
+    from trl import ModelConfig
 
-    script, _, _ = parse_recipe((pou.PoUArguments, GRPOConfig, ModelConfig), list(flags), pou.DEFAULT_CONFIG)
+    from faithful_search.training.arguments import SearchGRPOConfig
+
+    script, _, _ = parse_recipe((pou.PoUArguments, SearchGRPOConfig, ModelConfig), list(flags), pou.DEFAULT_CONFIG)
     return script
 
 

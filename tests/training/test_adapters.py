@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
 
 import lab
 import pou
@@ -29,9 +28,8 @@ from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import open_generator
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.training import policies
-from faithful_search.training.policies import open_policy
+from faithful_search.training.policies import MERGED, merge_adapter, open_policy, save_policy
 from faithful_search.training.runs import build_trainer
-from faithful_search.training.saving import MERGED, merge_adapter, save_policy
 
 LORA = ("--use_peft", "true", "--lora_r", "4", "--lora_target_modules", "all-linear", "--lora_dropout", "0")
 STEP = ("--max_steps", "2", "--per_device_train_batch_size", "8", "--turns", "2", "--threads", "1")
@@ -42,8 +40,8 @@ torch.set_num_threads(1)
 
 def pou_trainer(out: Path, *flags: str):
     """Recipe and trainer as `recipes/pou.py` makes them; the world's tools stay open for as long as the trainer."""
-    script, args, model_args = pou.parse(["--output_dir", str(out), *STEP, *flags])
-    return build_trainer(script, args, model_args, script.toolbox(), pou.build_reward(script))
+    flags = script, *_ = pou.parse(["--output_dir", str(out), *STEP, *flags])
+    return build_trainer(flags, script.toolbox(), pou.build_reward(script))
 
 
 def disturb(model, size=0.1):
@@ -55,12 +53,8 @@ def disturb(model, size=0.1):
                 weights.add_(torch.randn_like(weights) * size)
 
 
-def frozen(model):
-    return {name: own.detach().clone() for name, own in model.named_parameters() if not own.requires_grad}
-
-
-def adapter(model):
-    return {name: own.detach().clone() for name, own in model.named_parameters() if own.requires_grad}
+def parts(model, trained: bool):
+    return {name: own.detach().clone() for name, own in model.named_parameters() if own.requires_grad == trained}
 
 
 def same(a, b):
@@ -74,16 +68,13 @@ def test_the_adapter_is_what_samples_and_what_is_probed(tmp_path):
     chat = ChatFormat.of(tokenizer, dialects.load("pou"))
     prompts = [chat.prompt_ids(question, made.toolbox.schemas) for question in ("Which city is it?", "Who wrote it?")]
     choices = [[tokenizer("yes")["input_ids"][:1], tokenizer("no")["input_ids"][:1]]] * 2
-    greedy = Sampling(temperature=0.0, max_new_tokens=12)
 
     def said(generator):
         probs = torch.tensor(generator.choice_probs(prompts, choices))
-        return [item.ids for item in generator.generate(prompts, greedy)], probs.log()
+        return [item.ids for item in generator.generate(prompts, Sampling(0.0, max_new_tokens=12))], probs.log()
 
-    base = TransformersGenerator(
-        AutoModelForCausalLM.from_pretrained(tiny_policy("memory"), dtype=torch.float32), tokenizer
-    )
-    tuned, plain = said(made.generator), said(base)
+    whole = AutoModelForCausalLM.from_pretrained(tiny_policy("memory"), dtype=torch.float32)
+    tuned, plain = said(made.generator), said(TransformersGenerator(whole, tokenizer))
     with made.model.disable_adapter():
         assert said(made.generator)[0] == plain[0]
     save_policy(made, merged=True)
@@ -92,15 +83,33 @@ def test_the_adapter_is_what_samples_and_what_is_probed(tmp_path):
     assert tuned[1].allclose(merged[1], atol=1e-4) and not tuned[1].allclose(plain[1], atol=0.05)
 
 
-def test_only_the_adapter_learns(tmp_path):
-    flags = ("--learning_rate", "1e-2", "--warmup_steps", "0", "--activation_checkpointing", "true")
-    made = pou_trainer(tmp_path, *LORA, *flags)
-    assert {name.split(".")[-3] for name in adapter(made.model)} == {"lora_A", "lora_B"}
-    held, first, given = frozen(made.model), adapter(made.model), iter(range(1000))
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "bits", [None, pytest.param("load_in_4bit", marks=slow), pytest.param("load_in_8bit", marks=slow)]
+)
+def test_only_the_adapter_learns_also_on_quantised_weights(tmp_path, bits):
+    """Where bitsandbytes is installed, which computes on CPUs, too; the merged model has the full weights."""
+    if bits:
+        pytest.importorskip("bitsandbytes")
+    flags = (f"--{bits}", "true", "--dtype", "bfloat16") if bits else ("--activation_checkpointing", "true")
+    made = pou_trainer(tmp_path, *LORA, "--learning_rate", "1e-2", "--warmup_steps", "0", *flags)
+    held, first, given = parts(made.model, False), parts(made.model, True), iter(range(1000))
+    assert {name.split(".")[-3] for name in first} == {"lora_A", "lora_B"}
+    assert any(own.dtype in (torch.uint8, torch.int8) for own in held.values()) == bool(bits)
     own = made._reward
-    made.reward_funcs = [lambda prompts, **more: [float(next(given) % 2) for _ in own(prompts, **more)]]
+    made.reward_funcs = [lambda **more: [float(next(given) % 2) for _ in own(**more)]]
     made.train()
-    assert same(held, frozen(made.model)) and not same(first, adapter(made.model))
+    assert same(held, parts(made.model, False)) and not same(first, parts(made.model, True))
+    if bits:
+        save_policy(made, merged=True)
+        adapted = open_generator(str(tmp_path), device="cpu", dtype="bfloat16").model
+        whole = AutoModelForCausalLM.from_pretrained(tmp_path / MERGED)
+        assert whole.dtype == torch.bfloat16 and "quantization_config" not in whole.config.to_dict()
+        with torch.no_grad():
+            wanted = adapted(IDS).logits.float()
+            assert (whole(IDS).logits - wanted).abs().max() < 0.05 * wanted.abs().max()
 
 
 def base_model(folder: Path, tied: bool) -> Path:
@@ -115,10 +124,8 @@ def base_model(folder: Path, tied: bool) -> Path:
 
 def saved_adapter(folder: Path, base: Path, **settings):
     """An adapter on disk that changes what its base says, and the logits with it."""
-    model = AutoModelForCausalLM.from_pretrained(base)
-    tuned = get_peft_model(
-        model, LoraConfig(task_type="CAUSAL_LM", r=4, **{"target_modules": "all-linear", **settings})
-    )
+    config = LoraConfig(task_type="CAUSAL_LM", r=4, **{"target_modules": "all-linear", **settings})
+    tuned = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
     disturb(tuned, 0.05)
     tuned.eval().save_pretrained(folder)
     lab.tokenizer().save_pretrained(folder)
@@ -173,46 +180,41 @@ def test_a_merge_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     assert contents(tmp_path / "run") != before
 
 
-def test_what_cannot_be_merged_is_refused(tmp_path):
-    base = base_model(tmp_path / "base", False)
-    saved_adapter(tmp_path / "adapter", base)
-    with pytest.raises(ConfigError, match="no PEFT adapter in"):
-        merge_adapter(base, tmp_path / "out")
-    with pytest.raises(ConfigError, match="would replace the adapter"):
-        merge_adapter(tmp_path / "adapter", tmp_path)
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "mine.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="already exists and is not a model"):
-        merge_adapter(tmp_path / "adapter", tmp_path / "notes")
-    weights = tmp_path / "adapter" / "adapter_model.safetensors"
-    tensors = load_file(weights)
-    save_file({name: value * float("nan") for name, value in tensors.items()}, weights)
-    with pytest.raises(ConfigError, match="cannot be merged"):
-        merge_adapter(tmp_path / "adapter", tmp_path / "out")
-    base.rename(tmp_path / "moved")
-    with pytest.raises(ConfigError, match=r"the base model .*base.*correct `base_model_name_or_path`"):
-        merge_adapter(tmp_path / "adapter", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:100])
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lambda folder: (folder / "adapter_model.safetensors").unlink(), "cannot open the adapter in"),
-        (lambda folder: cut(folder / "adapter_model.safetensors"), "cannot open the adapter in"),
-        (lambda folder: cut(folder / "adapter_config.json"), "cannot open the model"),
-        (lambda folder: (folder / "tokenizer.json").unlink(), "cannot open the tokenizer of"),
-    ],
-)
-def test_what_is_broken_is_named(tmp_path, spoil, said):
+def poison(file: Path) -> None:
+    save_file({name: value * float("nan") for name, value in load_file(file).items()}, file)
+
+
+WEIGHTS, CONFIG = "adapter/adapter_model.safetensors", "adapter/adapter_config.json"
+REFUSED = {
+    "no adapter": (lambda folder: None, ("base", "out"), "no PEFT adapter in"),
+    "itself": (lambda folder: None, ("adapter", "."), "would replace the adapter"),
+    "other files": (lambda folder: (folder / "out").write_text("mine"), ("adapter", "out"), "is not a model"),
+    "NaN": (lambda folder: poison(folder / WEIGHTS), ("adapter", "out"), "cannot be merged"),
+    "no base": (lambda folder: (folder / "base").rename(folder / "b"), ("adapter", "out"), "base_model_name_or_path"),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), ("adapter", "out"), "cannot open the adapter in"),
+    "half weights": (lambda folder: cut(folder / WEIGHTS), ("adapter", "out"), "cannot open the adapter in"),
+    "half a config": (lambda folder: cut(folder / CONFIG), ("adapter", "out"), "cannot open the model"),
+    "no tokenizer": (
+        lambda folder: (folder / "adapter/tokenizer.json").unlink(),
+        ("adapter", "out"),
+        "cannot open the tokenizer of",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_merged_is_refused_and_what_is_broken_is_named(tmp_path, case):
+    spoil, (source, out), said = REFUSED[case]
     saved_adapter(tmp_path / "adapter", base_model(tmp_path / "base", False))
-    spoil(tmp_path / "adapter")
-    with pytest.raises(ConfigError, match=f"{said} '{tmp_path / 'adapter'}'"):
-        merge_adapter(tmp_path / "adapter", tmp_path / "out")
+    spoil(tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match=said) as error:
+        merge_adapter(tmp_path / source, tmp_path / out)
+    assert contents(tmp_path) == before and str(tmp_path) in str(error.value)
 
 
 def test_a_merged_model_that_says_something_else_is_refused(tmp_path, monkeypatch):
@@ -222,19 +224,10 @@ def test_a_merged_model_that_says_something_else_is_refused(tmp_path, monkeypatc
         merge_adapter(tmp_path / "adapter", tmp_path / "merged")
 
 
-class Zero3:
-    """Accelerate's configuration of DeepSpeed as far as loading reads it."""
-
-    config: ClassVar[dict] = {}
-
-    def is_zero3(self) -> bool:
-        return True
-
-
 def test_merging_needs_no_sharded_loading(tmp_path):
     """Under ZeRO-3 every model that is loaded is shared out; the main process merges alone."""
     saved_adapter(tmp_path / "adapter", base_model(tmp_path / "base", False))
-    zero3 = Zero3()
+    zero3 = type("Zero3", (), {"config": {}, "is_zero3": lambda self: True})()  # as far as loading reads it
     deepspeed.set_hf_deepspeed_config(zero3)
     try:
         with pytest.raises((ImportError, AttributeError)):  # what loading would need to share it out is not here
@@ -255,14 +248,16 @@ def test_merging_needs_no_sharded_loading(tmp_path):
         ({"use_peft": True, "lora_target_modules": ["lm_head", "q_proj"]}, "--lora_modules_to_save lm_head"),
         ({"lora_r": 4, "use_dora": True}, "without --use_peft true these have no effect: lora_r, use_dora"),
         ({"dtype": "bfloat61"}, "'bfloat61' is not a dtype of torch"),
+        ({"merged": True}, "there is no adapter to merge"),
     ],
     ids=str,
 )
 def test_flags_of_a_model_that_do_not_fit_are_refused(monkeypatch, flags, said):
     monkeypatch.setattr(policies, "find_spec", lambda name: None)
-    args = SimpleNamespace(model_init_kwargs=None, use_vllm=flags.pop("use_vllm", False))
+    given = {"use_vllm": False, "merged": False, **flags}
+    args, merged = SimpleNamespace(model_init_kwargs=None, use_vllm=given.pop("use_vllm")), given.pop("merged")
     with pytest.raises(ConfigError, match=said):
-        open_policy(str(tiny_policy()), ModelConfig(**flags), args)
+        open_policy(str(tiny_policy()), ModelConfig(**given), args, merged)
 
 
 def targets(*names: str):
@@ -294,32 +289,6 @@ def test_what_is_saved_takes_the_place_of_what_was_there(tmp_path, first):
     assert not (tmp_path / MERGED).exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
-def test_an_adapter_on_quantised_weights_is_merged_into_the_full_ones(tmp_path, bits):
-    """Where bitsandbytes is installed; it computes on CPUs, too."""
-    pytest.importorskip("bitsandbytes")
-    quantised = (f"--{bits}", "true", "--dtype", "bfloat16", "--learning_rate", "1e-2", "--warmup_steps", "0")
-    made = pou_trainer(tmp_path, *LORA, *quantised)
-    held, first, given = frozen(made.model), adapter(made.model), iter(range(1000))
-    assert any(own.dtype in (torch.uint8, torch.int8) for own in held.values())
-    made.reward_funcs = [lambda prompts, **_: [float(next(given) % 2) for _ in prompts]]
-    made.train()
-    assert same(held, frozen(made.model)) and not same(first, adapter(made.model))
-    save_policy(made, merged=True)
-    adapted = open_generator(str(tmp_path), device="cpu", dtype="bfloat16").model
-    whole = AutoModelForCausalLM.from_pretrained(tmp_path / MERGED)
-    assert whole.dtype == torch.bfloat16 and "quantization_config" not in whole.config.to_dict()
-    with torch.no_grad():
-        wanted = adapted(IDS).logits.float()
-        assert (whole(IDS).logits - wanted).abs().max() < 0.05 * wanted.abs().max()
-
-
-def test_there_must_be_something_to_merge(tmp_path):
-    with pytest.raises(ConfigError, match="there is no adapter to merge"):
-        pou_trainer(tmp_path, "--save_merged", "true")
-
-
 def test_an_adapter_is_trained_on_against_itself(tmp_path):
     """With the adapter's directory as the model, the reference is the adapter as it was; nothing of it is left over."""
     first = pou_trainer(tmp_path / "first", *LORA)
@@ -329,8 +298,7 @@ def test_an_adapter_is_trained_on_against_itself(tmp_path):
     with pytest.raises(ConfigError, match=r"is already an adapter: leave out --use_peft .*faithful-search merge"):
         pou_trainer(tmp_path / "second", *again, *LORA)
     made = pou_trainer(tmp_path / "second", *again, "--beta", "0.1")
-    start = {name: own for name, own in adapter(first.model).items()}
-    assert same(start, adapter(made.model))
+    assert same(parts(first.model, True), parts(made.model, True))
 
     def at_the_reference() -> bool:
         batch = made._generate_and_score_completions([dict(made.train_dataset[0])] * 8)
@@ -356,10 +324,8 @@ def test_a_run_leaves_an_adapter_and_a_merged_model_that_are_measured_alike(tmp_
     assert front["library_name"] == "peft" and {"lora", "peft"} <= {*front["tags"]} and "base_model" not in front
     assert f"LoRA adapter of rank 4; the model below them, `{tiny_policy('memory')}`" in text
     whole = (run / MERGED / "README.md").read_text(encoding="utf-8")
-    assert (
-        front_matter(run / MERGED)["library_name"] == "transformers"
-        and "lora" not in front_matter(run / MERGED)["tags"]
-    )
+    merged = front_matter(run / MERGED)
+    assert merged["library_name"] == "transformers" and "lora" not in merged["tags"]
     assert f"`{run}` merged into them" in whole and f'open_generator("{run / MERGED}")' in whole
     assert "rank 4" not in whole and "## Evaluation" in whole
     recipe, found = evaluate_recipe(), []

@@ -14,8 +14,9 @@ from faithful_search.counterfactual import CounterfactualWorld
 from faithful_search.errors import ConfigError
 from faithful_search.rewards import Correctness
 from faithful_search.tasks import Task
-from faithful_search.training.changed_worlds import GROUPS, ChangedWorlds, Met, by_question, world_figures
-from faithful_search.trajectory import read_jsonl
+from faithful_search.training.changed_worlds import ChangedWorlds
+from faithful_search.training.step_metrics import world_metrics
+from faithful_search.trajectory import Trajectory, read_jsonl
 from faithful_search.world import Change, Statement, World, bundled_world
 
 CITIES = ("Oslo", "Lima", "Bern", "Kyiv", "Riga", "Bonn")
@@ -29,6 +30,7 @@ WORLD = World(
 FACT = {"chain": [{"subject": "Place", "relation": "city", "object": "Rome"}]}
 TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",), meta=FACT if number else {}) for number in range(8)]
 """The first one has no chain, and so no changed world."""
+GROUPS = ("paired", "own")
 
 
 def in_worlds(path, reward=None, **settings):
@@ -111,11 +113,10 @@ def test_evaluation_questions_are_never_changed(tmp_path):
 @given(st.integers(1, 4), st.sampled_from([0.25, 0.5, 0.75, 1.0]), st.sampled_from(GROUPS), st.integers(0, 9))
 def test_processes_share_a_batch_as_one_would_have_it(processes, share, groups, step):
     """12 rows are 3 questions of 4; a group may lie in two processes."""
-    worlds = ChangedWorlds(CounterfactualWorld(WORLD), by_question(TASKS), share, 4, groups)
-    rows = [{"id": f"q{number // 4}", "prompt": f"Question {number // 4}?"} for number in range(12)]
-    size = 12 // processes
-    split = [worlds.tasks_of(rows[size * p : size * (p + 1)], size * p, step) for p in range(processes)]
-    whole = worlds.tasks_of(rows, 0, step)
+    worlds = ChangedWorlds(CounterfactualWorld(WORLD), TASKS, share, 4, groups)
+    rows, size = [number // 4 for number in range(12)], 12 // processes
+    split = [worlds.asked(rows[size * p : size * (p + 1)], size * p, step) for p in range(processes)]
+    whole = worlds.asked(rows, 0, step)
     assert [(task.question, task.edits) for part in split for task in part] == [
         (task.question, task.edits) for task in whole
     ]
@@ -126,11 +127,10 @@ def test_processes_share_a_batch_as_one_would_have_it(processes, share, groups, 
 @pytest.mark.parametrize("groups", GROUPS)
 def test_a_question_is_changed_alike_in_a_group_and_anew_at_each_step(groups):
     """Drawn from seed and step, so that a resumed run meets the same worlds."""
-    rows = [{"id": f"q{1 + number // 4}", "prompt": f"Question {1 + number // 4}?"} for number in range(8)]
-    drawn = []
+    rows, drawn = [1 + number // 4 for number in range(8)], []
     for step in range(16):
-        made = [ChangedWorlds(CounterfactualWorld(WORLD, 3), by_question(TASKS), 0.5, 4, groups) for _ in "12"]
-        first, again = ([task.edits for task in worlds.tasks_of(rows, 0, step)] for worlds in made)
+        made = [ChangedWorlds(CounterfactualWorld(WORLD, 3), TASKS, 0.5, 4, groups) for _ in "12"]
+        first, again = ([task.edits for task in worlds.asked(rows, 0, step)] for worlds in made)
         assert first == again
         for group in (first[:4], first[4:]):
             kinds = {str(edits) for edits in group if edits}
@@ -140,17 +140,22 @@ def test_a_question_is_changed_alike_in_a_group_and_anew_at_each_step(groups):
 
 
 def test_figures_of_a_step_by_hand():
-    rows = [Met(True, True, 1.0), Met(True, True, None), Met(True, False, 0.0), Met(False, False, 1.0)]
-    assert world_figures(rows) == {"share": 0.5, "unchanged": 1 / 3, "exact_match": 1.0, "original": 0.5}
-    assert world_figures([Met(False, False, None)]) == {"share": 0.0}
+    """Three are due; two of them are in a changed world, one of those without gold answers."""
+    changed = CounterfactualWorld(WORLD).change(TASKS[1]).meta
+    rows = [("Oslo", "Oslo", changed), ("Oslo", None, changed), ("Oslo", "Rome", {}), ("Rome", "Rome", {})]
+    rollouts = [Trajectory(answer=said, answers=(gold,) if gold else (), meta=meta) for said, gold, meta in rows]
+    expected = {"share": 0.5, "unchanged": 1 / 3, "exact_match": 1.0, "original": 0.5}
+    found = world_metrics(rollouts, [True, True, True, False])
+    assert found == {f"counterfactual/{name}": value for name, value in expected.items()}
+    nothing = world_metrics([Trajectory()], [False])
+    assert [name for name, value in nothing.items() if value is not None] == ["counterfactual/share"]
 
 
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
         ({"counterfactual": 0.3}, "0.3 of num_generations=4 rollouts is 1.2"),
-        ({"counterfactual": 1.5}, "a share of rollouts"),
-        ({"counterfactual": -0.5}, "a share of rollouts"),
+        ({"counterfactual": 1.5}, r"counterfactual must be in \[0, 1\]"),
         ({"counterfactual_groups": "mixed"}, "unknown counterfactual_groups 'mixed'; there are: paired, own"),
         (
             {"counterfactual_world": CounterfactualWorld(bundled_world())},

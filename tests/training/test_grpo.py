@@ -11,6 +11,7 @@ import lab
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
+from datasets import Dataset
 from tiny_trainer import TASKS, TURNS, Luck, Numbered, Shy, StopAt, batch_of, gradient_by_token, trainer
 from torch.utils.data import BatchSampler
 from trl import GRPOConfig, RLOOConfig, RLOOTrainer
@@ -19,10 +20,9 @@ from trl.trainer.utils import RepeatSampler
 
 from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.rewards import Adaptive, Citation, Mix, MixState
-from faithful_search.tools import Toolbox
 from faithful_search.training.advantages import ESTIMATORS, TURN_ESTIMATORS, group_relative, leave_one_out
 from faithful_search.training.callbacks import QuestionOrder, StepLine
-from faithful_search.training.grpo import SearchGRPOTrainer, prompt_dataset
+from faithful_search.training.grpo import SearchGRPOTrainer
 from faithful_search.training.step_metrics import tool_metrics
 from faithful_search.trajectory import ToolCall, read_jsonl
 
@@ -45,7 +45,7 @@ def test_environment_tokens_have_no_gradient_and_sampled_ones_do(tmp_path, how):
 
 def test_the_batch_holds_the_rollouts_ids(tmp_path):
     made = trainer(tmp_path, scripted=True)
-    made._rows = [{"id": "q1", "prompt": "Question 1?"}] * 2
+    made._rows = [{"task": 1}] * 2
     output = made._rollout(["Question 1?"] * 2, made)
     text = lab.tokenizer().decode(output["completion_ids"][0])
     assert text.startswith(TURNS[0]) and text.endswith(TURNS[1] + "<|im_end|>")
@@ -53,25 +53,28 @@ def test_the_batch_holds_the_rollouts_ids(tmp_path):
     assert lab.tokenizer().decode(sampled) == "".join(TURNS)
 
 
+def answer_mix(**more):
+    return Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck(), kappa=3.0)}, gate=None, **more)
+
+
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     """α, the reward's state, the questions asked, every rollout and the weights; a pass over the questions is two
     steps. Whether the trainer restores its callbacks or not."""
-    mix = Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck(), kappa=3.0)}, gate=None)
 
     def run(name: str, **more):
         log = tmp_path / name / "trajectories.jsonl"
-        return trainer(tmp_path / name, mix, trajectory_file=log, tasks=TASKS[:4], save_steps=1, **more), log
+        return trainer(tmp_path / name, answer_mix(), trajectory_file=log, tasks=TASKS[:4], save_steps=1, **more), log
 
     whole, log = run("whole")
     whole.train()
     rows = list(read_jsonl(log))
     assert len(rows) == 32 and len({row.meta["alpha"] for row in rows}) == 4
-    assert whole.reward_state.mix.step == 4 and 0 < whole.reward_state.mix.ema < 1
+    assert whole.reward_state.step == 4 and 0 < whole.reward_state.ema < 1
     run("parts", callbacks=[StopAt(3)])[0].train()
     for step, rebuild in ((3, True), (2, False)):
         resumed, log = run("parts", restore_callback_states_from_checkpoint=rebuild)
         resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / f"checkpoint-{step}"))
-        assert resumed.reward_state.mix == whole.reward_state.mix and list(read_jsonl(log)) == rows
+        assert resumed.reward_state == whole.reward_state and list(read_jsonl(log)) == rows
         for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
             assert torch.equal(one, other)
 
@@ -84,24 +87,16 @@ def test_a_resumed_run_of_several_processes_goes_on_in_the_order_of_its_pass():
     assert [list(whole) for _ in range(3)][2] == list(resumed)
 
 
-def test_every_rollout_is_logged_with_scores_and_reasons(tmp_path):
-    made = trainer(tmp_path, Shy(), trajectory_file=tmp_path / "t.jsonl", max_steps=1)
-    made.train()
-    rows = list(read_jsonl(tmp_path / "t.jsonl"))
-    assert len(rows) == 8
-    assert len({row.id for row in rows}) == 8
-    assert all(row.answers == ("Rome",) and row.question for row in rows)
-    for row in rows:
-        assert row.meta["reward"] == row.meta["scores"]["shy"] == Shy().score(row).value
-    assert any(row.meta["reasons"] == {"shy": "the judge is down"} for row in rows)
-
-
-def test_parts_and_tools_reach_the_log(tmp_path):
-    made = trainer(
-        tmp_path, Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None), scripted=True, max_steps=1
-    )
+def test_rollouts_are_logged_with_scores_and_reasons_and_parts_and_tools_by_step(tmp_path):
+    made = trainer(tmp_path, answer_mix(), scripted=True, trajectory_file=tmp_path / "t.jsonl", max_steps=1)
     made.toolbox.run_batch([ToolCall("shelf", {})] * 5, [made.toolbox.session()] * 5)  # before training
     made.train()
+    rows = list(read_jsonl(tmp_path / "t.jsonl"))
+    assert len({row.id for row in rows}) == len(rows) == 8
+    for row in rows:
+        assert row.answers == ("Rome",) and row.question and row.tokens is None
+        assert row.meta["scores"] == {"shy": Shy().score(row).value, "luck": Luck().score(row).value}
+        assert row.meta["reasons"] == ({} if row.meta["scores"]["shy"] else {"shy": "the judge is down"})
     logged = json.loads((tmp_path / "checkpoint-1" / "trainer_state.json").read_text())["log_history"][0]
     for key in ("parts/luck", "parts/alpha", "parts/outcome_ema", "tools/ratio/shelf", "tools/calls", "ended/answered"):
         assert key in logged
@@ -111,17 +106,16 @@ def test_parts_and_tools_reach_the_log(tmp_path):
     assert logged["parts/outcome_ema"] == pytest.approx(logged["parts/luck"])  # the first batch's
 
 
-def test_what_is_logged_of_tools_is_this_steps(tmp_path):
-    made = trainer(tmp_path, scripted=True)
-    steps = []
-    for calls in ([{"query": "x"}], [{"query": "x"}, {}, {"query": "x"}, {"query": "x"}], []):
-        given = [ToolCall("shelf", arguments) for arguments in calls]
-        made.toolbox.run_batch(given, [made.toolbox.session()] * len(given))
-        steps.append(tool_metrics(made._used_tools(), 2))
-    assert [step["tools/shelf/calls"] for step in steps] == [0.5, 2.0, 0.0]
-    assert [step.get("tools/shelf/errors") for step in steps] == [0.0, 0.25, None]
-    assert [step.get("tools/errors") for step in steps] == [0.0, 0.25, None]
-    assert [step["tools/shelf/p95"] is not None for step in steps] == [True, True, False]
+def test_figures_of_tools_are_shares_of_what_was_counted(tmp_path):
+    box, steps = trainer(tmp_path).toolbox, []
+    for calls in ([{"query": "x"}, {}, {"query": "x"}, {"query": "x"}], []):
+        before = box.stats()
+        box.run_batch([ToolCall("shelf", own) for own in calls], [box.session()] * len(calls))
+        used = {name: now - before[name] if name in before else now for name, now in box.stats().items()}
+        steps.append(tool_metrics(used, 2))
+    assert [step["tools/shelf/calls"] for step in steps] == [2.0, 0.0]
+    assert [step["tools/shelf/errors"] for step in steps] == [step["tools/errors"] for step in steps] == [0.25, None]
+    assert [step["tools/shelf/p95"] is not None for step in steps] == [True, False]
 
 
 def test_the_warning_that_is_left_out_is_still_trls():
@@ -131,26 +125,21 @@ def test_the_warning_that_is_left_out_is_still_trls():
 def test_a_step_is_one_line_that_says_what_went_wrong():
     written: list[str] = []
     line, state = StepLine(), SimpleNamespace(is_world_process_zero=True, global_step=3, max_steps=10)
-    line.training_bar = SimpleNamespace(write=written.append)
-    line.on_log(None, state, None, {"reward": 0.5, "tools/calls": 1.25, "tools/errors": 0.0})
-    line.on_log(
-        None,
-        state,
-        None,
-        {"reward": 0.5, "tools/errors": 0.25, "parts/citation/abstained": 0.5, "judge/abstained": 0.25},
-    )
+    line.training_bar, line.last = SimpleNamespace(write=written.append), 0.0
+    wrong = {"tools/errors": 0.25, "parts/citation/abstained": 0.5, "judge/abstained": 0.25}
+    for logs in ({"reward": 0.5, "tools/calls": 1.25, "tools/errors": 0.0}, {"reward": 0.5, **wrong}):
+        line.on_log(None, state, None, logs)
     assert written[0].startswith("step    3/10  reward 0.500  calls 1.250  ") and "errors" not in written[0]
-    assert written[1].startswith("step    3/10  reward 0.500  tool errors 25%  cite abstained 50%  no reward 25%  ")
+    assert written[1].startswith("step    3/10  reward 0.500  cite abstained 50%  tool errors 25%  no reward 25%  ")
 
 
 def test_the_state_starts_where_the_mix_says_and_does_not_move_in_evaluation(tmp_path):
-    mix = Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck())}, gate=None, state0=MixState(0.4, 7))
-    made = trainer(tmp_path, mix)
+    made = trainer(tmp_path, answer_mix(state0=MixState(0.4, 7)))
     made.model.eval()
-    made._rows = [{"id": "q1", "prompt": "Question 1?"}] * 2
+    made._rows = [{"task": 1}] * 2
     rollouts = made._rollout(["Question 1?"] * 2, made)["trajectory"]
-    made._reward(["Question 1?"] * 2, rollouts, ["a", "b"], [["Rome"], ["Rome"]], lambda name, value: None)
-    assert made.reward_state.mix == MixState(0.4, 7)
+    made._reward(rollouts, [1, 1], lambda name, value: None)
+    assert made.reward_state == MixState(0.4, 7)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +150,7 @@ def test_estimators_are_what_trl_computes_and_what_is_trained_with(tmp_path, rew
     """The contract with TRL: rows in order, rewards as given, abstentions out of the baseline."""
     made = trainer(tmp_path, reward, advantages=how)
     own = batch_of(made)["advantages"]
-    values = torch.tensor([float("nan") if value is None else value for value in made.last_rewards])
+    values = torch.tensor([float("nan") if row.score.value is None else row.score.value for row in made.own])
     assert values.nan_to_num().std() > 0
     torch.testing.assert_close(expected(values, 4), own, atol=1e-5, rtol=1e-4)
 
@@ -187,7 +176,7 @@ def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
         model=lab.model(),
         reward_funcs=[luck],
         args=RLOOConfig(str(tmp_path / "rloo"), **settings, **plain),
-        train_dataset=prompt_dataset(TASKS),
+        train_dataset=Dataset.from_list([{"prompt": task.question} for task in TASKS]),
         processing_class=lab.tokenizer(),
     )
     rloo.model.train()
@@ -204,9 +193,8 @@ def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
     single = {name: batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
     told = {"turn_numbers": batch["completion_mask"], "right": torch.zeros(8, dtype=torch.bool)}
     ours.compute_loss(ours.model, {**single, **told, "advantages": advantages}).backward()
-    gradients = [
-        (own.grad, trls.grad) for own, trls in zip(ours.model.parameters(), rloo.model.parameters(), strict=True)
-    ]
+    pairs = zip(ours.model.parameters(), rloo.model.parameters(), strict=True)
+    gradients = [(own.grad, trls.grad) for own, trls in pairs]
     assert any(trls.abs().max() > 1e-4 for _, trls in gradients)
     for own, trls in gradients:
         torch.testing.assert_close(own * length, trls, atol=1e-5, rtol=1e-3)
@@ -223,7 +211,14 @@ def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
         ({"save_steps": 0.5}, "not 0.5"),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"advantages": "best"}, "leave_one_out"),
-        ({"turn_gamma": 1.5}, "turn_gamma"),
+        ({"advantages": "turns", "turn_gamma": 1.5}, "turn_gamma must be in"),
+        ({"advantages": "turns", "scale_rewards": "none"}, "--scale_rewards none is for --advantages trl"),
+        ({"advantages": "ppo"}, "SearchGRPOTrainer takes a SearchGRPOConfig whose advantages are one of trl"),
+        ({"llds": -1.0}, "llds must be 0 or more"),
+        ({"verdict_weight": -1.0}, "verdict_weight must be 0 or more"),
+        ({"verdict_weight": 1.0}, "EvidenceSensitivity"),
+        ({"uniform_groups": "some"}, "uniform_groups 'some'"),
+        ({"uniform_groups": "drop"}, "whether an answer is right"),
         ({"reward": Citation(), "dialect": "search_r1"}, "does not cover dialect 'search_r1'"),
     ],
 )
@@ -232,25 +227,24 @@ def test_settings_that_would_be_ignored_or_do_not_fit_are_refused(tmp_path, sett
         trainer(tmp_path, **settings)
 
 
-def test_datasets_without_question_or_answers_are_refused():
-    with pytest.raises(DataError, match=r"no column answers.*it has: question"):
-        prompt_dataset([{"question": "Where?"}])
-    with pytest.raises(DataError, match="no column question"):
-        prompt_dataset([{"answers": ["Rome"]}])
-    with pytest.raises(DataError, match="no rows"):
-        prompt_dataset([])
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"question": "Where?"}], r"no column answers.*it has: question"),
+        ([{"answers": ["Rome"]}], "no column question"),
+        ([], "no rows"),
+    ],
+)
+def test_datasets_without_question_or_answers_are_refused(tmp_path, rows, said):
+    with pytest.raises(DataError, match=said):
+        trainer(tmp_path, tasks=rows)
 
 
-def test_a_model_without_chat_template_is_refused(tmp_path):
-    bare = type(lab.tokenizer())(
-        tokenizer_object=lab.tokenizer()._tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>"
-    )
+def test_a_model_without_chat_template_and_plain_settings_are_refused(tmp_path):
+    ends = {"eos_token": "<|im_end|>", "pad_token": "<|pad|>"}
+    bare = type(lab.tokenizer())(tokenizer_object=lab.tokenizer()._tokenizer, **ends)
     with pytest.raises(TemplateError, match="chat template"):
-        SearchGRPOTrainer(
-            model=lab.model(),
-            processing_class=bare,
-            args=GRPOConfig(str(tmp_path), use_cpu=True, report_to="none", bf16=False),
-            train_dataset=TASKS,
-            toolbox=Toolbox([lab.Shelf()]),
-            reward=Luck(),
-        )
+        trainer(tmp_path, processing_class=bare)
+    plain = GRPOConfig(str(tmp_path), use_cpu=True, report_to="none", bf16=False)
+    with pytest.raises(ConfigError, match="takes a SearchGRPOConfig"):
+        SearchGRPOTrainer(lab.model(), plain, TASKS, toolbox=None, reward=Luck())

@@ -14,7 +14,7 @@ from tiny_trainer import Luck, Numbered, Score, StopAt, batch_of, gradient_by_to
 
 from faithful_search.errors import ConfigError
 from faithful_search.tasks import Task
-from faithful_search.training.ppo import PPOConfig, PPOSettings, SearchPPOTrainer, gae, token_rewards, turn_starts
+from faithful_search.training.ppo import SearchPPOTrainer, gae, token_rewards, turn_starts
 from faithful_search.trajectory import read_jsonl
 
 MANY = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(16)]  # two batches of one epoch
@@ -29,9 +29,7 @@ class Coin(Numbered):
 
 
 def ppo_trainer(path: Path, reward=None, scripted: bool = False, **settings) -> SearchPPOTrainer:
-    own = {key: settings.pop(key) for key in PPOSettings.__dataclass_fields__ if key in settings}
-    given = {"kind": SearchPPOTrainer, "config": PPOConfig, "ppo": PPOSettings(**own), **settings}
-    return trainer(path, reward, scripted, **given)
+    return trainer(path, reward, scripted, SearchPPOTrainer, **{"advantages": "ppo", **settings})
 
 
 def named_model(path: Path) -> str:
@@ -80,7 +78,7 @@ def test_without_a_value_the_gradient_is_reinforces(tmp_path, over_turns):
     made.compute_loss(made.model, inputs).backward()
     found = {name: part.grad.clone() for name, part in made.model.named_parameters() if not name.startswith("value")}
     made.model.zero_grad()
-    own, returns = inputs["turn_numbers"] > 0, torch.tensor(made.last_rewards)
+    own, returns = inputs["turn_numbers"] > 0, torch.tensor([row.score.value for row in made.own])
     loss = -(returns[:, None] * made._logps(made.model, inputs) * own).sum() / own.sum()
     loss.backward()
     assert returns.std() > 0.1
@@ -141,11 +139,12 @@ def test_the_kl_is_taken_from_the_rewards_and_not_from_the_loss_again(tmp_path):
     with torch.no_grad():
         gap = made._logps(made.model, inputs) - inputs["ref_per_token_logps"]
     own = inputs["turn_numbers"] > 0
-    expected = token_rewards(made.last_scores, inputs["turn_numbers"], False) - 0.5 * gap
+    scores = [row.score for row in made.own]
+    expected = token_rewards(scores, inputs["turn_numbers"], False) - 0.5 * gap
     assert gap[own].abs().max() > 0.1
     torch.testing.assert_close(inputs["advantages"], torch.where(own, expected, 0.0), atol=1e-5, rtol=1e-4)
     loss = made.compute_loss(made.model, inputs)
-    assert "kl" not in made._metrics["train"] and made.beta == 0.5
+    assert len(made._metrics["train"]["kl"]) == 1 and made.beta == 0.5  # of the rewards
     torch.testing.assert_close(
         loss, made.compute_loss(made.model, inputs | {"ref_per_token_logps": torch.zeros_like(gap)})
     )
@@ -194,7 +193,7 @@ def test_an_adapters_checkpoint_without_a_value_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"advantages": "turns"}, "own advantages"),
+        ({"advantages": "turns"}, "SearchPPOTrainer takes a SearchGRPOConfig whose advantages are one of ppo"),
         ({"uniform_groups": "drop"}, "own advantages"),
         ({"value_trunk": True}, "not loaded by name"),
         ({"lam": 1.5}, "lam must be"),

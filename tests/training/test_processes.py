@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,145 +24,105 @@ from faithful_search.errors import ConfigError
 from faithful_search.training.processes import check_processes, gathered, most
 from faithful_search.trajectory import read_jsonl
 
-SCRIPT = str(SUPPORT / "rank_step.py")
+Step = tuple[dict[str, torch.Tensor], list[dict[str, Any]]]
+"""The gradient of one step, and what each process saw; of an adapter those of its parts that start at 0."""
 
 
-def step(
-    folder: Path, processes: int, rows: int, kind: str = "ddp", more: dict[str, Any] | None = None
-) -> tuple[dict[str, torch.Tensor], list[dict]]:
-    """The gradient of one step, and what each process saw; of an adapter those of its parts that start at 0."""
-    if not (folder / "start" / "model.safetensors").exists():
-        lab.sharp(lab.model()).save_pretrained(folder / "start")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("steps")
+    lab.sharp(lab.model()).save_pretrained(made / "start")
+    return made
+
+
+def step(folder: Path, processes: int, rows: int, kind: str, more: dict[str, Any]) -> Step:
     if kind == "zero3" and importlib.util.find_spec("deepspeed") is None:
         pytest.skip("needs deepspeed")
     out = Path(tempfile.mkdtemp(dir=folder))
     if processes == 1:
         rank_step.main(out, rows, kind, more)
     else:
-        launch_step(out, processes, rows, kind, more)
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+        paths = {"DS_ACCELERATOR": "cpu", "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT / "src")])}
+        command = [sys.executable, *launch, str(SUPPORT / "rank_step.py"), str(out), str(rows), kind, json.dumps(more)]
+        done = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr[-3000:]
     seen = [json.loads((out / f"process{number}.json").read_text()) for number in range(processes)]
     seen[0]["logged"] = [(row.id, row.meta["alpha"]) for row in read_jsonl(out / "trajectories.jsonl")]
-    if more and more.get("lora"):
+    if more.get("lora"):
         after = load_file(out / "model" / "adapter_model.safetensors")
         return {name: -value for name, value in after.items() if "lora_B" in name}, seen
     before, after = (load_file(path / "model.safetensors") for path in (folder / "start", out / "model"))
     return {name: before[name] - after[name] for name in before}, seen
 
 
-def launch_step(out: Path, processes: int, rows: int, kind: str, more: dict[str, Any] | None = None) -> None:
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    found = subprocess.run(
-        [sys.executable, *launch, SCRIPT, str(out), str(rows), kind, json.dumps(more)],
-        env={**os.environ, "DS_ACCELERATOR": "cpu", "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT / "src")])},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert found.returncode == 0, found.stderr[-3000:]
-
-
-def assert_equal(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) -> None:
+def assert_equal(one: Step, several: Step) -> None:
     (gradient, [whole]), (other, parts) = one, several
-    assert_gradients(gradient, other)
-    assert [reward for part in parts for reward in part["rewards"]] == pytest.approx(
-        whole["rewards"],
-        rel=0,
-        abs=1e-7,  # an untrained model's p(yes) moves by 1e-6 with another perturbation
-    )
-    assert {(part["ema"], part["step"]) for part in parts} == {(whole["ema"], 1)} and whole["ema"] > 0
-    assert len({part["probed"] for part in parts}) == 1 and parts[0]["probed"] > 1
-    assert parts[0]["logged"] == whole["logged"] and len(dict(whole["logged"])) == len(whole["rewards"])
-    for part in parts:
-        assert part["written"] == {name: whole["written"][name] for name in part["written"]}
-    assert [bool(part["written"]) for part in parts] == [True, False]
-
-
-def assert_gradients(gradient: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
     assert max(value.norm() for value in gradient.values()) > 0.05
     for name, value in gradient.items():
         assert (value - other[name]).abs().max() < 1e-5 * max(1.0, float(value.norm())), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rows", [16, 4])  # four are one group, half of it in each process
-def test_two_processes_and_one_make_the_same_step(tmp_path, rows):
-    assert_equal(step(tmp_path, 1, rows), step(tmp_path, 2, rows // 2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fsdp2", "zero3"])
-def test_sharded_processes_make_the_same_step(kind, tmp_path):
-    """Episodes and probes differ in number from process to process, where every pass through shards needs them all."""
-    assert_equal(step(tmp_path, 1, 16), step(tmp_path, 2, 8, kind))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "zero3"])
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"trainer": {"advantages": "turns"}},
-        {"ppo": {"value_learning_rate": 1.0}},
-        {"ppo": {"value_trunk": True, "gae_over_turns": True, "step_rewards": True}, "args": {"beta": 0.1}},
-        {"kept_responses": 1},
-        {"kept_responses": 1, "ppo": {"value_learning_rate": 1.0}},
-    ],
-    ids=["turns", "ppo", "ppo_own_trunk", "kept", "ppo_kept"],
-)
-def test_credit_is_the_same_however_a_step_is_spread(more, kind, tmp_path):
-    (gradient, [whole]), (other, parts) = step(tmp_path, 1, 16, "ddp", more), step(tmp_path, 2, 8, kind, more)
-    assert_gradients(gradient, other)
+    # an untrained model's p(yes) moves by 1e-6 with another perturbation
+    assert [reward for part in parts for reward in part["rewards"]] == pytest.approx(whole["rewards"], rel=0, abs=1e-7)
+    assert {(part["ema"], part["step"]) for part in parts} == {(whole["ema"], 1)}
+    assert parts[0]["logged"] == whole["logged"] and len(dict(whole["logged"])) == len(whole["rewards"])
+    assert len({part["probed"] for part in parts}) == 1 and (parts[0]["probed"] > 1) == (whole["probed"] > 1)
     for name, value in whole["terms"].items():
-        assert [part["terms"][name] for part in parts] == [pytest.approx(value, rel=1e-4)] * 2
+        assert [part["terms"][name] for part in parts if part["terms"]] == [pytest.approx(value, rel=1e-4, abs=1e-8)]
+    for part in parts:
+        assert part["written"] == {name: whole["written"][name] for name in part["written"]}
+    assert [bool(part["written"]) for part in parts] == [True, False][: len(parts)]
 
 
+PPO = {"advantages": "ppo", "value_learning_rate": 1.0}
+CREDIT = {
+    "turns": {"args": {"advantages": "turns"}},
+    "ppo": {"args": PPO},
+    "own trunk": {
+        "args": {**PPO, "value_trunk": True, "gae_over_turns": True, "step_rewards": True, "beta": 0.1},
+    },
+    "kept": {"kept_responses": 1},
+    "ppo, kept": {"kept_responses": 1, "args": PPO},
+}
 VERDICTS = {
-    "trainer": {"verdict_weight": 1e4},  # an untrained model's p(yes) hardly moves
+    "args": {"verdict_weight": 1e4},  # an untrained model's p(yes) hardly moves
     "reward": {"draws": "question", "centre": True, "budget": None},
 }
-
-
-def assert_verdicts(one: tuple[Any, list[dict]], several: tuple[Any, list[dict]]) -> None:
-    assert_gradients(one[0], several[0])
-    moved = [seen["moved"] for seen in one[1] + several[1] if seen["moved"]]
-    assert moved[0][0] != 0 and all(other == pytest.approx(moved[0], rel=1e-4, abs=1e-8) for other in moved)
-
-
-@pytest.mark.slow
-def test_the_verdict_term_of_two_processes_is_that_of_one(tmp_path):
-    """One of the processes has no probe at all, and takes part in the passes of the other's."""
-    one = step(tmp_path, 1, 16, more=VERDICTS)
-    assert_equal(one, several := step(tmp_path, 2, 8, more=VERDICTS))
-    assert_verdicts(one, several)
-    plain, _ = step(tmp_path, 1, 16, more={**VERDICTS, "trainer": {}})
-    assert max((value - plain[name]).norm() for name, value in one[0].items()) > 0.05
+AGAIN, TWICE = {"activation_checkpointing": True}, {"gradient_accumulation_steps": 2}
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-    ("processes", "rows", "kind", "more"),
+    ("more", "processes", "rows", "kind", "args"),
     [
-        (1, 16, "ddp", {"args": {"gradient_accumulation_steps": 4, "steps_per_generation": 4}}),
-        *(
-            pytest.param(*given, marks=pytest.mark.slow)
-            for given in (
-                (1, 16, "ddp", {"args": {"gradient_accumulation_steps": 2}}),
-                (1, 16, "ddp", {"args": {"gradient_accumulation_steps": 2, "activation_checkpointing": True}}),
-                (2, 16, "ddp", {"args": {"activation_checkpointing": True}}),
-                (2, 16, "ddp", {"lora": True}),
-                (2, 16, "ddp", {"args": {"gradient_accumulation_steps": 2}}),
-                (2, 4, "ddp", {}),  # a group that is spread over processes
-                (2, 16, "fsdp2", {}),
-                (2, 16, "zero3", {}),
-            )
-        ),
+        (VERDICTS, 1, 16, "ddp", {"gradient_accumulation_steps": 4, "steps_per_generation": 4}),
+        slow({}, 2, 16, "ddp", {}),
+        slow({}, 2, 4, "ddp", {}),  # one group, half of it in each process
+        slow({}, 2, 16, "fsdp2", {}),  # episodes and probes differ in number, and every pass through shards needs all
+        slow({}, 2, 16, "zero3", {}),
+        *(slow(more, 2, 16, kind, {}) for more in CREDIT.values() for kind in ("ddp", "fsdp2", "zero3")),
+        slow(VERDICTS, 2, 16, "ddp", {}),  # one of the processes has no probe at all, and takes part in the passes
+        slow(VERDICTS, 1, 16, "ddp", TWICE),
+        slow(VERDICTS, 1, 16, "ddp", TWICE | AGAIN),
+        slow(VERDICTS, 2, 16, "ddp", AGAIN),
+        slow(VERDICTS | {"lora": True}, 2, 16, "ddp", {}),
+        slow(VERDICTS, 2, 16, "ddp", TWICE),
+        slow(VERDICTS, 2, 4, "ddp", {}),
+        slow(VERDICTS, 2, 16, "fsdp2", {}),
+        slow(VERDICTS, 2, 16, "zero3", {}),
     ],
     ids=str,
 )
-def test_the_verdict_term_is_the_same_however_a_step_is_spread(processes, rows, kind, more, tmp_path):
+def test_a_step_is_the_same_however_it_is_spread(more, processes, rows, kind, args, folder):
     """Over processes, batches of a step, or both, with activations kept or computed again."""
-    each = rows // processes // more.get("args", {}).get("gradient_accumulation_steps", 1)
-    one = step(tmp_path, 1, rows, more=VERDICTS | {"lora": more.get("lora")})
-    assert_verdicts(one, step(tmp_path, processes, each, kind, VERDICTS | more))
+    each = rows // processes // args.get("gradient_accumulation_steps", 1)
+    spread = step(folder, processes, each, kind, {**more, "args": {**more.get("args", {}), **args}})
+    assert_equal(step(folder, 1, rows, "ddp", more), spread)
+
+
+@pytest.mark.slow
+def test_the_verdict_term_moves_the_policy(folder):
+    with_term, without = (step(folder, 1, 16, "ddp", more)[0] for more in (VERDICTS, {**VERDICTS, "args": {}}))
+    assert max((value - without[name]).norm() for name, value in with_term.items()) > 0.05
 
 
 @pytest.mark.parametrize("file", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda file: file.stem)

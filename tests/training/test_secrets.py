@@ -12,7 +12,6 @@ import sft
 from click.testing import CliRunner
 from huggingface_hub import HfApi
 from tiny_trainer import trainer
-from trl import GRPOConfig
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
@@ -20,8 +19,9 @@ from faithful_search.hub import Repository, model_card, push, stays, takes_over
 from faithful_search.hub.card import command_line
 from faithful_search.measure.evaluation import Record
 from faithful_search.measure.writing import write_metrics
-from faithful_search.training.config import parse_recipe
+from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.endings import leave
+from faithful_search.training.starting import parse_recipe
 
 TOKEN = "hf_planted-Secret9"
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -78,7 +78,7 @@ GIVEN = [["--hub_token", TOKEN], ["--model_init_kwargs", json.dumps({"token": TO
 
 @pytest.mark.parametrize("given", [*GIVEN, [*GIVEN[0], *GIVEN[1]]])
 def test_a_token_goes_into_the_environment_and_out_of_the_settings(given):
-    (args,) = parse_recipe((GRPOConfig,), ["--use_cpu", "true", "--bf16", "false", *given])
+    (args,) = parse_recipe((SearchGRPOConfig,), ["--use_cpu", "true", "--bf16", "false", *given])
     assert args.hub_token is None and TOKEN not in str(args.model_init_kwargs)
     assert os.environ["HF_TOKEN"] == TOKEN
 
@@ -130,7 +130,7 @@ def test_a_folder_whose_card_holds_the_token_is_not_pushed(tmp_path, monkeypatch
 
 
 def test_checkpoints_are_not_pushed_which_is_said_before_training(tmp_path, hub):
-    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True, hub_strategy="checkpoint")
+    args = SearchGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True, hub_strategy="checkpoint")
     with pytest.raises(ConfigError, match="pushed once, at the end"):
         takes_over(args)
     assert not hub.made
@@ -138,7 +138,7 @@ def test_checkpoints_are_not_pushed_which_is_said_before_training(tmp_path, hub)
 
 def test_without_a_token_a_run_that_is_to_be_pushed_does_not_begin(tmp_path, monkeypatch, hub):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True)
+    args = SearchGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True)
     with pytest.raises(ConfigError, match="no Hugging Face token"):
         takes_over(args)
 

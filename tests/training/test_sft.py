@@ -23,7 +23,7 @@ from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
-from faithful_search.training.saving import save_policy
+from faithful_search.training.policies import save_policy
 from faithful_search.trajectory import Evidence, Step, Trajectory, read_jsonl
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "pieces": 700}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -27,7 +26,6 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from paths import ROOT
 from recipe_runs import evaluate_recipe
 from served import environment
-from tiny_trainer import Luck, trainer
 from transformers import AutoModelForCausalLM
 
 from faithful_search.bundled import tiny_policy
@@ -35,13 +33,10 @@ from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference import loading, threads
 from faithful_search.judges import distilled
 from faithful_search.measure.writing import write_metrics
-from faithful_search.rewards import Mix
 from faithful_search.training import starting
-from faithful_search.training.callbacks import LearningWatch
-from faithful_search.training.config import parse_recipe
+from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.policies import policy_source
-from faithful_search.training.precision import SearchGRPOConfig
-from faithful_search.training.starting import StartArguments, owned
+from faithful_search.training.starting import StartArguments, owned, parse_recipe
 
 CPU = ["--bf16", "false", "--use_cpu", "true"]
 
@@ -154,12 +149,11 @@ def test_a_reporter_that_is_not_installed_comes_with_its_extra(reporter, tmp_pat
     [({"seed": -1}, "--seed"), ({"learning_rate": float("nan")}, "--learning_rate"), ({}, "--threads")],
 )
 def test_numbers_that_cannot_be_are_refused_before_anything_is_written(given, says, tmp_path):
-    args = SearchGRPOConfig(str(tmp_path / "out"), report_to="none", **given)
-    with (
-        pytest.raises(ConfigError, match=f"{says} must be 0 or more"),
-        starting.started(StartArguments(threads=0 if given else -3), args),
-    ):
-        pass
+    script = StartArguments(threads=0 if given else -3)
+    with pytest.raises(ConfigError, match=f"{says} must be 0 or more"):
+        args = SearchGRPOConfig(str(tmp_path / "out"), report_to="none", **given)
+        with starting.started(script, args):
+            pass
     assert not (tmp_path / "out").exists()
 
 
@@ -278,36 +272,6 @@ def test_a_cold_start_that_is_not_made_yet_comes_with_its_command(tmp_path, monk
     assert policy_source(model.model_name_or_path, "pou") == model.model_name_or_path
 
 
-# --- runs that learn nothing
-
-
-def test_a_run_without_a_valid_rollout_is_told_why(tmp_path, caplog):
-    """And its checkpoints leave no card that says nothing."""
-    with caplog.at_level(logging.WARNING, "faithful_search"):
-        trainer(tmp_path, Mix(parts={"luck": Luck()}), max_steps=4).train()
-    (said,) = [record.getMessage() for record in caplog.records if "nothing is learnt" in record.getMessage()]
-    assert said.startswith("step 4: 0 of 32 rollouts have a valid format, so every reward is -1")
-    assert "cold-started" in said and "recipes/sft.py" in said
-    assert (tmp_path / "checkpoint-2").is_dir() and not (tmp_path / "README.md").exists()
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ([(-1.0, 0.0)] * 31, ""),
-        ([(-1.0, 0.0)] * 31 + [(0.5, 1.0)], ""),
-        ([(None, 1.0)] * 40, ""),
-        ([(-1.0, 0.0)] * 32, "0 of 32 rollouts have a valid format"),
-        ([(0.0, 1.0)] * 32, "all 32 rollouts so far have the reward 0"),
-        ([(-1.0, 1.0), *[(-1.0, 0.0)] * 31], "all 32 rollouts so far have the reward -1"),
-    ],
-)
-def test_what_is_said_of_the_first_rollouts(rows, said):
-    watch = LearningWatch()
-    found = [watch.note(rows[start : start + 8]) for start in range(0, len(rows), 8) if watch.open]
-    assert found[-1].startswith(said) and bool(found[-1]) == bool(said)
-
-
 # --- launchers
 
 
@@ -315,11 +279,11 @@ def test_a_worker_ends_with_its_launcher(tmp_path):
     """The launcher alone is killed; the worker, which holds the same pipe, says so and closes it."""
     worker = """
     import signal
-    from faithful_search.training import config
+    from faithful_search.training import starting
     def main():
         print("working", flush=True)
         signal.pause()
-    config.run_recipe(main)
+    starting.run_recipe(main)
     """
     (tmp_path / "worker.py").write_text(textwrap.dedent(worker))
     launch = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"

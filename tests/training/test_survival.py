@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import socket
@@ -27,8 +26,10 @@ from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.stats import Estimate
 from faithful_search.tasks import Task
 from faithful_search.training import checkpoints, endings, runs
-from faithful_search.training.checkpoints import inspect, last_checkpoint
-from faithful_search.training.endings import SaveWhenTold, Terminated, between_batches, heeding_sigterm, is_loss, leave
+from faithful_search.training.arguments import SearchGRPOConfig
+from faithful_search.training.checkpoints import fault, last_checkpoint
+from faithful_search.training.endings import OrderlyStop, Terminated, heeding_signals, leave
+from faithful_search.training.starting import RunArguments
 from faithful_search.trajectory import Trajectory
 
 
@@ -37,68 +38,60 @@ def test_the_newest_complete_checkpoint_is_taken_by_its_number(tmp_path):
         checkpoint(tmp_path, step)
     (tmp_path / "checkpoint-x").mkdir()
     (tmp_path / "checkpoint-11").write_text("a file")
-    found = last_checkpoint(tmp_path)
-    assert (found.folder.name, found.step, found.why) == ("checkpoint-10", 10, "")
+    assert last_checkpoint(tmp_path).name == "checkpoint-10" and not fault(last_checkpoint(tmp_path))
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "training_args.bin", "trainer_state.json"]
+NAMES = (
+    "model.safetensors",
+    "optimizer.pt",
+    "scheduler.pt",
+    "training_args.bin",
+    "trainer_state.json",
+    "rng_state_1.pth",
 )
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("part", [None, 0.0, 0.5, 0.99])
-def test_a_file_that_is_missing_or_cut_short_is_named(tmp_path, name, part, processes):
-    checkpoint(tmp_path, 2, processes)
-    path = checkpoint(tmp_path, 4, processes) / name
+def test_a_file_that_is_missing_or_cut_short_is_named_and_an_older_checkpoint_taken(tmp_path, name, part):
+    older = checkpoint(tmp_path, 2, processes=2)
+    path = checkpoint(tmp_path, 4, processes=2) / name
     os.truncate(path, int(path.stat().st_size * part)) if part is not None else path.unlink()
-    assert name in inspect(path.parent).fault
-    assert last_checkpoint(tmp_path).step == 2
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_checkpoint_without_a_list_of_its_files_is_complete_with_its_trainers_state(tmp_path, processes):
-    """One of an earlier version, or of a run that was killed right behind it."""
-    folder = checkpoint(tmp_path, 4, processes, noted=False)
-    assert (inspect(folder).why, inspect(folder).processes) == ("", processes)
-    os.truncate(folder / "trainer_state.json", 20)
-    assert inspect(folder).fault == "trainer_state.json cannot be read"
-    folder = checkpoint(tmp_path, 6, processes, noted=False)
-    (folder / "optimizer.pt").unlink()
-    assert inspect(folder).fault == "no optimizer: only the model was saved"
-    assert inspect(folder.rename(tmp_path / "checkpoint-8")).fault == "trainer_state.json is of step 6"
+    assert name in fault(path.parent) and last_checkpoint(tmp_path) == older
 
 
 @pytest.mark.parametrize("shards", [("pytorch_model_fsdp_0", "optimizer_0"), ("global_step4",)])
 def test_files_in_the_folders_of_fsdp_and_deepspeed_are_looked_at_too(tmp_path, shards):
     folder = checkpoint(tmp_path, 4, 2)
-    for old in ("model.safetensors", "optimizer.pt"):
-        (folder / old).unlink()
     for name in shards:
         (folder / name).mkdir()
         (folder / name / "rank_1").write_bytes(b"0123456789")
-    if shards == ("global_step4",):
-        (folder / "latest").write_text("global_step4\n")
-    note(folder, 4, 2)
-    assert not inspect(folder).why
+    note(folder)
+    assert not fault(folder)
     os.truncate(folder / shards[-1] / "rank_1", 5)
-    assert inspect(folder).fault == f"{shards[-1]}/rank_1 has another size than when it was saved"
+    assert fault(folder) == f"{shards[-1]}/rank_1 has another size than when it was saved"
     (folder / shards[-1] / "rank_1").unlink()
-    assert inspect(folder).fault == f"{shards[-1]}/rank_1 is missing"
+    assert fault(folder) == f"{shards[-1]}/rank_1 is missing"
 
 
-@pytest.mark.parametrize("noted", [True, False])
-@pytest.mark.parametrize("cut", [True, False])
-def test_without_a_processes_random_state_an_older_checkpoint_is_better_and_no_other_none(tmp_path, noted, cut, caplog):
-    newer = checkpoint(tmp_path, 4, 3, noted)
-    number = 2 if noted else 1  # without a list of the files nobody would miss the last one
-    lost = newer / f"rng_state_{number}.pth"
-    os.truncate(lost, 30 if noted else 0) if cut else lost.unlink()
-    assert (inspect(newer).processes, inspect(newer).unseeded, inspect(newer).fault) == (3, (number,), "")
-    assert last_checkpoint(tmp_path).step == 4
-    assert checkpoints.choose(str(tmp_path)).step == 4
-    assert f"(the random state of process {number} is missing): the run resumes, but will not get" in caplog.text
-    assert "was saved by 3 processes, this run has 1" in caplog.text
-    checkpoint(tmp_path, 2, 3)
-    assert last_checkpoint(tmp_path).step == 2
+def test_one_whose_files_were_not_listed_or_that_holds_the_model_only_is_not_taken(tmp_path):
+    folder = checkpoint(tmp_path, 4, noted=False)
+    assert fault(folder) == "no readable saved_files.json: it was not saved completely, or by an earlier version"
+    (folder / "rng_state.pth").unlink()
+    note(folder)
+    assert fault(folder) == "no optimizer: only the model was saved"
+
+
+class Trained:
+    """Of a trainer what `train` needs; makes a checkpoint of step 8."""
+
+    def __init__(self, path):
+        self.args = SimpleNamespace(output_dir=str(path), load_best_model_at_end=True)
+        self.add_callback = lambda callback: None
+
+    def train(self, resume_from_checkpoint=None):
+        self.resumed = resume_from_checkpoint
+        checkpoint(Path(self.args.output_dir), 8)
 
 
 def test_later_folders_are_moved_out_of_the_way_and_named(tmp_path, caplog):
@@ -107,35 +100,29 @@ def test_later_folders_are_moved_out_of_the_way_and_named(tmp_path, caplog):
     for step in (2, 6):
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").unlink()
     (tmp_path / "_broken-checkpoint-6").mkdir()
-    with caplog.at_level(logging.WARNING):
-        assert checkpoints.choose(str(tmp_path)).folder == tmp_path / "checkpoint-4"
-    assert sorted(os.listdir(tmp_path)) == [
-        "_broken-checkpoint-6",
-        "_broken-checkpoint-6-1",
-        "checkpoint-2",
-        "checkpoint-4",
-    ]
-    assert "checkpoint-6 (no trainer_state.json: it was not saved completely) cannot be resumed from" in caplog.text
+    checkpoints.train(made := Trained(tmp_path), resume=True)
+    assert made.resumed == str(tmp_path / "checkpoint-4")
+    broken = ["_broken-checkpoint-6", "_broken-checkpoint-6-1"]
+    assert sorted(os.listdir(tmp_path)) == [*broken, "checkpoint-2", "checkpoint-4", "checkpoint-8"]
+    assert "checkpoint-6 (trainer_state.json is missing) cannot be resumed from" in caplog.text
     assert (tmp_path / "_broken-checkpoint-6-1" / "model.safetensors").exists()
 
 
 def test_a_new_run_sets_the_checkpoints_of_an_earlier_one_aside(tmp_path, caplog):
-    args = SimpleNamespace(output_dir=str(tmp_path))
-    trainer = SimpleNamespace(args=args, add_callback=lambda callback: None, train=lambda: checkpoint(tmp_path, 2))
-    checkpoints.train(trainer)
+    checkpoints.train(Trained(tmp_path))
     assert not caplog.text
     for step in (4, 10):
         checkpoint(tmp_path, step)
-    checkpoints.train(trainer)
-    moved = ["_earlier-checkpoint-10", "_earlier-checkpoint-2", "_earlier-checkpoint-4"]
-    assert sorted(os.listdir(tmp_path)) == [*moved, "checkpoint-2"] and ", ".join(moved) in caplog.text
-    assert last_checkpoint(tmp_path).step == 2  # this run's own, though the earlier one went further
+    checkpoints.train(Trained(tmp_path))
+    moved = [f"_earlier-checkpoint-{step}" for step in (4, 8, 10)]
+    assert sorted(os.listdir(tmp_path)) == sorted([*moved, "checkpoint-8"]) and ", ".join(moved) in caplog.text
+    assert last_checkpoint(tmp_path).name == "checkpoint-8"  # this run's own, though the earlier one went further
 
 
 def test_a_run_that_had_made_its_last_step_is_left_as_it_is(tmp_path, caplog):
     before = signal.getsignal(signal.SIGTERM)
-    trainer(tmp_path, max_steps=2).train()
-    made = trainer(tmp_path, max_steps=2, callbacks=[SaveWhenTold()])
+    checkpoints.train(trainer(tmp_path, max_steps=2))
+    made = trainer(tmp_path, max_steps=2, enable_jit_checkpoint=True)
     checkpoints.train(made, resume=True)
     assert made.state.global_step == 2 and "nothing is left to train" in caplog.text
     assert signal.getsignal(signal.SIGTERM) == before  # what a callback took over when training begins, it gives back
@@ -143,10 +130,10 @@ def test_a_run_that_had_made_its_last_step_is_left_as_it_is(tmp_path, caplog):
 
 def test_nothing_to_resume_from_says_what_is_there(tmp_path):
     with pytest.raises(ConfigError, match="it holds no checkpoint at all; start again without --resume"):
-        checkpoints.choose(str(tmp_path))
+        last_checkpoint(tmp_path)
     os.truncate(checkpoint(tmp_path, 4) / "optimizer.pt", 9)
     with pytest.raises(ConfigError, match=r"it holds checkpoint-4 \(optimizer.pt has another size"):
-        checkpoints.choose(str(tmp_path))
+        checkpoints.train(Trained(tmp_path), resume=True)
     assert os.listdir(tmp_path) == ["checkpoint-4"]
 
 
@@ -173,8 +160,7 @@ def _beginning(path, monkeypatch, found, resume=False):
     asked = []
     monkeypatch.setattr(runs, "evaluate", lambda *given: asked.append(given) or found)
     trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(path)))
-    script = SimpleNamespace(eval_questions="world", eval_split="validation", eval_limit=2, eval_sample_seed=None)
-    script.resume = resume
+    script = RunArguments(eval_limit=2, resume=resume)
     return runs.BeforeTraining(trainer, script, {}), asked
 
 
@@ -199,46 +185,35 @@ def test_a_run_is_evaluated_when_it_begins_and_never_again_when_it_goes_on(tmp_p
     assert without.found is None and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("error", "many", "lost"),
-    [
-        (RuntimeError("[/x/gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:8"), True, True),
-        (RuntimeError("[/x/gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:8"), False, False),
-        (torch.distributed.DistBackendError("remote process exited or there was a network error"), True, True),
-        (torch.distributed.DistNetworkError("The client socket has timed out"), True, True),
-        (RuntimeError("Application timeout caused pair closure"), True, True),
-        (RuntimeError("CUDA out of memory"), True, False),
-        (RuntimeError("the search at http://127.0.0.1:9 timed out"), True, False),
-        (ValueError("gloo"), True, False),
-    ],
-)
-def test_the_loss_of_a_process_is_told_from_other_errors(error, many, lost, monkeypatch):
-    monkeypatch.setattr(endings, "_processes", lambda: (0, 2 if many else 1))
-    assert is_loss(error) is lost
+LOST = "error: process 0 of 2: another process is gone or hangs: "
+GLOO = RuntimeError("[/x/gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:8")
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "line"),
+    ("error", "many", "code", "line"),
     [
-        (ConfigError("these settings"), 1, "error: these settings"),
-        (KeyboardInterrupt(), 130, "error: interrupted; a run that has saved"),
-        (Terminated(), 143, "error: told to end (SIGTERM); a run that has saved"),
+        (ConfigError("these settings"), 1, 1, "error: these settings"),
+        (KeyboardInterrupt(), 1, 130, "error: interrupted; a run that has saved"),
+        (Terminated(), 1, 143, "error: told to end (SIGTERM); a run that has saved"),
+        (GLOO, 2, 1, f"{LOST}Connection closed by peer [::1]:8; a run that has saved"),
+        (torch.distributed.DistBackendError("remote process exited"), 2, 1, f"{LOST}remote process exited; a run"),
+        (torch.distributed.DistNetworkError("The client socket has timed out"), 2, 1, f"{LOST}The client socket"),
+        (RuntimeError("Application timeout caused pair closure"), 2, 1, f"{LOST}Application timeout"),
+        (GLOO, 1, None, ""),
+        (RuntimeError("CUDA out of memory"), 2, None, ""),
+        (RuntimeError("the search at http://127.0.0.1:9 timed out"), 2, None, ""),
+        (ValueError("gloo"), 2, None, ""),
+        (TypeError("your reward"), 1, None, ""),
     ],
 )
-def test_an_ending_is_a_line_and_a_code(error, code, line, capsys):
-    with pytest.raises(SystemExit) as left:
-        leave(error)
-    assert left.value.code == code
-    assert capsys.readouterr().err.splitlines()[-1].startswith(line)
-
-
-@pytest.mark.parametrize(("error", "many"), [(TypeError("your reward"), 1), (RuntimeError("your server timed out"), 2)])
-def test_a_program_that_ends_by_an_error_of_its_own_shows_where(error, many, monkeypatch, capsys):
+def test_an_ending_is_a_line_and_a_code_and_another_error_shows_where(error, many, code, line, monkeypatch, capsys):
     monkeypatch.setattr(endings, "_processes", lambda: (0, many))
     monkeypatch.setattr(endings.faulthandler, "dump_traceback_later", lambda *given, **named: None)
-    with pytest.raises(type(error), match="your "):
+    with pytest.raises(SystemExit if code else type(error)) as left:
         leave(error)
-    assert not capsys.readouterr().err
+    assert left.value.code == code if code else left.value is error
+    [*_, said] = capsys.readouterr().err.splitlines() or [""]
+    assert said.startswith(line) and bool(said) == bool(line)
 
 
 def test_what_nothing_else_interrupts_ends_the_program_in_a_line():
@@ -252,28 +227,27 @@ def test_what_nothing_else_interrupts_ends_the_program_in_a_line():
 
 def test_sigterm_tidies_up_once_and_the_old_handler_comes_back():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated), heeding_sigterm():
+    with pytest.raises(Terminated), heeding_signals():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_checkpoint_when_told_lies_between_two_batches_of_rollouts():
-    args = SimpleNamespace(steps_per_generation=2, num_iterations=2, gradient_accumulation_steps=1)
-    assert [step for step in range(9) if between_batches(args, SimpleNamespace(global_step=step))] == [0, 4, 8]
-    callback, before = SaveWhenTold(), signal.getsignal(signal.SIGTERM)
-    trainer = SimpleNamespace(callback_handler=SimpleNamespace(callbacks=[callback]))
+def test_a_checkpoint_when_told_lies_between_two_batches_of_rollouts(tmp_path):
+    args = SearchGRPOConfig(str(tmp_path), steps_per_generation=2, num_iterations=2, save_steps=4, report_to="none")
+    assert [step for step in range(9) if args.between_generations(step)] == [0, 4, 8]
+    callback, before = OrderlyStop(on_sigterm=True), signal.getsignal(signal.SIGTERM)
     callback.on_train_begin(args, None, None)
-    for told, step, saved in ((False, 4, None), (True, 5, None), (True, 8, 8)):
+    for told, step, saved in ((False, 4, False), (True, 5, False), (True, 8, True)):
         if told:
             os.kill(os.getpid(), signal.SIGTERM)
-        control = SimpleNamespace(should_save=False, should_training_stop=False)
-        callback.on_step_end(args, SimpleNamespace(global_step=step, max_steps=100), control)
-        assert (control.should_save, control.should_training_stop, callback.saved) == (bool(saved),) * 2 + (saved,)
+        control, state = SimpleNamespace(), SimpleNamespace(global_step=step, max_steps=100)
+        callback.on_step_end(args, state, control)
+        assert vars(control) == (dict.fromkeys(("should_save", "should_training_stop"), True) if saved else {})
     callback.on_train_end(args, None, None)
     assert signal.getsignal(signal.SIGTERM) == before
     with pytest.raises(Terminated, match="checkpoint-8 is saved"):
-        SaveWhenTold.check(trainer)
+        callback.check(args, state)
 
 
 TIMEOUT = 20
@@ -426,7 +400,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(processes, fau
     with running(out, processes, fault) as run:
         run.wait_for_fault(rank)
         run.wait(rank)
-    assert last_checkpoint(out).step == left
+    assert last_checkpoint(out).name == f"checkpoint-{left}"
     said = finished(out, processes, "--resume=true")
     assert sorted(path.name for path in out.glob("_broken-*")) == moved
     assert all(any(name in line for line in said[0]) for name in moved)

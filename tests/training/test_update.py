@@ -1,14 +1,18 @@
-"""The update: credit per turn, by hand and in the loss, and passes over rows of like length."""
+"""The update: credit per turn, passes over rows of like length, and rollouts that did not see all of themselves."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+import lab
 import pytest
 import torch
-from tiny_trainer import Numbered, Score, batch_of, gradient_by_token, trainer
+from tiny_trainer import TASKS, Numbered, Score, batch_of, gradient_by_token, trainer
 
-from faithful_search.rewards import answer_only_mix
+from faithful_search.coldstart.sft import IGNORED, build_dataset
+from faithful_search.errors import ConfigError
+from faithful_search.rewards import AnswerLikelihoodGap, Shuffled
+from faithful_search.tools import LocalSearch, Toolbox
 from faithful_search.training.advantages import (
     TURN_ESTIMATORS,
     group_relative,
@@ -17,6 +21,8 @@ from faithful_search.training.advantages import (
     turn_numbers,
     turn_returns,
 )
+from faithful_search.training.grpo import SearchGRPOTrainer
+from faithful_search.training.ppo import SearchPPOTrainer
 from faithful_search.training.update import PASSES, UpdateTrainer, by_length
 from faithful_search.trajectory import Tokens
 
@@ -79,11 +85,6 @@ def test_a_second_turn_that_earned_nothing_has_exactly_no_gradient(tmp_path, how
     gradient, numbers = gradient_by_token(made, inputs), inputs["turn_numbers"][0]
     assert (gradient[numbers == 1] > 0).all() and (gradient[numbers != 1] == 0).all()
     assert set(numbers.tolist()) == {0, 1, 2}
-
-
-def test_groups_that_say_nothing_are_dropped_by_turn_too(tmp_path):
-    made = trainer(tmp_path, answer_only_mix(), scripted=True, advantages="turns", uniform_groups="drop")
-    assert not batch_of(made)["advantages"].any()  # all are right
 
 
 def test_the_rows_that_are_watched_are_those_with_right_answers_first():
@@ -162,3 +163,75 @@ def test_the_longest_rows_alone_are_computed_in_full_width():
     model = Model()
     by_length(model, ids, mask, kept, passes=PASSES)
     assert model.computed == [2 * (3 + 1), 2 * (3 + 2), 2 * (3 + 4), 2 * (3 + 40)] and len(model.computed) == PASSES
+
+
+# A policy that saw the last response only: each turn is trained as it was sampled
+
+LOOK = "<think>hm, {0}</think>\n<search>{0}</search>"
+TURNS = [LOOK.format("Rome"), LOOK.format("Oslo"), "<think>so</think>\n<answer>Rome</answer>"]
+PASSAGES = [{"title": "Rome", "text": "Rome is in Italy."}, {"title": "Oslo", "text": "Oslo is in Norway."}]
+
+
+def search_r1(path, kept: int, **settings) -> SearchGRPOTrainer:
+    """A trainer whose policy writes `TURNS`, and sees so many responses."""
+    box = Toolbox([LocalSearch.from_corpus(PASSAGES, top_k=1, name="search")])
+    limits = {"turn_tokens": 200, "total_tokens": 800, "kept_responses": kept}
+    made = trainer(path, Numbered(), dialect="search_r1", toolbox=box, limits=limits, **settings)
+    made.engine.generator = lab.Scripted(TURNS, marker="hm, ")
+    return made
+
+
+def test_each_turn_is_read_as_it_was_sampled(tmp_path):
+    made = search_r1(tmp_path, kept=1)
+    inputs = batch_of(made)
+    contexts = [context for context in made.engine.generator.seen if context]
+    last = lab.tokenizer().decode(contexts[-1])
+    assert "Italy" not in last and "Norway" in last and "hm, Rome" in last
+    made._tokens = []  # another batch may have been sampled since
+    logps, numbers = made._logps(made.model, inputs), inputs["turn_numbers"]
+    for turn, text in enumerate(TURNS, start=1):
+        row = 5  # they are all alike
+        context = torch.tensor([contexts[8 * (turn - 1) + row]])
+        own = inputs["completion_ids"][row][numbers[row] == turn]
+        assert lab.tokenizer().decode(own[: len(own)]).startswith(text)
+        logits = made.model(torch.cat([context, own[None]], dim=1)).logits[0, context.shape[1] - 1 : -1]
+        expected = logits.log_softmax(-1).gather(-1, own[:, None])[:, 0]
+        torch.testing.assert_close(logps[row][numbers[row] == turn], expected, atol=1e-5, rtol=1e-5)
+    assert (logps[numbers == 0] == 0).all()
+
+
+@pytest.mark.parametrize("kind", [SearchGRPOTrainer, SearchPPOTrainer])
+def test_a_policy_that_saw_everything_is_read_alike_either_way(tmp_path, kind):
+    found = []
+    for kept in (0, 9):
+        more = {"advantages": "ppo"} if kind is SearchPPOTrainer else {}
+        made = search_r1(tmp_path / str(kept), kept, kind=kind, **more)
+        inputs = batch_of(made)
+        made._tokens = []
+        own = inputs["turn_numbers"] > 0
+        loss = made.compute_loss(made.model, inputs | {"advantages": inputs["advantages"] + 1.0})
+        loss.backward()
+        gradients = torch.cat([part.grad.flatten() for part in made.model.parameters() if part.grad is not None])
+        found.append((made._logps(made.model, inputs)[own], gradients, inputs.get("old_values", own)[own]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_the_supervised_start_shows_each_turn_what_the_policy_will_see(tmp_path):
+    made = search_r1(tmp_path, kept=1)
+    (episode,) = made.engine.run(TASKS[:1])
+    contexts = made.engine.generator.seen
+    rows = build_dataset([episode], made.engine.chat, made.toolbox.schemas, kept_responses=1)
+    assert len(rows) == len(TURNS) == len(contexts)
+    for row, context, turn in zip(rows, contexts, TURNS, strict=True):
+        learnt = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label != IGNORED]
+        assert row["input_ids"] == context + learnt and lab.tokenizer().decode(learnt).startswith(turn)
+        assert len(row["loss_weights"]) == row["length"] == len(row["input_ids"])
+
+
+def test_where_responses_cannot_be_left_out_it_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="message of a chat"):
+        trainer(tmp_path, limits={"kept_responses": 1})
+    for reward in (AnswerLikelihoodGap(), Shuffled(AnswerLikelihoodGap())):
+        with pytest.raises(ConfigError, match="likelihood"):
+            trainer(tmp_path, reward, dialect="search_r1", limits={"kept_responses": 1})

@@ -206,9 +206,9 @@ def test_a_limit_that_leaves_nothing_out_draws_nothing(tmp_path, limit):
 
 
 def test_the_recipes_draw_their_questions_by_their_flags():
-    from faithful_search.training.runs import RunArguments, held_out
+    from faithful_search.training.starting import RunArguments
 
-    drawn = held_out(RunArguments(eval_limit=5, eval_sample_seed=0))
+    drawn = RunArguments(eval_limit=5, eval_sample_seed=0).held_out()
     assert drawn == load_tasks("world", "validation", 5, seed=0)
-    assert held_out(RunArguments(eval_limit=5)) == load_tasks("world", "validation", 5) != drawn
-    assert held_out(RunArguments(eval_limit=0, eval_sample_seed=0)) == []
+    assert RunArguments(eval_limit=5).held_out() == load_tasks("world", "validation", 5) != drawn
+    assert RunArguments(eval_limit=0, eval_sample_seed=0).held_out() == []

@@ -34,7 +34,7 @@ def merge(adapter: str, out: Path, dtype: str | None, trust_remote_code: bool) -
     What lies at OUT is replaced when all is written. It is done on the CPU and takes the memory of the full model.
     """
     from ..hub import merged_card
-    from ..training.saving import merge_adapter
+    from ..training.policies import merge_adapter
 
     merge_adapter(adapter, out, dtype, trust_remote_code)
     if Path(adapter).is_dir():

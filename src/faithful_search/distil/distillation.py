@@ -30,8 +30,8 @@ from ..measure.agreement import Agreement, Labelled
 from ..measure.agreement import run as compare
 from ..measure.agreement.labelled import RecordedJudge
 from ..training import checkpoints
+from ..training.arguments import check_least, flag
 from ..training.policies import check_dtype
-from ..training.starting import check_least, flag
 from . import heads
 from .pairs import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, resampled
 

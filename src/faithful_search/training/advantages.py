@@ -17,7 +17,8 @@ from ..rewards import Score
 from ..trajectory import Tokens
 
 Estimator = Callable[[torch.Tensor, int], torch.Tensor]
-TurnEstimator = Callable[[Sequence[tuple[list[float], float]], int], torch.Tensor]
+Returns = tuple[list[float], float]
+"""What a rollout got from each of its turns on, and its outcome."""
 
 
 def group_relative(rewards: torch.Tensor, k: int) -> torch.Tensor:
@@ -38,29 +39,25 @@ def leave_one_out(rewards: torch.Tensor, k: int) -> torch.Tensor:
     return torch.nan_to_num(scale * (groups - groups.nanmean(dim=1, keepdim=True))).view(-1)
 
 
-def turn_returns(score: Score, turns: int, gamma: float = 1.0) -> tuple[list[float], float]:
-    """What a rollout got from each of its turns on, and its outcome; NaN where the score has no value.
+def turn_returns(score: Score, turns: int, gamma: float = 1.0) -> Returns:
+    """The returns of a rollout with that score; NaN where it has no value.
 
     ```
     G_k = Σ_{j ≥ k} gamma^(j-k) r_j + gamma^(T-k) outcome        r_j and the outcome: see `Score.credit`
     ```
 
-    Example:
-        >>> turn_returns(Score(1.5, steps=(1.0, 0.0)), 2)
-        ([1.5, 1.0], 1.0)
+    >>> turn_returns(Score(1.5, steps=(1.0, 0.0)), 2)
+    ([1.5, 1.0], 1.0)
     """
     earned, outcome = score.credit
-    if score.value is None:
-        outcome = float("nan")
+    outcome = float("nan") if score.value is None else outcome
     found: list[float] = []
-    following = outcome
     for reward in reversed(earned or (0.0,) * turns):
-        following = reward + (gamma * following if found else following)
-        found.append(following)
-    return found[::-1], outcome
+        found.insert(0, reward + (gamma * found[0] if found else outcome))
+    return found, outcome
 
 
-def by_turn(estimator: Estimator, returns: Sequence[tuple[list[float], float]], k: int) -> torch.Tensor:
+def by_turn(estimator: Estimator, returns: Sequence[Returns], k: int) -> torch.Tensor:
     """Advantages of the global batch, shape `(questions · K, turns of the longest)`: those of each turn by itself."""
     most = max(len(own) for own, _ in returns)
     # A rollout that has ended takes part in later baselines with its outcome alone, so that without rewards of steps
@@ -85,16 +82,13 @@ def spread(advantages: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 
 def informative(outcomes: torch.Tensor, valid: torch.Tensor, k: int) -> torch.Tensor:
-    """1 for the rollouts of groups that tell right from wrong, 0 for the others.
+    """1 for the rollouts of groups whose outcomes differ (NaN, where there is none, differs from nothing) or of which
+    only some passed the format gate, as `valid` says; 0 for the others.
 
-    Such a group's outcomes differ (NaN, where there is none, differs from nothing), or only some of its rollouts passed
-    the format gate, as `valid` says.
-
-    Example:
-        >>> right = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0])
-        >>> valid = torch.tensor([True, True, True, True, True, False])
-        >>> informative(right, valid, 2).tolist()
-        [1.0, 1.0, 0.0, 0.0, 1.0, 1.0]
+    >>> right = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0])
+    >>> valid = torch.tensor([True, True, True, True, True, False])
+    >>> informative(right, valid, 2).tolist()
+    [1.0, 1.0, 0.0, 0.0, 1.0, 1.0]
     """
     groups, gate = outcomes.view(-1, k), valid.view(-1, k)
     # a group without any outcome has -inf as its highest and inf as its lowest, and so does not differ
@@ -110,7 +104,7 @@ ESTIMATORS: dict[str, Estimator | None] = {
     "leave_one_out": leave_one_out,
 }
 """By name; `trl` leaves the trainer's own advantages (its `scale_rewards` setting) as they are."""
-TURN_ESTIMATORS: dict[str, TurnEstimator] = {
+TURN_ESTIMATORS: dict[str, Callable[[Sequence[Returns], int], torch.Tensor]] = {
     "turns": partial(by_turn, group_relative),
     "turns_leave_one_out": partial(by_turn, leave_one_out),
 }

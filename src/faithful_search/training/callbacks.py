@@ -1,53 +1,35 @@
-"""Trainer callbacks: the reward's state across checkpoints, the log of rollouts, and one readable line per step."""
+"""Trainer callbacks: questions in order after a resume, the log of rollouts, one readable line per step, warnings."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, ClassVar
 
-import msgspec
+import yaml
 from transformers import ProgressCallback, TrainerCallback
-from transformers.trainer_callback import ExportableState
 
+from ..bundled import shipped
 from ..measure.convert import WRITERS, Document
-from ..rewards import MixState, Score
 from ..trajectory import Trajectory, read_jsonl, write_jsonl
 
+LIKELIHOOD = "likelihood/right"
+"""The mean log-probability of right answers' own tokens, as it is logged."""
+MOVED = "likelihood/moved"
+"""By how much the step's update moved it, on some of the step's right answers."""
+DROP = 0.03  # nats that one update may take from it before that is a warning
+STEPS = 4  # at the beginning, with right answers, with which as many later ones are compared
+ENOUGH = 32  # rollouts after which it is said that all rewards are equal
+BLIND = 0.4  # the root mean square error of the best constant score, on rollouts about half of which are right
+TOLERANCE = 0.1  # about the error that the paper's evaluator makes anyway (RMSE 0.12)
+JUDGED = 5  # steps over which a policy's own scores are compared with a rule's
+Log = Sequence[Mapping[str, Any]]
 logger = logging.getLogger(__name__)
-
-
-class RewardState(TrainerCallback, ExportableState):
-    """Holds the reward's state for the trainer, and is saved with checkpoints.
-
-    On resume it takes its values from the checkpoint's trainer state, whether or not the trainer was told to restore
-    its callbacks (a restored one is found, because the trainer looks it up by type each time).
-    """
-
-    def __init__(self, start: MixState | None = None) -> None:  # Transformers restores one without arguments
-        self.values: dict[str, Any] = msgspec.to_builtins(start or MixState())
-
-    @property
-    def mix(self) -> MixState:
-        """The state as the reward takes it."""
-        return msgspec.convert(self.values, MixState)
-
-    @mix.setter
-    def mix(self, state: MixState) -> None:
-        self.values = msgspec.to_builtins(state)
-
-    def state(self) -> dict[str, Any]:
-        """What the checkpoint keeps."""
-        return {"args": {}, "attributes": {"values": dict(self.values)}}
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        stored = state.stateful_callbacks.get(type(self).__name__)
-        if stored:
-            self.values = dict(stored["attributes"]["values"])
 
 
 class QuestionOrder(TrainerCallback):
@@ -66,13 +48,13 @@ class QuestionOrder(TrainerCallback):
 class TrajectoryLog(TrainerCallback):
     """Appends every rollout of training, with its scores and reasons, to a JSONL file as it happens.
 
-    On resume, rollouts made after the checkpoint are removed first: the resumed run makes them again. `latest` are
-    those written last, for `RolloutTraces`.
+    On resume, rollouts made after the checkpoint are removed first: the resumed run makes them again. With `--report_to
+    trackio` the first four of each step are logged there, too, as conversations beside their scores.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.latest: list[Trajectory] = []
+        self.latest: Sequence[Trajectory] = ()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
@@ -85,144 +67,122 @@ class TrajectoryLog(TrainerCallback):
             kept = [row for row in rows if row.meta.get("step", 0) < state.global_step]
         write_jsonl(self.path, kept)
 
-    def append(self, trajectories: list[Trajectory]) -> None:
-        """Write rollouts, without their token ids."""
-        self.latest = [msgspec.structs.replace(item, tokens=None) for item in trajectories]
+    def append(self, rollouts: Sequence[Trajectory]) -> None:
+        """Write rollouts, as `Scored.told` makes them."""
+        self.latest = rollouts
         with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(item.to_json() + "\n" for item in self.latest)
-
-
-class RolloutTraces(TrainerCallback):
-    """Logs the first four rollouts of the latest step, as conversations beside their scores, to the run that
-    `--report_to trackio` has opened."""
-
-    def __init__(self, log: TrajectoryLog) -> None:
-        self.log = log
+            file.writelines(item.to_json() + "\n" for item in rollouts)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if not state.is_world_process_zero or not self.log.latest:
+        if not self.latest or "trackio" not in (args.report_to or ()):
             return
         import trackio  # an optional package
 
         traces = []
-        for rollout in self.log.latest[:4]:
+        for rollout in self.latest[:4]:
             meta = rollout.meta
             own = Document(meta["step"], rollout, datetime.now(UTC), meta["scores"], meta["reasons"])
             more = {"reward": meta["reward"], "step": meta["step"], "step_scores": meta["steps"]}
             traces.append(trackio.Trace(WRITERS["openai"](own)["messages"], {**own.metadata, **more}))
-        self.log.latest = []  # the log at the end of training comes without new rollouts
+        self.latest = ()  # the log at the end of training comes without new rollouts
         # trackio counts what it is told; these belong to the figures that it was told just before
         trackio.log({"rollouts": traces}, step=len(state.log_history) - 1)
-
-
-def with_scores(
-    trajectory: Trajectory, score: Score, components: dict[str, Score], step: int, **more: Any
-) -> Trajectory:
-    """The trajectory with its reward, each component's value, steps, reason and details, in `meta`."""
-    meta = {
-        **trajectory.meta,
-        "step": step,
-        "reward": score.value,
-        "why": score.why,
-        "scores": {name: part.value for name, part in components.items()},
-        "steps": {name: part.steps for name, part in components.items() if part.steps},
-        "reasons": {name: part.why for name, part in components.items() if part.why},
-        "parts": {name: part.parts for name, part in components.items() if part.parts},
-        **more,
-    }
-    return msgspec.structs.replace(trajectory, meta=meta)
-
-
-class LearningWatch:
-    """Reports once, after some rollouts, that nothing is learnt from them because all rewards are equal."""
-
-    ENOUGH = 32
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[float | None, float | None]] = []
-
-    @property
-    def open(self) -> bool:
-        """Whether there are still too few rollouts to report, all with the same reward."""
-        return len(self.rows) < self.ENOUGH and len({reward for reward, _ in self.rows}) < 2
-
-    def note(self, rows: Sequence[tuple[float | None, float | None]]) -> str:
-        """Add the rewards of a global batch, each with its format gate's value.
-
-        Returns:
-            What is wrong; empty if nothing is, too little is known, or a judge's abstaining is the reason.
-        """
-        self.rows += rows
-        many, reward = len(self.rows), self.rows[0][0]
-        if many < self.ENOUGH or reward is None or any(other != reward for other, _ in self.rows):
-            return ""
-        if all(gate is not None and gate < 1 for _, gate in self.rows):
-            return (
-                f"0 of {many} rollouts have a valid format, so every reward is {reward:g} and nothing is learnt: is "
-                "this policy cold-started? recipes/sft.py makes one that writes the dialect"
-            )
-        return (
-            f"all {many} rollouts so far have the reward {reward:g}, so nothing is learnt: are the questions too hard "
-            "for this policy, or is the limit of turns or tokens too small?"
-        )
 
 
 class StepLine(ProgressCallback):
     """A progress bar, and one readable line for each log instead of a dictionary."""
 
-    COLUMNS = (
-        ("reward", "reward"),
-        ("parts/format", "format"),
-        ("parts/citation", "cite"),
-        ("parts/evidence_sensitivity", "pt"),
-        ("verdict_term", "Δq"),
-        ("llds", "llds"),
-        ("value/explained", "V explains"),
-        ("likelihood/right", "log p"),
-        ("parts/answer_likelihood_gap", "gap"),
-        ("parts/answer_support", "ans"),
-        ("parts/correctness", "anc"),
-        ("parts/source_gated", "gated"),
-        ("parts/alpha", "α"),
-        ("parts/exact_match", "EM"),
-        ("counterfactual/original", "EM as is"),
-        ("counterfactual/exact_match", "EM changed"),
-        ("parts/info_think", "i-t"),
-        ("parts/info_think/weight", "w i-t"),
-        ("parts/think_search", "t-s"),
-        ("parts/think_answer", "t-a"),
-        ("parts/self_correctness", "R_a"),
-        ("parts/self_rubric", "R_t"),
-        ("parts/step_format", "R_f/0.2"),
-        ("self_gap", "self-rule"),
-        ("tools/calls", "calls"),
-        ("tools/entropy", "H"),
-        ("ended/answered_forced", "forced"),
-        ("loss", "loss"),
-    )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = time.perf_counter()
+    shown: ClassVar[dict[str, dict[str, str]]] = yaml.safe_load((shipped("data") / "step_line.yaml").read_text("utf-8"))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        self.last = time.perf_counter()  # again: the evaluation before training is not the first step's time
+        self.last = time.perf_counter()  # now: the evaluation before training is not the first step's time
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or self.training_bar is None or "train_runtime" in (logs or {}):
             return
+        columns = self.shown["columns"]
+        abstained = {f"{key}/abstained": f"{name} abstained" for key, name in columns.items()}
+        shown = [f"{name} {float(logs[key]):.3f}" for key, name in columns.items() if logs.get(key) is not None]
+        shares = {**abstained, **self.shown["shares"]}.items()
+        shown += [f"{name} {logs[key]:.0%}" for key, name in shares if logs.get(key)]
         now = time.perf_counter()
-        shown = [f"{name} {float(logs[key]):.3f}" for key, name in self.COLUMNS if logs.get(key) is not None]
-        silent = {name: logs.get(f"{key}/abstained") for key, name in self.COLUMNS}
-        if logs.get("counterfactual/unchanged"):
-            shown.append(f"no changed world {logs['counterfactual/unchanged']:.0%}")
-        if logs.get("tools/errors"):
-            shown.append(f"tool errors {logs['tools/errors']:.0%}")
-        shown += [f"{name} abstained {share:.0%}" for name, share in silent.items() if share]
-        if logs.get("judge/abstained"):
-            shown.append(f"no reward {logs['judge/abstained']:.0%}")
         self.training_bar.write(
             f"step {state.global_step:>4}/{state.max_steps}  {'  '.join(shown)}  {now - self.last:.1f}s"
         )
         self.last = now
+
+
+class Watching(TrainerCallback):
+    """Warns of what a watch says, once of each."""
+
+    def __init__(self) -> None:
+        self.watches = list(WATCHES)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or "loss" not in (logs or {}):  # an evaluation's, or the end of training
+            return
+        history = [row for row in state.log_history if "loss" in row]
+        for watch in list(self.watches):
+            if trouble := watch(history, args.rollouts_after(state.global_step)):
+                self.watches.remove(watch)
+                logger.warning("step %d: %s", state.global_step, trouble)
+
+
+def nothing_is_learnt(log: Log, rollouts: int) -> str:
+    """All rewards have been equal since the beginning."""
+    rewards = {row.get("reward") for row in log}
+    if rollouts < ENOUGH or len(rewards) > 1 or None in rewards or any(row.get("reward_std") for row in log):
+        return ""
+    [reward] = rewards
+    if all(row.get("behaviour/valid_format") == 0 for row in log):
+        said = f"0 of {rollouts} rollouts have a valid format, so every reward is {reward:g}"
+        return f"{said}: is this policy cold-started? recipes/sft.py makes one that writes the dialect"
+    return f"all {rollouts} rollouts so far have the reward {reward:g}: are questions too hard, or limits too small?"
+
+
+def collapse(log: Log, rollouts: int) -> str:
+    """Right answers become less likely ("lazy likelihood displacement", arXiv 2512.04220).
+
+    Either one update leaves the step's own right answers less likely (`MOVED`): it went too far, whatever the next
+    rollouts will look like. Or, slowly, their log-probability and the gradients' norm become one and a half times what
+    they were at first.
+    """
+    advice = "runs collapse like this. Lower --learning_rate, or give --llds 0.1"
+    moved = log[-1].get(MOVED, 0.0)  # none without a right answer
+    if moved < -DROP:
+        return f"one update took {-moved:.3f} from the mean log-probability of right answers' tokens: {advice}"
+    # what is normal differs from policy to policy: it is measured first
+    pairs = [(row[LIKELIHOOD], row["grad_norm"]) for row in log if {LIKELIHOOD, "grad_norm"} <= row.keys()]
+    if len(pairs) < 2 * STEPS:
+        return ""
+    (before, norm_before), (now, norm) = (map(fmean, zip(*own, strict=True)) for own in (pairs[:STEPS], pairs[-STEPS:]))
+    if now >= 1.5 * before or norm <= 1.5 * norm_before:
+        return ""
+    return (
+        f"right answers become less likely (mean log-probability of their tokens {now:.3f}, at first {before:.3f}) "
+        f"while gradients grow (norm {norm:.3g}, at first {norm_before:.3g}): {advice}"
+    )
+
+
+def blind_judge(log: Log, rollouts: int) -> str:
+    """A policy that scores itself is wrong as often as a constant would be, in the first steps."""
+    errors = [row["self_rmse"] for row in log if "self_rmse" in row]
+    if len(errors) != JUDGED or fmean(errors) <= BLIND:
+        return ""
+    said = f"the policy's own scores are wrong by {fmean(errors):.2f} (root mean square), no better than a constant"
+    return f"{said}: teach it on scored rollouts of its own (recipes/sft.py --rubric_files), or use another judge"
+
+
+def self_preference(log: Log, rollouts: int) -> str:
+    """A policy that scores itself has come to like, or to dislike, itself: its scores have parted from a rule's."""
+    gaps = [row["self_gap"] for row in log if "self_gap" in row]
+    grown = fmean(gaps[-JUDGED:]) - fmean(gaps[:JUDGED]) if len(gaps) >= 2 * JUDGED else 0.0
+    if abs(grown) <= TOLERANCE + 1e-9:  # of rounding
+        return ""
+    way = "above" if grown > 0 else "below"
+    said = f"the policy's own scores have moved {abs(grown):.2f} {way} the rule's since training began"
+    return f"{said}: take an earlier checkpoint, a smaller learning rate, or a judge that is not trained"
+
+
+WATCHES = (nothing_is_learnt, collapse, blind_judge, self_preference)

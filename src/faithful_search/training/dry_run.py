@@ -1,7 +1,7 @@
 """Dry runs: two steps of a recipe on a CPU, with a random model of the architecture that its settings name.
 
-What needs a GPU, a network or a service is replaced; every other setting stays as it is, so that a dry run shows
-whether all keys are known and fit together.
+What needs a GPU, a network or a service is replaced (`data/dry_run.yaml`); every other setting stays as it is, so that
+a dry run shows whether all keys are known and fit together.
 """
 
 from __future__ import annotations
@@ -11,85 +11,52 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from accelerate import PartialState
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config, set_seed
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2Tokenizer, set_seed
 from trl.chat_template_utils import qwen2_5_chat_template
 
 from .. import dialects
-from ..bundled import BUNDLED
+from ..bundled import BUNDLED, shipped, world_file
 from ..errors import ConfigError
 from ..inference.loading import read_tokenizer
-from ..tasks import WORLD, read_rows, world_file
+from ..tasks import WORLD, read_rows
 from ..wire.redact import redact
-from .policies import check_flags
-from .vllm import check_vllm
 
-SUFFIX = "_dry_run"
-"""Of the output directory: a dry run touches nothing that a real one left."""
-MACHINE: dict[str, Any] = {"use_cpu": True, "tf32": None}
-"""What a CPU could not accept: replaced even when the settings are first checked as they are."""
-_MOST = {"max_steps": 2, "eval_limit": 4, "eval_episodes": 4, "turn_tokens": 16, "max_completion_length": 192}
-_ALWAYS: dict[str, Any] = {
-    **MACHINE,
-    **dict.fromkeys(("use_vllm", "use_liger_kernel", "load_in_4bit", "load_in_8bit", "fp16", "torch_compile"), False),
-    **dict.fromkeys(("deepspeed", "fsdp", "fsdp_config", "tool_cache", "searxng_url")),
-    **dict.fromkeys(("web_search", "browse", "report_to"), "none"),
-    **dict.fromkeys(("resume", "push_to_hub"), False),
-    "overwrite_output_dir": True,
-    "max_abstained": 1.0,  # a random model that judges, itself or others, seldom says what can be read
-}
-QWEN2 = {
-    "Qwen2.5-0.5B": (896, 4864, 24, 14, 2, 151_936, True),
-    "Qwen2.5-1.5B": (1536, 8960, 28, 12, 2, 151_936, True),
-    "Qwen2.5-3B": (2048, 11_008, 36, 16, 2, 151_936, True),
-    "Qwen2.5-7B": (3584, 18_944, 28, 28, 4, 152_064, False),
-    "Qwen2.5-14B": (5120, 13_824, 48, 40, 8, 152_064, False),
-}
-"""`FIELDS` of published configurations, by what the names of their repositories begin with."""
-FIELDS = (
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
-    *("vocab_size", "tie_word_embeddings"),
-)
+REPLACED: dict[str, dict[str, Any]] = yaml.safe_load((shipped("data") / "dry_run.yaml").read_text("utf-8"))
+MACHINE, QWEN2 = REPLACED["machine"], REPLACED["qwen2"]
 LAYERS, HEAD, GROUPS = 2, 8, 2
-
-
-def check_given(script: Any, args: Any, model_args: Any) -> None:
-    """Raise `ConfigError` if the real run would be refused for settings that a dry run replaces."""
-    source = str(model_args.model_name_or_path)
-    check_flags(source, model_args, args, (Path(source) / "adapter_config.json").exists())
-    check_vllm(args)
 
 
 def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a dry run, made of all settings by name; prints what was replaced.
 
-    Its random model is in its output directory. Raises `ConfigError` for an architecture that is not known.
+    It has an output directory of its own, with its random model. Raises `ConfigError` for an architecture that is not
+    known.
     """
-    out, model, state = f"{values['output_dir']}{SUFFIX}", str(values["model_name_or_path"]), PartialState()
-    given = {key: values[key] for key in _MOST if key in values}
-    sizes = {key: _MOST[key] if value is None or value < 0 else min(value, _MOST[key]) for key, value in given.items()}
+    out, model, state = f"{values['output_dir']}_dry_run", str(values["model_name_or_path"]), PartialState()
+    replaced: dict[str, Any] = {**MACHINE, **REPLACED["always"], "output_dir": out}
+    if values.get("cassette"):  # its recorded answers need no network
+        replaced |= {name: values[name] for name in ("web_search", "browse")}
+    for name, most in REPLACED["most"].items():
+        replaced[name] = most if values[name] is None or values[name] < 0 else min(values[name], most)
     # As few rows as make whole groups; unchanged where the batches of rollouts are given otherwise.
     if values["steps_per_generation"] is None and values["generation_batch_size"] is None:
         rows = values["per_device_train_batch_size"]
         parts = math.lcm(rows, values["num_generations"]) // rows
-        sizes["gradient_accumulation_steps"] = min(values["gradient_accumulation_steps"], parts)
+        replaced["gradient_accumulation_steps"] = min(values["gradient_accumulation_steps"], parts)
     # The bundled world in place of questions, passages and facts from files or services.
     questions = "world_passages" if dialects.load(values["dialect"]).search_tool else "world"
-    world = {key: questions for key in ("questions", "eval_questions") if values[key] not in WORLD}
-    if "eval_questions" in world:
-        world["eval_split"] = "validation"  # the one given may be none of the world's
+    replaced |= {name: questions for name in ("questions", "eval_questions") if values[name] not in WORLD}
+    if "eval_questions" in replaced:
+        replaced["eval_split"] = "validation"  # the one given may be none of the world's
     facts = ("corpus", "triples", "domain_corpus")
-    world |= {key: "world" for key in facts if values[key] not in ("none", *WORLD)}
-    replaced = {**sizes, **world, **_ALWAYS, "output_dir": out}
-    if values.get("cassette"):  # its recorded answers need no network
-        replaced = {key: value for key, value in replaced.items() if key not in ("web_search", "browse")}
-    optimizer = values.get("optim")
-    if any(
-        word in str(getattr(optimizer, "value", optimizer)) for word in ("8bit", "4bit", "paged", "apex", "ademamix")
-    ):
+    replaced |= {name: "world" for name in facts if values[name] not in ("none", *WORLD)}
+    optimizer = str(getattr(values["optim"], "value", values["optim"]))
+    if any(word in optimizer for word in ("8bit", "4bit", "paged", "apex", "ademamix")):
         replaced["optim"] = "adamw_torch"
-    if "flash" in str(values.get("attn_implementation")):
+    if "flash" in str(values["attn_implementation"]):
         replaced["attn_implementation"] = None
     if model not in BUNDLED:
         path = str(Path(out) / "random_model")
@@ -99,11 +66,11 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
         replaced["model_name_or_path"] = path
         if values["judge"] != "lexical":  # a judge with a model may have to write, too
             replaced |= {"judge": "generator", "judge_model": path, "judge_url": None}
-    changed = {key: new for key, new in replaced.items() if key in values and new != values[key]}
-    width = max(map(len, changed), default=0)
+    changed = {name: replaced[name] for name in values if name in replaced and replaced[name] != values[name]}
+    width = max(map(len, changed))
     state.print("dry run on a CPU, two steps; replaced:")
-    for key in filter(changed.__contains__, values):
-        state.print(redact(f"  {key:<{width}}  {values[key]} -> {changed[key]}"))
+    for name, new in changed.items():
+        state.print(redact(f"  {name:<{width}}  {values[name]} -> {new}"))
     return {**values, **changed}
 
 
@@ -117,21 +84,23 @@ def config_of(name: str) -> Any:
     known = next((sizes for key, sizes in QWEN2.items() if f"{name}-".rpartition("/")[2].startswith(f"{key}-")), None)
     if known is None:
         raise ConfigError(f"the architecture of {name!r} is not known: give a directory, or one of {', '.join(QWEN2)}")
-    sizes: dict[str, Any] = dict(zip(FIELDS, known, strict=True))
-    return Qwen2Config(**sizes, max_position_embeddings=32_768)
+    return Qwen2Config(**known, max_position_embeddings=32_768)
 
 
 def build_shrunk(name: str, out: str | Path) -> Path:
     """Write a random model of the architecture of `name` to `out`: two narrow layers, everything else as there.
 
-    The tokenizer is the directory's own, else one of bytes and what the bundled world often spells, with Qwen2.5's chat
-    template.
-
-    Raises:
-        ConfigError: for an architecture that is not known or has no grouped heads to keep.
+    The tokenizer is the directory's own, else one of bytes and what the bundled world often spells. An architecture
+    that is not known or has no grouped heads to keep is a `ConfigError`.
     """
     config, out = config_of(name), Path(out)
-    tokenizer = read_tokenizer(name) if (Path(name) / "tokenizer_config.json").exists() else _byte_tokenizer()
+    if (Path(name) / "tokenizer_config.json").exists():
+        tokenizer = read_tokenizer(name)
+    else:
+        empty = Qwen2Tokenizer(eos_token="<|im_end|>", chat_template=qwen2_5_chat_template)
+        texts = (row["text"] for row in read_rows(world_file("passages.jsonl.gz")))
+        how = {"new_special_tokens": ["<|im_start|>"], "initial_alphabet": ByteLevel.alphabet(), "show_progress": False}
+        tokenizer = empty.train_new_from_iterator(texts, vocab_size=1500, **how)
     values = config.to_dict()
     if not {"num_attention_heads", "num_key_value_heads"} <= values.keys():
         raise ConfigError(f"a model of type {config.model_type!r} cannot be shrunk: it has no grouped heads")
@@ -143,9 +112,7 @@ def build_shrunk(name: str, out: str | Path) -> Path:
         "hidden_size": heads * HEAD,
         "intermediate_size": 2 * heads * HEAD,
         "vocab_size": len(tokenizer),
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
+        **{f"{end}_token_id": getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos", "pad")},
         "layer_types": None,  # one for each layer that was there; Transformers makes them anew
         **({"head_dim": HEAD} if values.get("head_dim") else {}),
     }
@@ -153,17 +120,3 @@ def build_shrunk(name: str, out: str | Path) -> Path:
     AutoModelForCausalLM.from_config(type(config)(**values)).save_pretrained(out)
     tokenizer.save_pretrained(out)
     return out
-
-
-def _byte_tokenizer() -> PreTrainedTokenizerFast:
-    backend, level = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.pre_tokenizer, backend.decoder = level, decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=1500,
-        initial_alphabet=level.alphabet(),
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        show_progress=False,
-    )
-    backend.train_from_iterator((row["text"] for row in read_rows(world_file("passages.jsonl.gz"))), trainer)
-    ends = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=qwen2_5_chat_template, **ends)

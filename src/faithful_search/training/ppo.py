@@ -1,7 +1,7 @@
 """PPO for search agents: a value of every state instead of a group of rollouts as the baseline.
 
-Rewards, engine, callbacks and the policy's clipped loss are those of `SearchGRPOTrainer`. Added are the value,
-generalised advantage estimation over the tokens that the policy wrote, and the value's clipped loss.
+Beside what `SearchGRPOTrainer` has there are the value, generalised advantage estimation over the tokens that the
+policy wrote, and the value's clipped loss.
 
 ```
 δ_t = r_t + gamma V_{t+1} - V_t          t: the policy's own tokens, or its turns; what tools returned lies in between
@@ -15,78 +15,24 @@ Schulman et al., arXiv 1506.02438 and 1707.06347; Search-R1 and VERITAS train wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from accelerate.utils import is_peft_model
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
-from torch.utils.hooks import RemovableHandle
 from transformers import AutoModel, TrainerCallback
-from trl import GRPOConfig
 
 from ..errors import ConfigError
 from ..rewards import Score
+from .arguments import PPO, refuse
 from .grpo import SearchGRPOTrainer
-from .starting import check_least, flag
 from .update import Read
 
-PPO = "ppo"
-"""Its name among the estimators of advantages."""
 NAME = "value"
 """The policy's submodule that is the value while it is trained."""
 WEIGHTS = "value.pt"
-
-
-@dataclass
-class PPOSettings:
-    """What PPO has beside TRL's settings. Of those, `num_iterations` are its epochs, `epsilon` is its clipping and
-    `beta` the weight of the KL divergence; the defaults are Search-R1's.
-
-    Raises:
-        ConfigError: for a discount that is no share, and other numbers below 0.
-    """
-
-    gamma: float = flag(1.0, "PPO: discount of later rewards, by token or by turn")
-    lam: float = flag(1.0, "PPO: λ of GAE: 1 trusts the returns, 0 the value")
-    value_learning_rate: float = flag(1e-5, "PPO: of the value's own parameters")
-    value_weight: float = flag(1.0, "PPO: of the value's loss beside the policy's")
-    value_clip: float = flag(0.5, "PPO: how far from its old value it may move in a batch")
-    value_trunk: bool = flag(False, "PPO: a model of its own under the value, not the policy's last hidden state")
-    gae_over_turns: bool = flag(False, "PPO: advantages by turn instead of by token")
-    step_rewards: bool = flag(False, "PPO: what rewards say of a step comes at its end, not at the rollout's")
-    kl_in_reward: bool = flag(True, "PPO: beta's KL is taken from the rewards; false: the loss")
-    whiten: bool = flag(True, "PPO: advantages of a batch with mean 0 and deviation 1")
-
-    def __post_init__(self) -> None:
-        check_least(self, value_learning_rate=0, value_weight=0, value_clip=0)
-        for name in ("gamma", "lam"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be in [0, 1], not {getattr(self, name):g}")
-
-
-@dataclass
-class PPOConfig(GRPOConfig):
-    """TRL's settings; one rollout of a question is enough, since a value needs no group.
-
-    Raises:
-        ConfigError: for a batch of a single rollout.
-    """
-
-    def __post_init__(self) -> None:
-        if self.num_generations != 1:
-            super().__post_init__()
-            return
-        steps = self.steps_per_generation or self.gradient_accumulation_steps
-        rows = self.generation_batch_size or self.per_device_train_batch_size * steps
-        if rows < 2:
-            raise ConfigError("PPO needs two rollouts a batch: raise --per_device_train_batch_size")
-        # TRL wants groups of two or more; a batch of any size is one such group
-        self.num_generations, self.num_generations_eval = rows, self.num_generations_eval or 1
-        super().__post_init__()
-        self.num_generations = 1
 
 
 class Value(nn.Module):
@@ -107,72 +53,54 @@ class Value(nn.Module):
 
 
 class SearchPPOTrainer(SearchGRPOTrainer):
-    """Trains a search agent by PPO; arguments as for `SearchGRPOTrainer`, and:
-
-    Args:
-        ppo: PPO's own settings.
+    """Trains a search agent by PPO; arguments as for `SearchGRPOTrainer`, of whose settings `advantages` are "ppo".
 
     The value is a part of the policy while it is trained, so that several processes, sharding and checkpoints treat it
     as they treat the policy, and is gone when `train` returns.
 
     Raises:
-        ConfigError: as there; for another estimator of advantages, dropped groups or vLLM, which do not go with it, and
-            for a trunk of a policy that was not loaded by name.
+        ConfigError: as there; for a trunk of a policy that was not loaded by name.
     """
 
-    def __init__(self, *args: Any, ppo: PPOSettings | None = None, advantages: str = PPO, **kwargs: Any) -> None:
-        if advantages != PPO or kwargs.get("uniform_groups", "keep") != "keep":
-            raise ConfigError("PPO has its own advantages, of every rollout: take no other, and keep uniform groups")
-        self.ppo = ppo or PPOSettings()
-        super().__init__(*args, advantages="trl", **kwargs)  # TRL's, until `_estimated` replaces them
-        if self.use_vllm:
-            raise ConfigError("--use_vllm true: the weights that vLLM is given would hold PPO's value; set it to false")
+    estimators: ClassVar[Sequence[str]] = (PPO,)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         policy = self.accelerator.unwrap_model(self.model)
         self._bearer = policy.get_base_model() if is_peft_model(policy) else policy
         trunk = None
-        if self.ppo.value_trunk:
+        if self.args.value_trunk:
             source = self._bearer.config.name_or_path
-            if not source:
-                raise ConfigError(
-                    "--value_trunk true: the policy was not loaded by name, so that its trunk cannot be read again"
-                )
+            refuse([(not source, "--value_trunk true: a policy that was not loaded by name cannot be read again")])
             trunk = cast(nn.Module, AutoModel.from_pretrained(source, dtype=self._bearer.dtype))
         self.value = Value(self._bearer.config.hidden_size, self._bearer.dtype, trunk)
         self._bearer.add_module(NAME, self.value)
         self._heard: list[torch.Tensor] | None = None
-        self._hooks: list[RemovableHandle] = [
-            self._bearer.get_decoder().register_forward_hook(self._hear, with_kwargs=True),
-            self._bearer.register_forward_hook(self._say),
-        ]
+        self._hook = self._bearer.get_decoder().register_forward_hook(self._hear, with_kwargs=True)
         self.add_callback(ValueWeights(self))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As `SearchGRPOTrainer.train`; the policy is left without the value."""
         try:
             return super().train(*args, **kwargs)
         finally:
-            for hook in self._hooks:
-                hook.remove()
+            self._hook.remove()
             delattr(self._bearer, NAME)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """As `Trainer`'s, with the value's parameters in groups of their own learning rate."""
         made = super().create_optimizer(*args, **kwargs)
-        own = set(map(id, self.value.parameters()))
+        own = set(map(id, self.value.parameters()))  # in groups with a learning rate of their own
         for group in list(made.param_groups):  # with and without weight decay
             mine = [part for part in group["params"] if id(part) in own]
             if mine:
                 group["params"] = [part for part in group["params"] if id(part) not in own]
-                made.add_param_group({**group, "params": mine, "lr": self.ppo.value_learning_rate})
+                made.add_param_group({**group, "params": mine, "lr": self.args.value_learning_rate})
         return made
 
     def _hear(self, decoder: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         if self._heard is not None:  # a pass of the update; nobody asks for values while sampling
             self._heard.append(self.value(output.last_hidden_state, kwargs))
-
-    def _say(self, policy: Any, args: Any, output: Any) -> None:
-        if self._heard:  # DDP takes what no output depends on for unused
-            output["log_probs"] = output["log_probs"] + 0.0 * self._heard[-1].sum()
+            # DDP takes what no output depends on for unused
+            output.last_hidden_state = output.last_hidden_state + 0.0 * self._heard[-1].sum()
 
     def _pass(self, forward: Any, model: Any, ids: torch.Tensor, mask: torch.Tensor, kept: int, **given: Any) -> Any:
         """TRL's columns, and the value of the state in front of each token; none of a reference model."""
@@ -188,27 +116,27 @@ class SearchPPOTrainer(SearchGRPOTrainer):
     @torch.no_grad()
     def _estimated(self, output: dict[str, Any]) -> dict[str, torch.Tensor]:
         """The advantage of each token, and what its value is to become."""
-        numbers, ppo = output["turn_numbers"], self.ppo
-        logps = self._logps(self.model, output, batch_size=self.args.per_device_train_batch_size)
+        numbers, args, scores = output["turn_numbers"], self.args, [row.score for row in self.own]
+        logps = self._logps(self.model, output, batch_size=args.per_device_train_batch_size)
         values = cast(torch.Tensor, self._passed[3])
-        judged = torch.tensor([score.value is not None for score in self.last_scores], device=numbers.device)
+        judged = torch.tensor([score.value is not None for score in scores], device=numbers.device)
         own = (numbers > 0) & judged[:, None]
-        rewards = token_rewards(self.last_scores, numbers, ppo.step_rewards)
-        if self.beta and ppo.kl_in_reward:
+        rewards = token_rewards(scores, numbers, args.step_rewards)
+        if self.beta and args.kl_in_reward:
             gap = torch.where(own, logps - output["ref_per_token_logps"], 0.0)
             rewards -= self.beta * gap
             self._note("kl", gap.sum() / own.sum().clamp(min=1))
         valued = own
-        if ppo.gae_over_turns:  # a turn is valued, and has its rewards, where it begins
+        if args.gae_over_turns:  # a turn is valued, and has its rewards, where it begins
             first, place = turn_starts(numbers)
             valued, rewards = first & own, torch.zeros_like(rewards).scatter_add(1, place, rewards)
-        advantages = gae(rewards, values, valued, ppo.gamma, ppo.lam)
+        advantages = gae(rewards, values, valued, args.gamma, args.lam)
         returns = advantages + values
         left, whole = _variance(returns - values, valued), _variance(returns, valued)
         self._note("value/explained", 1 - left / whole.clamp(min=1e-8))
-        if ppo.gae_over_turns:
+        if args.gae_over_turns:
             advantages = advantages.gather(1, place)
-        if ppo.whiten:  # mean 0 and deviation 1 over the tokens of all processes
+        if args.whiten:  # mean 0 and deviation 1 over the tokens of all processes
             chosen = torch.where(own, advantages, 0.0)
             sums = torch.stack([chosen.sum(), chosen.square().sum(), own.sum().to(chosen)])
             total, squares, tokens = self.accelerator.reduce(sums, reduction="sum").unbind()
@@ -217,31 +145,29 @@ class SearchPPOTrainer(SearchGRPOTrainer):
             advantages = (advantages - mean) / (deviation + 1e-8)
         # The value's loss is divided by what an average batch holds, so that each token counts alike in any of them.
         many = self.accelerator.reduce(valued.sum().float(), reduction="sum").clamp(min=1)
-        share = many / self.accelerator.num_processes / cast(int, cast(GRPOConfig, self.args).steps_per_generation)
+        share = many / self.accelerator.num_processes / cast(int, args.steps_per_generation)
         kept = {"advantages": advantages * own, "returns": returns, "old_values": values, "valued": valued}
         return kept | {"valued_a_batch": share}
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """As `SearchGRPOTrainer`'s, with the value's loss; the KL is left out where the rewards have it."""
-        beta = self.beta  # which made the reference's columns; the loss must not add their KL again
-        self.beta = 0.0 if self.ppo.kl_in_reward else beta
+        beta = self.beta  # which made the reference's columns; the loss must not add the KL that the rewards have
+        self.beta = 0.0 if self.args.kl_in_reward else beta
         try:
             return super().compute_loss(*args, **kwargs)
         finally:
             self.beta = beta
 
     def _further(self, model: Any, inputs: dict[str, Any], passed: Sequence[Read]) -> torch.Tensor | float:
-        """The value's clipped loss beside the other terms."""
         values, old, returns = cast(torch.Tensor, passed[3]), inputs["old_values"], inputs["returns"]
-        clipped = old + (values - old).clamp(-self.ppo.value_clip, self.ppo.value_clip)
+        clipped = old + (values - old).clamp(-self.args.value_clip, self.args.value_clip)
         errors = torch.maximum((values - returns).square(), (clipped - returns).square())
         loss = 0.5 * torch.where(inputs["valued"], errors, 0.0).sum() / inputs["valued_a_batch"]
         self._note("value/loss", loss)
-        return super()._further(model, inputs, passed) + self.ppo.value_weight * loss
+        return super()._further(model, inputs, passed) + self.args.value_weight * loss
 
 
 class ValueWeights(TrainerCallback):
-    """Keeps the value's weights in checkpoints that hold an adapter only; in all others the model has them."""
+    """Keeps the value in checkpoints that hold an adapter only; in all others the policy has it."""
 
     def __init__(self, trainer: SearchPPOTrainer) -> None:
         self.trainer = trainer
@@ -285,9 +211,8 @@ def gae(rewards: torch.Tensor, values: torch.Tensor, own: torch.Tensor, gamma: f
 
 
 def token_rewards(scores: Iterable[Score], numbers: torch.Tensor, by_step: bool) -> torch.Tensor:
-    """The score (0 where there is none) at each rollout's last own token; with `by_step` what a step earned at the last
-    own token of its turn. `numbers` are those of `advantages.turn_numbers`.
-    """
+    """The score (0 where there is none) at each rollout's last own token, by its `turn_numbers`; with `by_step` what a
+    step earned at the last own token of its turn."""
     rewards = torch.zeros(numbers.shape, device=numbers.device)
     for row, own, score in zip(rewards, numbers, scores, strict=True):
         earned, outcome = score.credit if by_step else ((), score.value or 0.0)

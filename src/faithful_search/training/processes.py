@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import torch
-from torch import distributed
 from torch.distributed.fsdp import FSDPModule
 from trl.models import unwrap_model_for_generation
 
@@ -30,11 +27,8 @@ def check_processes(accelerator: Any) -> None:
 
 
 def hold_head(model: Any, accelerator: Any) -> None:
-    """Have ZeRO-3 gather the output layer's weight in every forward and backward pass of the model.
-
-    TRL's loss reads that weight without calling the layer. ZeRO-3 only notices this while the weight is not there, but
-    after a pass that called the layer, such as a probe's, the weight is prefetched.
-    """
+    """Have ZeRO-3 gather the output layer's weight in every pass: TRL's loss reads it without calling the layer, which
+    ZeRO-3 does not notice after a pass that called it, such as a probe's, since the weight is prefetched then."""
     deepspeed = _plugin(accelerator, "deepspeed")
     head = model.get_output_embeddings()
     if deepspeed is not None and deepspeed.zero_stage == 3 and head is not None:
@@ -45,11 +39,8 @@ def hold_head(model: Any, accelerator: Any) -> None:
 
 @contextmanager
 def gathered(model: Any, accelerator: Any) -> Iterator[None]:
-    """Within the block every process holds all parameters of a prepared model.
-
-    A forward pass then needs no other process, so that each can make as many as its episodes take. Under ZeRO-3 and
-    FSDP 2 this takes the memory of the whole model in the precision it computes in; otherwise nothing changes.
-    """
+    """Within the block every process holds all parameters of a prepared model, so that each can make as many passes as
+    its episodes take. Under ZeRO-3 and FSDP 2 this takes the whole model's memory in the precision it computes in."""
     deepspeed, fsdp = _plugin(accelerator, "deepspeed"), _plugin(accelerator, "fsdp")
     if deepspeed is not None and deepspeed.zero_stage == 3:
         with unwrap_model_for_generation(model, accelerator):
@@ -73,18 +64,6 @@ def gathered(model: Any, accelerator: Any) -> Iterator[None]:
             part.reshard()
             # The output layer gets the layers' setting too, which costs one more gathering of it per step.
             part.set_reshard_after_forward(fsdp.reshard_after_forward and part is not model, recurse=False)
-
-
-def meet(settings: Any) -> None:
-    """Start the process group of a run on CPUs with `ddp_timeout` seconds.
-
-    Transformers passes this setting on for accelerators only: on CPUs a process would wait half an hour for one that is
-    gone. It uses the group that it finds, so this has to come before any `TrainingArguments`.
-    """
-    alone = int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ or distributed.is_initialized()
-    mine = getattr(settings, "use_cpu", False) and getattr(settings, "ddp_backend", None) in (None, "gloo")
-    if mine and not alone:
-        distributed.init_process_group("gloo", timeout=timedelta(seconds=settings.ddp_timeout))
 
 
 def _plugin(accelerator: Any, name: str) -> Any:

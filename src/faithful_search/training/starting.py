@@ -1,48 +1,48 @@
-"""How every training recipe starts: its output directory locked, threads and seed set, its precision printed."""
+"""How a recipe is started: settings from a YAML file and flags, its output directory locked, threads and seed set."""
 
 from __future__ import annotations
 
 import ctypes
+import difflib
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import yaml
 from accelerate import PartialState
 from transformers import set_seed
+from trl import ModelConfig, TrlParser
 
-from ..errors import ConfigError
+from ..bundled import shipped
+from ..errors import ConfigError, FaithfulSearchError
 from ..inference.threads import choose_threads
+from ..judges.arguments import JudgeArguments
+from ..measure.controls import QUESTIONS
 from ..measure.ledger import lock
+from ..rollout.arguments import EnvironmentArguments
+from ..tasks import WORLD, Task, load_tasks
 from . import checkpoints
-from .precision import precision_line
+from .arguments import SearchGRPOConfig, check_least, check_shares, flag, precision_line, refuse
+from .dry_run import MACHINE, rehearse
+from .endings import heeding_signals, leave
+from .policies import check_flags
 
 LOCK = "_run.lock"
 """What begins with `_` is not pushed to the Hub. The file stays: another run may be waiting for the lock on it."""
 REPORTERS = frozenset(("tensorboard", "trackio", "wandb"))
 """Packages to log to that are extras of the same name."""
-
-
-def flag(default: Any, help: str, **metadata: Any) -> Any:
-    """A field of a recipe's flags; a list is copied for each instance."""
-    metadata["help"] = help
-    if isinstance(default, list):
-        return field(default_factory=lambda: [*default], metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-def check_least(flags: Any, **least: float) -> None:
-    """Raise `ConfigError` if one of these flags is less than it may be.
-
-    >>> check_least(StartArguments(threads=2), threads=0)
-    """
-    for name, number in least.items():
-        given = getattr(flags, name)
-        if given is not None and not given >= number:  # NaN is not
-            raise ConfigError(f"--{name} must be {number:g} or more, not {given:g}")
+RENAMED = {
+    "activation_checkpointing": "gradient_checkpointing",
+    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+}
+"""Settings by their current names, and their names before Transformers 5.18, which vLLM needs."""
+Flags = tuple[Any, SearchGRPOConfig, ModelConfig]
+"""A recipe's own, its trainer's and its model's."""
 
 
 @dataclass
@@ -54,6 +54,142 @@ class StartArguments:
     threads: int = flag(0, "CPU threads of this process; 0: as many as there are idle cores for it")
 
 
+@dataclass
+class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
+    """The flags of every training recipe beside its trainer's: questions, tools and judge."""
+
+    questions: str = flag("world", "'world' or 'world_passages' (bundled), a local file or a Hub dataset")
+    eval_questions: str = flag("world", "held-out questions, likewise")
+    eval_split: str = flag("validation", "split of the held-out questions")
+    eval_limit: int = flag(200, "how many held-out questions; 0 skips the evaluations")
+    eval_sample_seed: int | None = flag(None, "draws the eval_limit questions by this seed; none: the first ones")
+    eval_controls: int = flag(QUESTIONS, "how many are asked again without evidence and in changed worlds; 0: none")
+    stale: float = flag(0.0, "share of the training questions always asked in a changed world")
+    save_merged: bool = flag(False, "with --use_peft: also the full model, merged, in output_dir/merged")
+    dry_run: bool = flag(False, "two steps on a CPU with a random model of the same kind: are all settings accepted?")
+
+    def __post_init__(self) -> None:
+        check_least(self, eval_limit=0, eval_controls=0, generation_batch=1)
+        check_shares(self, "stale")
+
+    def held_out(self) -> list[Task]:
+        """The questions of the evaluations; none without `eval_limit`."""
+        many, seed = self.eval_limit, self.eval_sample_seed
+        return load_tasks(self.eval_questions, self.eval_split, many, seed=seed) if many else []
+
+
+class _Parser(TrlParser):
+    """TRL's, with errors of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; --help lists the flags")
+
+
+def parse_recipe(
+    types: Sequence[Any], argv: Sequence[str] | None = None, default: Path | None = None
+) -> tuple[Any, ...]:
+    """Instances of `types`, dataclasses whose fields are the flags, from `--config FILE` and `argv`; flags win.
+
+    A file's `extends: other.yaml` (relative to it) gives the settings it does not set itself. A file that does not
+    exist is looked for among the package's own, by its name; `default` is read without `--config`. `env:` sets
+    environment variables, as in TRL. With `--dry_run true` the settings are checked as they are, and then made small;
+    see `dry_run.rehearse`.
+
+    Raises:
+        ConfigError: for a file that cannot be read, settings that no dataclass has, or that one refuses.
+    """
+    early = _Parser((), add_help=False, allow_abbrev=False)  # --help is for the parser below, which knows all flags
+    early.add_argument("--config")
+    named, flags = early.parse_known_args(sys.argv[1:] if argv is None else argv)
+    path = Path(named.config) if named.config else default
+    settings = read_config(path) if path else {}
+    for name, value in settings.pop("env", {}).items():
+        os.environ[name] = str(value)
+    known = {field.name for kind in types for field in fields(kind)}
+    parser = _Parser(types, allow_abbrev=False)
+    unknown = parser.set_defaults_with_config(
+        **{key if key in known else RENAMED.get(key, key): value for key, value in settings.items()}
+    )
+    if unknown:
+        names = ", ".join(item.removeprefix("--") for item in unknown if str(item).startswith("--"))
+        raise ConfigError(f"{path}: no such settings: {names}; `--help` lists those there are")
+    given, wrong = parser.parse_known_args(flags)
+    if wrong:
+        word = wrong[0].partition("=")[0]
+        near = difflib.get_close_matches(word, parser._option_string_actions, n=1)
+        raise ConfigError(f"no such flag: {word}; {f'did you mean {near[0]}?' if near else '--help lists them'}")
+    values = vars(given)
+    try:
+        if values.get("dry_run"):
+            # The real run's instances are made first, so that every setting is checked.
+            machine = {key: MACHINE[key] for key in MACHINE if key in values}
+            script, args, model_args = parser.parse_dict({**values, **machine})
+            source = str(model_args.model_name_or_path)
+            is_adapter = (Path(source) / "adapter_config.json").exists()
+            check_flags(source, model_args, args, is_adapter, script.save_merged)
+            values = rehearse(values)
+        return parser.parse_dict(values)
+    except FaithfulSearchError:  # many are a ValueError, too, but say already what is wrong
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{path or 'the flags'}: {error}") from error
+
+
+def parse_run(
+    kind: type[RunArguments],
+    argv: Sequence[str] | None,
+    default: Path,
+    config: type[SearchGRPOConfig] = SearchGRPOConfig,
+) -> Flags:
+    """The flags of a training recipe, see `parse_recipe`.
+
+    Raises:
+        ConfigError: as there; for data that do not go together: the bundled world with other questions or passages, or
+            changed worlds with tools that do not know of them.
+    """
+    script, args, model_args = parse_recipe((kind, config, ModelConfig), argv, default)
+    asked = [script.questions, *([script.eval_questions] if script.eval_limit else [])]
+    data = f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus {script.corpus!r}"
+    mixed = f"{data}: the bundled world and other data are mixed; give all three"
+    changed = {"corpus", "negative_tool"} | ({"triples"} if script.corpus == script.triples == "world" else set())
+    others = " and ".join(f"--{name} {getattr(script, name)}" for name in script.given_tools if name not in changed)
+    still = f"--counterfactual and --stale change the corpus and the world's triples; {others} would still say what was"
+    refuse(
+        [
+            (len({name in WORLD for name in (script.corpus, *asked)}) > 1, mixed),
+            ((args.counterfactual or script.stale) and others, still),
+        ]
+    )
+    return script, args, model_args
+
+
+def read_config(path: str | Path, *extending: Path) -> dict[str, Any]:
+    """The settings of a YAML file, on top of those of the file it extends; a `ConfigError` if one cannot be read."""
+    path = Path(path)
+    # A recipe may be run away from its folder: the package has its configurations too.
+    shared = shipped("recipes/configs") / path.name
+    path = shared if shared.is_file() and not path.exists() else path
+    if path.resolve() in [one.resolve() for one in extending]:
+        raise ConfigError(f"{extending[-1]} extends {path}, and so itself: take one `extends:` out")
+    try:
+        own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read the settings in {path}: {error}") from error
+    if not isinstance(own, dict):
+        raise ConfigError(f"{path} must hold a YAML mapping, not {type(own).__name__}")
+    parent = own.pop("extends", None)
+    return {**(read_config(path.parent / str(parent), *extending, path) if parent else {}), **own}
+
+
+def run_recipe(main: Callable[[], Any]) -> None:
+    """Run a recipe as a program that ends early, by SIGTERM too, with a line on standard error: see `endings.leave`."""
+    try:
+        with heeding_signals():
+            main()
+    except (Exception, KeyboardInterrupt) as error:
+        leave(error)
+
+
 @contextmanager
 def started(script: StartArguments, args: Any) -> Iterator[None]:
     """Within the block the run owns its output directory; threads and seed are set before anything random happens.
@@ -61,12 +197,11 @@ def started(script: StartArguments, args: Any) -> Iterator[None]:
     `script.threads` becomes the number that was taken, so that it is kept with the run.
 
     Raises:
-        ConfigError: for numbers below 0 and a `--report_to` that is not installed; if the folder cannot be written,
-            or holds a run that is neither to be resumed nor overwritten.
+        ConfigError: for threads below 0 and a `--report_to` that is not installed; if the folder cannot be written, or
+            holds a run that is neither to be resumed nor overwritten.
         DataError: if another run is writing to it.
     """
     check_least(script, threads=0)
-    check_least(args, seed=0, learning_rate=0)
     for name in REPORTERS.intersection(args.report_to):
         if find_spec(name) is None:
             raise ConfigError(f"--report_to {name} needs {name}: pip install 'faithful-search[{name}]', or say none")
@@ -96,15 +231,11 @@ def owned(out: Path, resume: bool = True, overwrite: bool = False) -> Iterator[N
         raise ConfigError(f"--output_dir {out} cannot be written: {error.strerror}") from error
     with file:  # the lock goes with the open file, so a killed run frees its folder
         lock(file, out, "run")
-        if not (resume or overwrite):
-            policy = any(out.glob("*.safetensors"))
-            there = "a finished run" if policy else "an evaluation" if (out / "metrics.json").exists() else ""
-            try:
-                last = checkpoints.last_checkpoint(out).folder.name
-                there = f"{there or 'a run that ended before its time'}: --resume true goes on from {last}"
-            except ConfigError:
-                pass  # nothing to resume from
-            if there:
-                advice = "--overwrite_output_dir true starts anew, or name another folder"
-                raise ConfigError(f"{out} holds {there}; {advice}")
+        policy = any(out.glob("*.safetensors"))
+        there = "a finished run" if policy else "an evaluation" if (out / "metrics.json").exists() else ""
+        with suppress(ConfigError):  # nothing to resume from
+            last = checkpoints.last_checkpoint(out).name
+            there = f"{there or 'a run that ended before its time'}: --resume true goes on from {last}"
+        if there and not (resume or overwrite):
+            raise ConfigError(f"{out} holds {there}; --overwrite_output_dir true starts anew, or name another folder")
         yield

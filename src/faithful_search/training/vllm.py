@@ -1,19 +1,16 @@
-"""Training with vLLM: its settings, what samples the rollouts, and a test that the weights really arrive there."""
+"""Training with vLLM: what samples the rollouts, and a test that the weights really arrive there."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from importlib.util import find_spec
 from math import log
-from typing import Any, cast
+from statistics import fmean
+from typing import Any, NamedTuple, cast
 
 import torch
 from accelerate.utils import gather_object
 from torch.distributed.fsdp import FSDPModule
-from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.generation.vllm_client import VLLMClient
 
@@ -23,69 +20,10 @@ from ..inference.vllm import VLLM, VLLMGenerator
 from ..inference.vllm_server import VLLMServer, wait_for_server
 from .endings import RESUME, ending_after
 
-logger = logging.getLogger(__name__)
-
-_BOTH = {
-    *("vllm_mode", "vllm_importance_sampling_correction", "vllm_importance_sampling_mode"),
-    *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_cap"),
-}
-_USED = {
-    "colocate": {"vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_model_impl"},
-    "server": {
-        *("vllm_server_base_url", "vllm_server_host", "vllm_server_port"),
-        *("vllm_server_timeout", "vllm_group_port"),
-    },
-}
-_REFUSED: dict[str, tuple[Any, str]] = {
-    "vllm_tensor_parallel_size": (
-        1,
-        "processes that share an engine must ask for the same number of rows each time, and episodes differ; leave it "
-        "at 1, or start a server over several GPUs and set vllm_mode: server",
-    ),
-    "vllm_enable_sleep_mode": (
-        False,
-        "an engine that sleeps between two turns has neither weights nor cache; leave it off and lower "
-        "vllm_gpu_memory_utilization instead",
-    ),
-}
-"""Settings of a colocated engine that have to keep their value, and why."""
 _ROWS, _TOKENS = 4, 16  # what `check_sync` samples each time
 ROUNDING = 0.2
 """Nats a token by which log-probs may differ with the embedding restored: kernels in bfloat16 do by about 0.05, and by
 up to 0.5 with the embedding changed, which moves the model by about 3; samples of a stale layer are off by 10."""
-
-
-def check_vllm(args: GRPOConfig, device: str | None = None) -> None:
-    """Raise `ConfigError`, before anything is loaded, for settings that cannot be trained with or that rollouts by vLLM
-    would ignore; with the type of the device that trains, also where that cannot be done there.
-
-    What is used in both modes (`_BOTH`) TRL applies to the log-probs of the rollouts; of a server's engine the settings
-    are its own; `vllm_structured_outputs_regex` must be unset, since a dialect reads the turns.
-    """
-    if not args.use_vllm:
-        return
-    if args.vllm_mode not in _USED:
-        raise ConfigError(f"unknown vllm_mode {args.vllm_mode!r}; there are: {', '.join(_USED)}")
-    for name, (value, why) in _REFUSED.items() if args.vllm_mode == "colocate" else ():
-        if getattr(args, name) != value:
-            raise ConfigError(f"{name}={getattr(args, name)}: {why}")
-    ours = [item for item in fields(GRPOConfig) if item.name.startswith("vllm_")]
-    given = [item.name for item in ours if getattr(args, item.name) != item.default]
-    ignored = [name for name in given if name not in _BOTH | _USED[args.vllm_mode]]
-    if ignored:
-        raise ConfigError(
-            f"{', '.join(ignored)}: ignored with vllm_mode {args.vllm_mode!r}; leave unset"
-            + (" and give it to the server's command" if args.vllm_mode == "server" else "")
-        )
-    if args.temperature > VLLM.hottest:
-        raise ConfigError(f"vLLM takes temperatures up to {VLLM.hottest:g}, not {args.temperature:g}")
-    # a dry run names no device, since it needs neither vLLM nor a GPU
-    if device is not None and find_spec("vllm") is None:
-        raise ConfigError("use_vllm: vLLM is not installed; pip install 'faithful-search[vllm]', or set it to false")
-    if device in ("cpu", "mps"):
-        raise ConfigError(
-            f"use_vllm: weights can be synced to vLLM on GPUs only, and this would train on {device!r}; set it to false"
-        )
 
 
 def policy_generator(trainer: GRPOTrainer) -> VLLM:
@@ -99,10 +37,7 @@ def policy_generator(trainer: GRPOTrainer) -> VLLM:
 @contextmanager
 def joining_server(args: GRPOConfig) -> Iterator[None]:
     """Within the block TRL's trainer can be made: the server is up (else `GeneratorError`), and joining it has a
-    time-out of `vllm_server_timeout`, see `ending_after`.
-
-    TRL sets none, and would wait forever for a server whose workers still wait for a run that was killed.
-    """
+    time-out. TRL sets none, and would wait forever for a server that still waits for a run that was killed."""
     if not args.use_vllm or args.vllm_mode != "server":
         yield
         return
@@ -130,54 +65,39 @@ def sync_weights(trainer: GRPOTrainer) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
-@dataclass(frozen=True)
-class SyncCheck:
-    """Mean absolute differences of log-probs, in nats per token.
-
-    `changed` and `restored` compare vLLM with the training model, with a changed and with the restored embedding;
-    `moved` compares the training model with itself before and after the change.
-    """
+class SyncCheck(NamedTuple):
+    """Mean absolute differences of log-probs, in nats per token: vLLM's from the training model's, with a changed and
+    with the restored embedding, and the training model's own before and after the change."""
 
     changed: float
     restored: float
     moved: float
 
-    @property
-    def agrees(self) -> bool:
-        """Whether vLLM followed both changes; NaN does not agree."""
-        # Rounding has more effect with the changed embedding: it is compared with how far the change moved the model.
-        return self.changed <= self.moved / 4 and self.restored <= min(ROUNDING, self.moved / 4)
-
 
 def check_sync(
-    model: Any,
-    sync: Callable[[], None],
-    sampler: Generator,
-    scorer: Generator,
-    prompt: list[int],
+    model: Any, sync: Callable[[], None], sampler: Generator, scorer: Generator, prompt: list[int]
 ) -> SyncCheck:
-    """Change the input embedding, sync, and compare vLLM's log-probs of its tokens with the training model's.
+    """Change the input embedding, sync, and compare vLLM's log-probs of its tokens with the training model's; then the
+    same with the embedding restored.
 
-    Then the same with the embedding restored. An engine that ignores updates, or keeps a tied output layer on old
-    values, would train without an error on samples of another policy; it is refused here. The sign of every other row
-    is flipped, so that nothing has to be kept and it comes back bit for bit. Every process calls this, with any prompt.
-
-    `model` is the training model, unwrapped (for LoRA the base embedding changes), `sync` brings its weights to vLLM,
-    `sampler` is vLLM and `scorer` the training model as a generator.
+    An engine that ignores updates, or keeps a tied output layer on old values, would train without an error on samples
+    of another policy. The sign of every other row is flipped, so that it comes back bit for bit. Every process calls
+    this, with any prompt. `model` is the training model, unwrapped (for LoRA the base embedding changes), `sync` brings
+    its weights to vLLM, `sampler` is vLLM and `scorer` the training model as a generator.
 
     Raises:
         ConfigError: if they disagree.
         FaithfulSearchError: in every process, if one of them could not sample.
     """
-    failure: FaithfulSearchError | None = None
+    failures: list[FaithfulSearchError] = []
 
     def sample() -> tuple[list[list[int]], list[float], list[float]]:
         """Tokens with the log-probs of both; after a failure it still scores, because the other processes do."""
-        nonlocal failure
         try:
             rows = sampler.generate([prompt] * _ROWS, Sampling(max_new_tokens=_TOKENS, logprobs=True))
         except FaithfulSearchError as error:
-            rows, failure = [], failure or error
+            rows = []
+            failures.append(error)
         ids = [row.ids for row in rows]
         return ids, [value for row in rows for value in row.logprobs or []], _logprobs(scorer, prompt, ids)
 
@@ -193,34 +113,19 @@ def check_sync(
     before = _logprobs(scorer, prompt, ids)  # of the same tokens, with the restored embedding
     _reshard(model)
     found = SyncCheck(_difference(sampled, scored), _difference(*restored), _difference(scored, before))
-    for check, failed in gather_object([(found, failure)]):
-        if failed is not None:
-            raise failed
-        if not check.agrees:
+    for check, failed in gather_object([(found, failures)]):
+        if failed:
+            raise failed[0]
+        # Rounding has more effect with the changed embedding: it is compared with how far the change moved the model.
+        bound = check.moved / 4
+        if not (check.changed <= bound and check.restored <= min(ROUNDING, bound)):  # NaN does not agree
             raise ConfigError(
                 "vLLM does not follow the training model: with a changed embedding its log-probs are off by "
-                f"{check.changed:.3g} nats a token (rounding is a quarter of {check.moved:.3g}, by which the change "
-                f"moved the model's own), with the embedding restored by {check.restored:.3g} (at most {ROUNDING:g}). "
-                "What it samples would not be the policy: take another version of vLLM or another vllm_mode, or train "
-                "with use_vllm: false"
+                f"{check.changed:.3g} nats a token (at most {bound:.3g}), with the embedding "
+                f"restored by {check.restored:.3g} (at most {ROUNDING:g}). Its samples would not be the policy's: take "
+                "another version of vLLM or another vllm_mode, or train with use_vllm: false"
             )
     return found
-
-
-class VLLMStart(TrainerCallback):
-    """Runs `check_sync` when training begins, on the first prompt, and logs the result."""
-
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        trainer = self.trainer
-        prompt = trainer.engine.chat.prompt_ids(trainer.train_dataset[0]["prompt"], trainer.toolbox.schemas)
-        found = check_sync(
-            trainer.policy.model, lambda: sync_weights(trainer), trainer.generator, trainer.policy, prompt
-        )
-        if state.is_world_process_zero:
-            logger.info("vLLM follows the training model to %.3g nats a token", max(found.changed, found.restored))
 
 
 def _logprobs(scorer: Generator, prompt: list[int], rows: Sequence[list[int]]) -> list[float]:
@@ -231,7 +136,7 @@ def _logprobs(scorer: Generator, prompt: list[int], rows: Sequence[list[int]]) -
 
 def _difference(some: Sequence[float], others: Sequence[float]) -> float:
     pairs = list(zip(some, others, strict=False))  # what could not be sampled is empty
-    return sum(abs(one - other) for one, other in pairs) / len(pairs) if pairs else float("nan")
+    return fmean(abs(one - other) for one, other in pairs) if pairs else float("nan")
 
 
 @torch.no_grad()

@@ -1,18 +1,15 @@
-"""The verdict term: its gradient is that of s(q' - q), whatever is batched, padded, split or adapted."""
+"""Terms of the loss: the verdict term, whose gradient is that of s(q' - q), preserved likelihood; dropped groups."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import lab
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tiny_trainer import Luck, batch_of, trainer
+from tiny_trainer import Luck, Numbered, batch_of, trainer
 from transformers import LlamaConfig, LlamaForCausalLM
 from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
 
-from faithful_search.errors import ConfigError
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rewards import (
     Adaptive,
@@ -25,7 +22,7 @@ from faithful_search.rewards import (
 )
 from faithful_search.rewards.evidence_sensitivity import Probe
 from faithful_search.training.advantages import informative
-from faithful_search.training.verdict_term import choice_probability, probe_columns, verdict_moves
+from faithful_search.training.terms import choice_probability, llds, verdict_moves
 
 YES = Probe(2, True, real=[5, 6, 7], perturbed=[5, 8, 9, 10, 11], choices=[[3]], made_by="unrelated")
 NO = Probe(3, False, real=[5, 6, 7, 12], perturbed=[5, 13], choices=[[3]], made_by="template")
@@ -59,7 +56,7 @@ def by_hand(model, probes: list[Probe]) -> float:
 @pytest.mark.parametrize("at_once", [1, 2, 4, 99])
 def test_the_moves_are_those_of_every_context_read_alone(at_once):
     model = tiny_model()
-    moves = verdict_moves(model, probe_columns(ROWS), at_once)
+    moves = verdict_moves(model, ROWS, at_once)
     expected = [by_hand(model, own) for own in ROWS]
     assert moves.tolist() == pytest.approx(expected, rel=1e-3) and expected[1] == 0.0 != expected[2]
 
@@ -69,20 +66,23 @@ def test_they_are_what_the_reward_sees():
     generator = TransformersGenerator(model, lab.tokenizer())
     asked = [(ids, probe.choices) for own in ROWS for probe in own for ids in (probe.real, probe.perturbed)]
     q = [row[0] for row in generator.choice_probs([ids for ids, _ in asked], [choices for _, choices in asked])]
-    moves = verdict_moves(model, probe_columns(ROWS), 4).tolist()
+    moves = verdict_moves(model, ROWS, 4).tolist()
     assert moves[0] == pytest.approx(((q[0] - q[1]) + (q[3] - q[2])) / 2, abs=1e-7)
     assert moves[2] == pytest.approx(q[4] - q[5], abs=1e-7)
-
-
-def exact_columns():
-    columns = probe_columns(ROWS)
-    return columns | {"probe_weight": columns["probe_weight"].double()}
 
 
 @pytest.fixture
 def exact(monkeypatch):
     """The softmax in float64 too, for differences that small."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+
+
+def exact_moves(model):
+    torch.set_default_dtype(torch.float64)
+    try:
+        return verdict_moves(model, ROWS, 3)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -92,9 +92,8 @@ def test_the_gradient_is_that_of_the_moves(exact, lora):
     if lora:
         config = LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)
         model = get_peft_model(model, config).double()
-    columns = exact_columns()
     parameters = [part for part in model.parameters() if part.requires_grad]
-    gradient = torch.autograd.grad(verdict_moves(model, columns, 3).mean(), parameters)
+    gradient = torch.autograd.grad(exact_moves(model).mean(), parameters)
     assert all(part.norm() > 0 for part in gradient)
     torch.manual_seed(1)
     for way in (gradient, [torch.randn_like(part) for part in parameters]):
@@ -113,11 +112,10 @@ def test_the_gradient_is_that_of_the_moves(exact, lora):
 
 def test_with_activations_computed_again(exact):
     model = tiny_model()
-    columns = exact_columns()
-    plain = torch.autograd.grad(verdict_moves(model, columns, 3).sum(), list(model.parameters()))
+    plain = torch.autograd.grad(exact_moves(model).sum(), list(model.parameters()))
     model.train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    again = torch.autograd.grad(verdict_moves(model, columns, 3).sum(), list(model.parameters()))
+    again = torch.autograd.grad(exact_moves(model).sum(), list(model.parameters()))
     for one, other in zip(plain, again, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -125,29 +123,30 @@ def test_with_activations_computed_again(exact):
 def test_idle_passes_count_nothing_and_keep_the_graph():
     model, passes = tiny_model(), []
     model.register_forward_pre_hook(lambda *_: passes.append(1))
-    moves = verdict_moves(model, probe_columns([[], []]), 4, agree=lambda own: own + 2)
+    moves = verdict_moves(model, [[], []], 4, agree=lambda own: own + 2)
     assert len(passes) == 2 and moves.tolist() == [0.0, 0.0]
     moves.sum().backward()
     assert all(part.grad is not None and not part.grad.any() for part in model.parameters())
-    assert verdict_moves(model, probe_columns([[], []]), 4).tolist() == [0.0, 0.0] and len(passes) == 2
+    assert verdict_moves(model, [[], []], 4).tolist() == [0.0, 0.0] and len(passes) == 2
 
 
 def test_one_token_probabilities_sum_to_one_whatever_the_padding():
     model = tiny_model()
-    vocabulary = model.config.vocab_size
-    ids = torch.tensor([[0, 0, 5, 6]]).repeat(vocabulary, 1)
-    every = torch.arange(vocabulary)[:, None]
-    probabilities = choice_probability(model, ids, torch.full((vocabulary,), 2), every)
+    every = [[token] for token in range(model.config.vocab_size)]
+    probabilities = choice_probability(model, [[5, 6]] * len(every), every)
     assert probabilities.dtype == torch.float32 and float(probabilities.sum()) == pytest.approx(1.0, abs=1e-5)
+    padded = choice_probability(model, [[5, 6], [1, 2, 3, 4]], [[7], [8]])
+    assert float(padded[0]) == pytest.approx(float(probabilities[7]), rel=1e-5)
 
 
-def test_columns_keep_to_their_rows_however_trl_splits_them():
+def test_probes_keep_to_their_rows_however_trl_splits_them():
     rows = [[Probe(2, True, [n + 1], [n + 1, 2], [[3]], "unrelated")] * (n % 3) for n in range(8)]
     model = tiny_model()
-    batch = {"number": torch.arange(8), "total": torch.tensor(3), **probe_columns(rows)}
+    batch = {"number": torch.arange(8), "total": torch.tensor(3), "probes": rows}
     seen = {}
     for part in split_tensor_dict(shuffle_sequence_dict(batch), 4):
-        seen |= dict(zip(part["number"].tolist(), verdict_moves(model, part, 2).tolist(), strict=True))
+        moves = verdict_moves(model, part["probes"], 2).tolist()
+        seen |= dict(zip(part["number"].tolist(), moves, strict=True))
     assert [seen[n] for n in range(8)] == pytest.approx([by_hand(model, own) for own in rows], abs=1e-6)
 
 
@@ -163,9 +162,9 @@ def test_the_loss_is_trls_less_the_weighted_mean_of_the_moves(tmp_path):
     lab.sharp(made.model)
     inputs = batch_of(made)
     with_term = made.compute_loss(made.model, inputs)
-    made.verdict_weight = 0.0
+    made.args.verdict_weight = 0.0
     plain = made.compute_loss(made.model, inputs)
-    moves = [row["evidence_sensitivity"].value for row in made.last_components]
+    moves = [row.components["evidence_sensitivity"].value for row in made.own]
     assert len(moves) == 8 and abs(sum(moves)) > 1e-4
     assert float(plain - with_term) == pytest.approx(0.5 * sum(moves) / 8, abs=1e-6)
 
@@ -178,13 +177,6 @@ def test_what_the_probes_moved_is_logged_every_step_and_nothing_without_the_term
         assert len(steps) == 1 and all(("verdict_term" in line) is there for line in steps)
         if there:
             assert steps[0]["verdict_term"] == pytest.approx(steps[0]["parts/evidence_sensitivity"], abs=1e-5)
-
-
-def test_a_term_without_probes_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="EvidenceSensitivity"):
-        trainer(tmp_path, Luck(), verdict_weight=1.0)
-    with pytest.raises(ConfigError, match="verdict_weight must be 0"):
-        trainer(tmp_path, probing(), verdict_weight=-1.0)
 
 
 # Uniform groups
@@ -216,8 +208,54 @@ def test_dropped_groups_have_no_advantage_and_the_others_keep_theirs(tmp_path):
     assert torch.equal(kept[4:], dropped[4:]) and dropped[4:].any()
 
 
-def test_uniform_groups_need_an_answer_to_go_by(tmp_path):
-    with pytest.raises(ConfigError, match="uniform_groups 'some'"):
-        trainer(tmp_path, answer_only_mix(), uniform_groups="some")
-    with pytest.raises(ConfigError, match="whether an answer is right"):
-        trainer(tmp_path, Luck(), uniform_groups="drop")
+def test_groups_that_say_nothing_are_dropped_by_turn_too(tmp_path):
+    made = trainer(tmp_path, answer_only_mix(), scripted=True, advantages="turns", uniform_groups="drop")
+    assert not batch_of(made)["advantages"].any()  # all are right
+
+
+# Preserved likelihood
+
+NUMBERS = torch.tensor([[1, 1, 0, 2, 2], [1, 1, 1, 0, 0]])
+OLD = torch.full((2, 5), -1.0)
+NOW = torch.tensor([[-1.5, -0.9, -9.0, -1.5, -0.4], [-3.0, -1.0, -1.0, -9.0, -9.0]])
+
+
+def test_the_likelihood_term_by_hand():
+    """Turn 1 of the first row fell by 0.4, by 0.5 at one token; its turn 2 as a whole did not, and tools do not count.
+
+    The second row's advantage is negative: it may fall. Seven tokens are the policy's own.
+    """
+    logps = NOW.clone().requires_grad_()
+    term, share = llds(logps, OLD, NUMBERS, torch.tensor([0.0, -1.0]))
+    term.backward()
+    assert (float(term), float(share)) == (pytest.approx(0.5 / 7), pytest.approx(2 / 3))
+    assert logps.grad.nonzero().tolist() == [[0, 0]] and float(logps.grad[0, 0]) == pytest.approx(-1 / 7)
+    by_token = torch.tensor([[-1.0, -1.0, 0.0, 0.0, 0.0], [0.0] * 5])
+    assert float(llds(NOW, OLD, NUMBERS, by_token)[0]) == pytest.approx(2.0 / 7)
+    assert [float(part) for part in llds(OLD, OLD, NUMBERS, torch.ones(2))] == [0.0, 0.0]  # just sampled
+
+
+TWICE = {"gradient_accumulation_steps": 2, "steps_per_generation": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "before"), [({}, True), ({"num_iterations": 2}, False), ({**TWICE, "num_iterations": 2}, True)]
+)
+def test_it_is_of_the_batch_before_unless_a_batch_is_used_for_several_updates(tmp_path, settings, before):
+    """TRL leaves the sampled log-probabilities out where every update is made of whole batches, as of one twice."""
+    made = trainer(tmp_path, Numbered(), scripted=True, llds=0.5, max_steps=2, **settings)
+    made.train()
+    first, second = [line for line in made.state.log_history if "loss" in line]
+    assert ("llds" in first) is not before
+    assert second["llds"] >= 0 and 0 <= second["likelihood/falling"] <= 1
+
+
+def test_the_loss_gains_the_weighted_likelihood_term(tmp_path):
+    made = trainer(tmp_path, Numbered(), scripted=True, llds=0.5)
+    inputs = batch_of(made)
+    with torch.no_grad():
+        first = made.compute_loss(made.model, inputs)
+        made._earlier[0]["old_per_token_logps"] += 1.0  # all has become less likely since
+        made._earlier[0]["advantages"] = torch.zeros(8)
+        second = made.compute_loss(made.model, inputs)
+    assert float(second - first) == pytest.approx(0.5)

@@ -1,0 +1,135 @@
+"""recipes/evaluate.py: two policies compared, other tools, as a policy was trained, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from paths import RECIPES
+from recipe_runs import call, evaluate_recipe, parse
+
+from faithful_search.bundled import tiny_policy
+from faithful_search.errors import ConfigError
+from faithful_search.measure import suite
+from faithful_search.rollout import Engine
+from faithful_search.trajectory import Step, ToolCall, Trajectory, read_jsonl
+
+SMALL = ("--limit=4", "--threads=1", "--controls=0", "--turn_tokens=64")
+
+
+def test_it_compares_two_policies_and_blanks_tools(tmp_path, capsys):
+    call("evaluate", f"--compare_with={tiny_policy()}", f"--output_dir={tmp_path / 'two'}", *SMALL, "--turns=4")
+    assert "paired difference" in capsys.readouterr().out
+    call("evaluate", "--blank=nothing here", f"--output_dir={tmp_path / 'blank'}", *SMALL, "--turns=4")
+    rows = list(read_jsonl(tmp_path / "blank" / "trajectories.jsonl"))
+    assert {item.text for row in rows for step in row.steps for item in step.evidence} == {"nothing here"}
+
+
+def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypatch):
+    policy, out = tmp_path / "policy", tmp_path / "out"
+    shutil.copytree(tiny_policy(), policy)
+    flags = (f"--policy={policy}", "--limit=4", "--turns=2", "--turn_tokens=48", "--threads=1")
+    flags = (*flags, f"--output_dir={out}", "--judge_timeout=1")
+    for _ in "12":  # a mistake leaves nothing that the next run would have to be told about
+        with pytest.raises(ConfigError, match="no tools"):
+            call("evaluate", *flags, "--corpus=none", "--triples=none")
+    (out / "metrics.json").write_text("{}")  # of an earlier evaluation, which this one takes the place of
+    with monkeypatch.context() as broken:
+        broken.setattr(suite, "blank_engine", lambda *args: exec("raise KeyboardInterrupt"))
+        with pytest.raises(KeyboardInterrupt):
+            call("evaluate", *flags, "--overwrite_output_dir=true")
+    rollouts = out / "unfinished" / "policy" / "evaluating.jsonl"
+    assert len(rollouts.read_text().splitlines()) == 4
+    weights = policy / "model.safetensors"
+    changed = weights.stat().st_mtime_ns
+    refused = {(): "--resume true goes on", ("--resume=true", "--temperature=1"): r"temperature: 0\.0 there, 1\.0 now"}
+    for more, said in {**refused, ("--resume=true",): "weights"}.items():
+        os.utime(weights, ns=(changed, changed + (said == "weights")))
+        with pytest.raises(ConfigError, match=said):
+            call("evaluate", *flags, *more)
+    os.utime(weights, ns=(changed, changed))
+    ran, plain = [], Engine.run
+    monkeypatch.setattr(
+        Engine, "run", lambda engine, tasks, **given: (ran.append(len(tasks)), plain(engine, tasks, **given))[1]
+    )
+    found = call("evaluate", *flags, "--resume=true", "--judge_timeout=2")  # which rollouts do not depend on
+    assert ran[0] == 4  # the blanked ones
+    assert found[str(policy)]["rows"]["exact_match"]["n"] == 4 and not rollouts.parent.parent.exists()
+
+
+def test_a_policy_is_measured_as_it_was_trained_and_another_dialect_is_warned_of(tmp_path, capsys):
+    flags = (*SMALL, "--turns=3", f"--policy={tiny_policy('pairs')}", "--questions=world_pairs")
+    found = call("evaluate", *flags, f"--output_dir={tmp_path / 'own'}")
+    told = capsys.readouterr()
+    assert "was trained: --dialect search_r1, --kept_responses 1" in told.out and not told.err.count("valid format")
+    [row] = found.values()
+    assert row["rows"]["valid_format"]["value"] == 1.0
+    script = json.loads((tmp_path / "own" / "metrics.json").read_text())["script"]
+    assert (script["dialect"], script["kept_responses"], script["triples"]) == ("search_r1", 1, "none")
+    wrong = (f"--policy={tiny_policy('self_eval')}", "--dialect=pou", "--questions=world")
+    call("evaluate", *flags, *wrong, f"--output_dir={tmp_path / 'other'}")
+    assert "have a valid format of dialect 'pou': was it trained in another one" in capsys.readouterr().err
+
+
+def test_a_policy_is_measured_within_the_bounds_that_it_was_trained_with(tmp_path, capsys):
+    bounds = {"turns": 12, "total_tokens": 4096, "search_top_k": 5}
+    (tmp_path / "metrics.json").write_text(json.dumps({"settings": {"dialect": "pou", **bounds}}))
+    recipe = evaluate_recipe()
+    script = recipe.as_trained(recipe.EvaluationArguments(turns=3), str(tmp_path))
+    assert (script.turns, script.turn_tokens, script.total_tokens, script.search_top_k) == (3, 256, 4096, 5)
+    assert "--total_tokens 4096, --search_top_k 5" in capsys.readouterr().out
+    compared = recipe.as_trained(recipe.EvaluationArguments(), str(tiny_policy()))
+    both = recipe.within_the_same_bounds({"one": script, "other": compared}).values()
+    assert {(own.turns, own.turn_tokens, own.total_tokens, own.search_top_k) for own in both} == {(10, 256, 4096, 5)}
+
+
+@pytest.mark.parametrize(
+    ("config", "tools"),
+    [
+        ("eval_unseen_tool", ["knowledge_graph", "atlas_lookup"]),
+        ("eval_negative_tool", ["local_search", "knowledge_graph", "garden_almanac"]),
+    ],
+)
+def test_another_tool_is_a_configuration_and_who_was_called_is_said(config, tools, tmp_path, capsys):
+    flags = [*SMALL, "--turns=2", f"--output_dir={tmp_path}"]
+    found = call("evaluate", "--config", str(RECIPES / "configs" / f"{config}.yaml"), *flags)
+    assert list(found["tiny"]["tool_calls"]) == tools
+    counts = dict(re.findall(r"(\w+) (\d+)", capsys.readouterr().out.rpartition("calls of tiny: ")[2]))
+    assert [*counts][: len(tools)] == tools and sum(map(int, counts.values())) > 0
+
+
+def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_often_as_wanted(
+    tmp_path, monkeypatch, capsys
+):
+    recipe = evaluate_recipe()
+
+    def one_wrong_call(engine, tasks, rewards, controls, folder):
+        calls = [ToolCall("local_search", arguments) for arguments in ({}, {"query": "x"})]
+        engine.toolbox.run_batch(calls, [engine.toolbox.session()] * 2)
+        assert controls == 100
+        return SimpleNamespace(asked=len(tasks), trajectories=[])
+
+    monkeypatch.setattr(recipe, "evaluate_policy", one_wrong_call)
+    [script] = parse("evaluate", "--limit=2", "--samples=3", f"--output_dir={tmp_path}")
+    assert recipe.evaluate("tiny", recipe.as_trained(script, "tiny")).asked == 6
+    assert "calls of tiny that ended in an error: local_search 1 of 2\n" in capsys.readouterr().err
+    calls = tuple(Step(call=ToolCall(name)) for name in ("ghost", "atlas", "ghost"))
+    found = SimpleNamespace(tool_calls={"search": 0, "atlas": 1}, trajectories=[Trajectory(steps=calls)])
+    assert recipe._calls(found) == "search 0, atlas 1, ghost 2 (unknown)"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--limit=-1",), "--limit must be 1 or more, not -1"),
+        (("--dtype=flot",), "'flot' is not a dtype of torch"),
+        (("--policy=tiny", "--compare_with=tiny"), "the policy itself"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(flags, said, tmp_path):
+    with pytest.raises(ConfigError, match=said):
+        call("evaluate", *flags, f"--output_dir={tmp_path}")
