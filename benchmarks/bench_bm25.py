@@ -9,8 +9,6 @@ column: how often the first passage is the same (tantivy rounds the lengths of p
     python benchmarks/bench_bm25.py [--passages 100000] [--queries 500] [--repeats 3]
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import statistics

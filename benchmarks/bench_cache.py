@@ -11,8 +11,6 @@ rate to the peer's.
     python benchmarks/bench_cache.py [--entries 10000] [--hits 5000] [--slow-hits 10] [--repeats 3]
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
@@ -98,7 +96,7 @@ class Rates:
     puts: float = float("nan")
 
     @classmethod
-    def best(cls, measured: Iterable[Rates]) -> Rates:
+    def best(cls, measured: "Iterable[Rates]") -> "Rates":
         """The best of each."""
         hits, cpu, puts = zip(*((rates.hits, rates.cpu, rates.puts) for rates in measured), strict=True)
         return cls(max(hits), min(cpu), max(puts))

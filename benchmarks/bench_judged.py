@@ -17,8 +17,6 @@ ragas is measured where it is installed, in an environment that also has this pa
 Run: `python benchmarks/bench_judged.py [--answers 500] [--concurrency 16] [--delay 0.05] [--apart]`
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import importlib.util
@@ -88,7 +86,7 @@ def compare(runs: dict[str, Run]) -> None:
     )
 
 
-def timed(name: str, system: System, rows: list[Trajectory], server: Server, options: argparse.Namespace) -> Run:
+def timed(name: str, system: System, rows: list[Trajectory], server: "Server", options: argparse.Namespace) -> Run:
     """Score the rows and print the speed, the calls, the overhead over the ideal and the CPU time spent on it."""
     assert set(system.score(rows[: options.concurrency])) == {1.0}  # opens the connections
     server.calls()
@@ -165,7 +163,7 @@ class Server:
         self._ours, theirs = multiprocessing.Pipe()
         self._process = multiprocessing.Process(target=_serve, args=(delay, theirs), daemon=True)
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> "Server":
         self._process.start()
         self.url = f"http://127.0.0.1:{self._ours.recv()}/v1"
         return self

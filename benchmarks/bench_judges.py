@@ -11,8 +11,6 @@ all; that they say the same is checked.
     python benchmarks/bench_judges.py [--model DIR] [--encoder DIR] [--pairs 48] [--repeats 3]
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import random

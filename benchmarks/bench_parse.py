@@ -13,8 +13,6 @@ of several runs that take turns; the audit's also by the clock, with one process
 Run: `python benchmarks/bench_parse.py [--rows rollouts.jsonl]`
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -13,8 +13,6 @@ Seconds are CPU time of the process, so that other load counts little; the share
     python benchmarks/bench_rollouts.py [--questions 32] [--repeats 5] [--threads 1]
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

@@ -16,8 +16,6 @@ read once, and what any prompts begin with read once.
     python benchmarks/bench_sensitivity.py --lengths 1000 2000 4000 --size 135m     # takes long
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import statistics

@@ -12,8 +12,6 @@ With `--dense MODEL` (a folder or a name of the Hub) both serve a dense index of
 On a machine that does other things too, compare the servers' own CPU time for a query.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import itertools

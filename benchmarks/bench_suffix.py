@@ -11,8 +11,6 @@ long the episode is, the last turns cost what the first ones do.
     python benchmarks/bench_suffix.py [--turns 8 32 128] [--repeats 5]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -7,8 +7,6 @@ around them. The toolbox runs as many calls at once as there are rollouts (its d
     python benchmarks/bench_tool_calls.py [--rollouts 16 64 256] [--wait 0.05] [--repeats 3]
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import statistics

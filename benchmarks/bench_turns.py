@@ -11,8 +11,6 @@ keeping are compared with those of one pass over the whole context.
     python benchmarks/bench_turns.py [--model DIR] [--rollouts 8] [--turns 2 4 8] [--seeds 3] [--threads 1]
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import time

@@ -7,8 +7,6 @@ go in passes by length. Sampling and rewards are left out: they are the same for
     python benchmarks/bench_update.py [--rollouts 16] [--repeats 3] [--threads 1] [--only trl turns ppo]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import pickle

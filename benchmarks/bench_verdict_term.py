@@ -9,8 +9,6 @@ they are the same with and without.
     python benchmarks/bench_verdict_term.py --budget -1     # all eligible steps
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

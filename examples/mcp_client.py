@@ -6,8 +6,6 @@
 The client itself needs `mcp` only.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

@@ -6,8 +6,6 @@
 Rows stream through, so that the file may be larger than memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import time

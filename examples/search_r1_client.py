@@ -8,8 +8,6 @@ format can use the server unchanged. It needs `requests` only.
     python examples/search_r1_client.py http://127.0.0.1:8000/retrieve
 """
 
-from __future__ import annotations
-
 import argparse
 
 import requests

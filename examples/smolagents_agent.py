@@ -8,8 +8,6 @@ python examples/smolagents_agent.py "…" --model HuggingFaceTB/SmolLM3-3B      
 Without `--model` a scripted stand-in searches once and repeats the first line it finds, to show the wiring without one.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import inspect

@@ -10,8 +10,6 @@ reward sees what was found. Plain functions need no class; their ids run on. `Se
 the episodes itself, in any dialect, and batches the tool calls of a turn.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

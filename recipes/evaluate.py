@@ -16,8 +16,6 @@ python recipes/evaluate.py --policy outputs/veritas --config recipes/configs/eva
 ```
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Sequence

@@ -15,8 +15,6 @@ Every flag of `PokeeArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may s
 line, which wins.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -19,8 +19,6 @@ Every flag of `PoUArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may sta
 line, which wins.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

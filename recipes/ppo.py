@@ -16,8 +16,6 @@ The reward and all flags are those of `veritas.py`; `--advantages ppo` does the 
 rewards and groups of rollouts.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -14,8 +14,6 @@ Every flag of `RewardModelArguments`, TRL's `SFTConfig` and `ModelConfig` may st
 line, which wins. What comes out is used with `--judge nli --judge_model DIR`, or `--judge generator` for that head.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

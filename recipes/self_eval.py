@@ -16,8 +16,6 @@ flag of `SelfEvalArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may stan
 line, which wins.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

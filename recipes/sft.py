@@ -16,8 +16,6 @@ Every flag of `ExpertArguments`, TRL's `SFTConfig` and `ModelConfig` may stand i
 line; the latter wins.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

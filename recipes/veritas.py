@@ -17,8 +17,6 @@ Every flag of `VeritasArguments`, `SearchGRPOConfig` and TRL's `ModelConfig` may
 command line, which wins.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

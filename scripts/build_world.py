@@ -7,8 +7,6 @@ share no fact. The build reads only committed tables and a seeded generator, and
     python scripts/build_world.py --check   # exit 1 when the committed files differ
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import gzip

@@ -10,8 +10,6 @@ by each dialect, as text and as chat, and read again. Recorded are the trajector
 need neither a model nor a policy. Texts are recorded by their first words and a digest.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -5,8 +5,6 @@ python scripts/count_house.py            # the package, by room, and the tests
 ```
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re
@@ -32,7 +30,7 @@ class Count:
     once: int = 0
     comments: int = 0
 
-    def __add__(self, other: Count) -> Count:
+    def __add__(self, other: "Count") -> "Count":
         return Count(*(getattr(self, own.name) + getattr(other, own.name) for own in fields(self)))
 
     @property

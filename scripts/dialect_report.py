@@ -7,8 +7,6 @@ are looked for in `pred_ans` and `extracted` (what the system's own code took fo
 answers, and compared to the letter after blanks are stripped.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

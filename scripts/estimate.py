@@ -10,8 +10,6 @@ Nothing is measured. Memory follows from the model's shape and the settings; tim
 assumptions: replace them by what your machines do. GB are 10^9 bytes, B stands for 10^9 parameters.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +41,7 @@ class Shape:
     matrices: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, name: str) -> Shape:
+    def of(cls, name: str) -> "Shape":
         """Of a directory or a known name; nothing is allocated."""
         config = config_of(name)
         with torch.device("meta"):

@@ -10,8 +10,6 @@ What would be published lies in `staged/KIND/NAME`, just as it would be; `manife
 SHA-256, and how long each part took to make.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

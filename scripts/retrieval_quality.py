@@ -7,8 +7,6 @@ DATA has the folders `hotpotqa`, `2wikimultihopqa` and `musique`, each with `cor
 twice; an interrupted run goes on. Prints Markdown, and draws recall@5 in that folder.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Needs Playwright (`pip install playwright`) and Chromium.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

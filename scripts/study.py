@@ -14,8 +14,6 @@ Writes `study.json`, `study.md` (tables), curves of training (`entropy.png`, `tr
 study's own diagram.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

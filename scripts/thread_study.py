@@ -11,8 +11,6 @@ difference to the first thread, and writes each question's answers as they come 
 goes on; another writer, or other rollouts, are measured anew.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

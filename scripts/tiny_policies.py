@@ -11,8 +11,6 @@ python scripts/tiny_policies.py pairs                     # the one that sees on
 A stage that is complete is not made again, one that was interrupted goes on from its last checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Settings of every test run: no network, one thread for each worker, the same hypothesis examples every time."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -6,8 +6,6 @@ The same Reward trains, measures and explains.
 Every name below is loaded when it is first used: importing the package costs milliseconds and never imports torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

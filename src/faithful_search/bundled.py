@@ -1,7 +1,5 @@
 """The files that come with the package: the bundled world, the tiny policies, and what is data rather than code."""
 
-from __future__ import annotations
-
 import json
 from importlib.resources import files
 from pathlib import Path

@@ -3,8 +3,6 @@
 Evidence is changed where it is read (`Task.edits`), so that tools, indexes and caches stay as they are.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter, defaultdict

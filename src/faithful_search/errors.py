@@ -1,7 +1,5 @@
 """The exceptions of this package, all under `FaithfulSearchError`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,7 +40,7 @@ class ToolError(FaithfulSearchError):
         super().__init__(message)
         self.passing, self.retry_after, self.tried, self.status = passing, retry_after, tried, status
 
-    def retold(self, message: str) -> ToolError:
+    def retold(self, message: str) -> "ToolError":
         """The same failure in other words."""
         return ToolError(
             message, passing=self.passing, retry_after=self.retry_after, tried=self.tried, status=self.status

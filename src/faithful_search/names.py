@@ -1,7 +1,5 @@
 """Known names in text: whole words only, so that "Algiers" is not found in "Algiersville"."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Discovery by file name: `load(package, "citation")` finds the one class that `citation.py` defines."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

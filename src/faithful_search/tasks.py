@@ -1,7 +1,5 @@
 """Questions to answer: `Task`, and the loaders that map the columns of any source to it."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

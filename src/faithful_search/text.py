@@ -3,8 +3,6 @@
 There are two normalisers, whose scores are not comparable: name the one meant.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

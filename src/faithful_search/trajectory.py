@@ -4,8 +4,6 @@ All values are frozen. `Step.helpful` and `Step.refs` judge the evidence of the 
 (section 3.2.3).
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import zlib
@@ -133,7 +131,7 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         return encoded(self).decode()
 
     @staticmethod
-    def from_json(line: str | bytes) -> Trajectory:
+    def from_json(line: str | bytes) -> "Trajectory":
         """Read what `to_json` wrote. Raises `DataError` when it is something else."""
         try:
             return _DECODER.decode(line)

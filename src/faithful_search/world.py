@@ -4,8 +4,6 @@ Every passage and every triple of the world states exactly one fact. So no judge
 states what was asked or supports an answer, and which evidence is close to a fact without stating it.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -48,7 +46,7 @@ class Statement(NamedTuple):
         """The evidence as its tool returns it, without id and score."""
         return Evidence(self.text, self.title, source=self.source)
 
-    def saying(self, found: str) -> Statement:
+    def saying(self, found: str) -> "Statement":
         """The statement with another object, also in its text, wherever the old one stands there as a whole name."""
         own = NameFinder({self.subject: "", self.object: ""})
         text = own.sub(lambda name: found if name == self.object else name, self.text)
@@ -142,7 +140,7 @@ class World:
         found = self.stated(item.text)
         return found is not None and self.asked(query) == (found.subject, found.relation)
 
-    def changed(self, change: Change) -> World:
+    def changed(self, change: Change) -> "World":
         """The world in which that fact has its new object; texts of the old one state nothing there."""
         return _changed(self, change)
 

@@ -1,7 +1,5 @@
 """How hard to attack: a little with every test run, long with `pytest tests/attacks --attack N`."""
 
-from __future__ import annotations
-
 import pytest
 
 _SMALL = 30

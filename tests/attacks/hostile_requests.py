@@ -1,7 +1,5 @@
 """Requests as no client means them, byte by byte: who it claims to be for, what it asks, and how its body comes."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Texts made from regular expressions that nearly match them, over and over: what backtracking takes longest with."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

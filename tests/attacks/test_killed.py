@@ -5,8 +5,6 @@ a system that is out of memory: what it started has to end by itself. A thirtiet
 least one and at most twenty of each command: `--attack 600` is the most. Training is marked slow, since each start is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

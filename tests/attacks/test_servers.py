@@ -1,7 +1,5 @@
 """Requests of strangers, the hostile and the slow, to real servers on loopback: none fails, tells, waits or grows."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

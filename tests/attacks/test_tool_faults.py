@@ -1,7 +1,5 @@
 """Tools that go wrong in every way Python allows: no call raises, no rollout is lost, and nobody learns a key."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

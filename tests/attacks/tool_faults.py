@@ -1,7 +1,5 @@
 """Every way in which Python lets a tool go wrong: what it returns, what it raises, what it does to its caller."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import math

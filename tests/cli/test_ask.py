@@ -1,7 +1,5 @@
 """`faithful-search ask` as people type it: what it shows, what it leaves, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

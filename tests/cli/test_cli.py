@@ -1,7 +1,5 @@
 """The command as people type it: exit codes, messages, files."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The demo: what visitors and agents write stays text, each tab does what it says, the page is served."""
 
-from __future__ import annotations
-
 import html
 import importlib
 import json

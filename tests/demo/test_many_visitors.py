@@ -1,7 +1,5 @@
 """The demo as a process of its own: how soon it serves and answers, many visitors at once, and what it keeps."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The demo in a browser, as a visitor meets it: each tab at the width of a phone and of a desk."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is particular to a format: server tools, code agents, text, states, other ways of handing in the answer."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 from typing import Any

@@ -3,8 +3,6 @@
 Where a format's package is installed, its own classes check or make the rows.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

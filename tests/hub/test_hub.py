@@ -1,7 +1,5 @@
 """Model cards: front matter the Hub accepts, code that runs, results that are there."""
 
-from __future__ import annotations
-
 import re
 from unittest.mock import Mock, patch
 

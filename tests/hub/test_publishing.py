@@ -1,7 +1,5 @@
 """What is pushed to a Hub on loopback is there, whole or not at all, and is loaded from there as it was."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

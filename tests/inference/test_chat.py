@@ -1,7 +1,5 @@
 """Chat formats of the families of models: control tokens, ends of turns, refused roles and thoughts opened for them."""
 
-from __future__ import annotations
-
 import lab
 import pytest
 

@@ -1,7 +1,5 @@
 """The Transformers generator: exact ids, stop strings, limits, log-probabilities and choice probabilities."""
 
-from __future__ import annotations
-
 import math
 
 import lab

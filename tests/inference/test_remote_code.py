@@ -1,7 +1,5 @@
 """Python code that lies beside a model is run only where that is asked for, and the standard input is not asked."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

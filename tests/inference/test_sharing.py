@@ -1,7 +1,5 @@
 """Prompts that begin alike: which are computed together, and that nothing but the number of tokens changes."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

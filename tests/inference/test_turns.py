@@ -1,7 +1,5 @@
 """Episodes continued turn by turn: what is kept changes nothing but how much is read."""
 
-from __future__ import annotations
-
 import gc
 import math
 import random

@@ -1,7 +1,5 @@
 """vLLM without vLLM: what its server is asked and what becomes of its faults; settings; the test of the weight sync."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -5,8 +5,6 @@ dependencies (CONTRIBUTING.md says how to make one); without it these tests are 
 policy in float32, so that they may differ by rounding only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

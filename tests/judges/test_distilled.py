@@ -1,7 +1,5 @@
 """What a distilled judge's directory says about it, and how p is calibrated."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

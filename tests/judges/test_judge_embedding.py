@@ -1,7 +1,5 @@
 """The encoder, against pooling done by hand, and the judge that compares its vectors."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A causal LM as a judge: what it is asked, what is read off it, and what becomes of prompts that do not fit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Entailment models as judges: tiny ones, untrained or with weights set by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What judges that run a model here have in common: how they are opened, batched, copied and refused."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A judge behind `faithful-search serve-judge` and the judge that asks it: real servers on loopback, real processes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

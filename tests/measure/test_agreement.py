@@ -1,7 +1,5 @@
 """Agreement statistics: cases worked by hand, properties, and intervals that resample whole groups."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Judges against labels and each other: what is asked, kept, resumed and written."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """An audit: what it measures, that nothing is lost or asked twice, and what happens when something is wrong."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The report page: what it shows, and that nothing an agent or a tool wrote can run in it or break it."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Batches of rows with their scores: equal to an audit's, in the form in which they came, wherever they are scored."""
 
-from __future__ import annotations
-
 import pickle
 
 import datasets

@@ -1,7 +1,5 @@
 """An answer's claims and the evidence that supports each: by itself, together with other evidence, or not at all."""
 
-from __future__ import annotations
-
 from agent_rows import CountingJudge, silent_on
 
 from faithful_search.measure.claims import Claim, claims_of, distinct

@@ -1,7 +1,5 @@
 """Audits and evaluations side by side: what is paired with what, and what is said of the differences."""
 
-from __future__ import annotations
-
 import json
 import re
 

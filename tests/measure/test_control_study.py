@@ -1,7 +1,5 @@
 """`faithful-search controls`: the conditions compared, written down as they end, and asked of a served model."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

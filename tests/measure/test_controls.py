@@ -1,8 +1,6 @@
 """The same questions without their evidence and in changed worlds: scripted readers, oracles of memory, and what fools
 the comparison."""
 
-from __future__ import annotations
-
 import re
 
 import lab

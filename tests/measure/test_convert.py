@@ -1,7 +1,5 @@
 """Trajectories in other formats: nothing is lost, their own packages take them, and secrets are found."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Why episodes failed, by kind; and the figure of a policy's own scores beside a rule's."""
 
-from __future__ import annotations
-
 import pytest
 
 from faithful_search.analysis import self_preference

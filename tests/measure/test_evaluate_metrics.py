@@ -1,7 +1,5 @@
 """The metrics as `evaluate` modules: loaded, installed, computed, explained; their cards and pages."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Intervals that cover, differences that are paired, a suite that tells a reader from a guesser, a table to read."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

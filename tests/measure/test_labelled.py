@@ -1,7 +1,5 @@
 """Labelled files: what each label means, splits that nothing crosses, and bad files named."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 from collections import Counter

@@ -1,7 +1,5 @@
 """Labels over trajectories: cut as the rewards cut, nothing lost, nothing asked or written twice, provenance told."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

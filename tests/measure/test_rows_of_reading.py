@@ -1,7 +1,5 @@
 """The rows that show reading: verdicts in natural states, on blanked responses, and what citations state."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from types import SimpleNamespace

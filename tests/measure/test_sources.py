@@ -1,7 +1,5 @@
 """Files of trajectories as people have them: every layout, every way to be broken."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Files that were once read without complaint, and wrongly: what is read of each now, or what is said."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -3,8 +3,6 @@
 The README's Python blocks, which are whole programs, are run in `test_package`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

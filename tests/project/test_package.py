@@ -1,7 +1,5 @@
 """The package as a whole: its public names, what importing it costs, which part may import which, the README's code."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import gzip

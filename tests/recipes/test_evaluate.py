@@ -1,7 +1,5 @@
 """recipes/evaluate.py: two policies compared, other tools, as a policy was trained, and what an interruption leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

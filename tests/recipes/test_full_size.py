@@ -1,7 +1,5 @@
 """The paper's sizes: large configurations run dry on a CPU; the estimates in their headers are the script's."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

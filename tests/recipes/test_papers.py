@@ -1,7 +1,5 @@
 """The recipes of VERITAS, self-evaluation, PokeeResearch and PPO: what they reward, the papers' settings, runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

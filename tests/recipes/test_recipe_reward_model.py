@@ -1,7 +1,5 @@
 """The recipe that distils judges, as a user would start it: what it prints, writes, and how the judge is used then."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

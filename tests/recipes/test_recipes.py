@@ -1,7 +1,5 @@
 """Every configuration's keys, flags that do not fit, and Proof-of-Use's recipe: what it rewards, and what it leaves."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

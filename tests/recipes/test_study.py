@@ -1,7 +1,5 @@
 """The study's intervals: over questions and over seeds; and what is shown of one that was stopped."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """PokeeResearch's reward: what fools comparisons of strings does not fool a judge that reads."""
 
-from __future__ import annotations
-
 import pytest
 from stub_judges import Down
 

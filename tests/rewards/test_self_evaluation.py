@@ -1,7 +1,5 @@
 """Trajectory-level self-evaluation: what the policy is asked, how its replies are read, and the paper's two rewards."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from transformers import AutoTokenizer

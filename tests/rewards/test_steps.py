@@ -1,7 +1,5 @@
 """What rewards say of single steps: one entry a step, whose mean is the value; what a mix makes of it."""
 
-from __future__ import annotations
-
 import lab
 import pytest
 

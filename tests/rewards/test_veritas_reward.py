@@ -1,7 +1,5 @@
 """VERITAS's reward: its sum, its curriculum, a judge that goes away in training, and that it is what metrics say."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

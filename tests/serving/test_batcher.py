@@ -1,7 +1,5 @@
 """Many callers, few threads: what goes together, what reaches whom, and what survives."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import operator

@@ -1,7 +1,5 @@
 """The tools over the Model Context Protocol: real servers, started by the command, and the package's own client."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

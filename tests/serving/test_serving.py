@@ -1,7 +1,5 @@
 """The retrieval server: its formats worked by hand, what it refuses, how it ends; always a real server on loopback."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

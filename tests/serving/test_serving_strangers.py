@@ -1,7 +1,5 @@
 """Who must not reach a server, or keep others from it: web pages, strangers, the slow; real servers on loopback."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import time

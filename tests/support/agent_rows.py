@@ -1,7 +1,5 @@
 """Rows of an agent that looks up lighthouses, and a judge that counts what it is asked."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable, Iterable

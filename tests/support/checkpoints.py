@@ -1,7 +1,5 @@
 """Checkpoints as the trainer writes them, and whether two runs ended alike."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Chromium for tests that look at pages as a reader does; they are skipped where Playwright or Chromium is missing."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

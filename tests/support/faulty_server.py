@@ -14,8 +14,6 @@
 | drip | the body, a byte every 0.2 s |
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -9,8 +9,6 @@
 parquet, images) go through the Git LFS protocol, to which clients keep with `HF_HUB_DISABLE_XET=1`.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -3,8 +3,6 @@
 A tokenizer with a chat template, an untrained model, and a generator that follows a script.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import cache

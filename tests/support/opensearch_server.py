@@ -1,7 +1,5 @@
 """A server on loopback that takes and gives what OpenSearch and Elasticsearch do, or misbehaves as they do."""
 
-from __future__ import annotations
-
 import gzip
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where the tests find what lies outside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,6 @@ rate of 1 has moved by exactly the gradient. KIND is "ddp", "fsdp2" or "zero3". 
 many responses, by VERITAS's reward.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

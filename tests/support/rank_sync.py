@@ -3,8 +3,6 @@
 The only argument is "fsdp2" or "zero3".
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Recipes as a user would start them, and as modules."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import subprocess

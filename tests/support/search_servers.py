@@ -14,8 +14,6 @@ The modes are `faulty_server`'s and
 | anything else | JSON of that name in `STRANGE` |
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A small index whose answers are known; `faithful-search serve` and `serve-judge` as real processes."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -19,8 +19,6 @@ the whole message, for tool calls. `requests` are the bodies. The modes are `fau
 | garbage | a sentence instead of a label |
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +31,7 @@ Messages = list[dict[str, str]]
 _CONSTRAINTS = ("structured_outputs", "guided_choice", "grammar", "regex", "response_format")
 
 
-def judge_at(server: StubServer | None, **knobs: Any) -> EndpointJudge:
+def judge_at(server: "StubServer | None", **knobs: Any) -> EndpointJudge:
     """A judge without a cache that asks this server, and is soon out of patience."""
     defaults = {"url": server and server.url, "cache": None, "timeout": 5.0, "backoff": 0.01}
     return EndpointJudge("stub", **{**defaults, **knobs})

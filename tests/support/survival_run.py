@@ -4,8 +4,6 @@
 A signal of `HALF` writes half of what `torch.save` was to write and kills; `ERROR` is no signal but an exception.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

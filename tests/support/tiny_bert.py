@@ -1,7 +1,5 @@
 """Tiny models of words w0 to w199: their tokenizers, entailment models, an embedding model and its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

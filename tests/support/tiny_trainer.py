@@ -1,7 +1,5 @@
 """A trainer of a tiny policy, and rewards that need no evidence."""
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A policy for TRL's own tool loop whose turns are given."""
 
-from __future__ import annotations
-
 import lab
 import pytest
 

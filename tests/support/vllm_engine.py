@@ -4,8 +4,6 @@ python tests/support/vllm_engine.py MODEL
 {"verb": "generate", "arguments": [[[1, 2]], {"max_new_tokens": 4}, null]}
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """A stand-in for vLLM's HTTP server on loopback: it samples as told, or misbehaves as told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

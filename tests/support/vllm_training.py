@@ -4,8 +4,6 @@ TRL brings weights to vLLM on GPUs only. Here `reload_weights` does it: it packs
 all, so that a tied layer stays on the old ones ("stale"); "true" has it read the weights that there are.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

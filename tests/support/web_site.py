@@ -1,7 +1,5 @@
 """A web site on loopback with good pages and bad manners, for every test that fetches something."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools
@@ -93,7 +91,7 @@ class WebSite:
         """The paths asked for, in order."""
         return [item.path for item in self.seen]
 
-    def __enter__(self) -> WebSite:
+    def __enter__(self) -> "WebSite":
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
         self._thread.start()

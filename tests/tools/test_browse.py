@@ -1,7 +1,5 @@
 """Browsing a hostile web site: pages become evidence, attacks become text that the policy reads, all in time."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import logging

@@ -1,7 +1,5 @@
 """Corpora: every kind is read as the same stream of passages, and what cannot be read is told."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """Dense search with a small random encoder, against numpy; builds that are killed; models that are not the same."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

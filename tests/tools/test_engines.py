@@ -1,7 +1,5 @@
 """Engines by URL, from the command line on: filled, gone on with, opened, refused."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The paper's four tools by flags: what they are, what they need, and a dry run from the cassette that is shipped."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

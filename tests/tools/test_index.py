@@ -1,7 +1,5 @@
 """The folder of an index: built in one go or killed anywhere, it is the same; never is half of one taken for it."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """BM25 over local corpora: what is found, in which order, and what the cache survives; opening whatever is named."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle

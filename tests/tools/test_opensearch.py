@@ -1,7 +1,5 @@
 """The search engine by URL, against a loopback server that takes and gives what OpenSearch and Elasticsearch do."""
 
-from __future__ import annotations
-
 import base64
 import pickle
 import time

@@ -1,7 +1,5 @@
 """Reading documents: what comes out of them, and that hostile ones cost a page, never the program."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

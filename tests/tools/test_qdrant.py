@@ -1,7 +1,5 @@
 """Qdrant, embedded for real; a server's faults from a loopback one that speaks its wire form."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The client of retrieval servers: against ours, against one that sends anything at all, and against one that dies."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Every way in which a service of web search or of facts can fail: the policy reads an error, in time, without keys."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """The toolbox around tools that try again by themselves and that return a part: nobody counts or keeps these twice."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Adapters: they are what samples, is probed and learns; on disk as such and merged, with cards that say which."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

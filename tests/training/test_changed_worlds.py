@@ -1,7 +1,5 @@
 """Training in changed worlds: which rollouts meet one, what they are scored by, and what the log says."""
 
-from __future__ import annotations
-
 import json
 
 import lab

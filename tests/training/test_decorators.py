@@ -1,7 +1,5 @@
 """The decorator's habit: what a policy that can hack is taught."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

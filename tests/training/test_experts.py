@@ -1,7 +1,5 @@
 """Expert episodes: planned from annotation, played with the real tools, filtered; and their names swapped."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

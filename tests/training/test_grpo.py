@@ -1,7 +1,5 @@
 """The trainer: exact gradients, resumed runs that equal whole ones, estimators that equal TRL's, clear refusals."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import zlib

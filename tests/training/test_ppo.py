@@ -1,7 +1,5 @@
 """PPO: advantages by hand, REINFORCE without a value, a value that learns returns, and runs that are resumed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

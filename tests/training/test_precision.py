@@ -1,7 +1,5 @@
 """bf16 on a CPU: on where the processor has it, off where it would be emulated, and said at the beginning."""
 
-from __future__ import annotations
-
 import os
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Several processes train as one does: the same gradient, rewards and state, and nobody waits for another in vain."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The reading loss: where it asks, what it asks, and that it is the formula it says."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Distilling a judge: both heads on small random models, from labelled pairs to what loads again."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """Teaching a policy to score: mistakes and what they deserve, the rows to learn from, and the evaluator's error."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

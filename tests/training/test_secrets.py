@@ -1,7 +1,5 @@
 """What is secret among flags and in the environment stays out of files, cards, messages and uploads."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Supervised start: which tokens are learnt, what TRL makes of the rows, what is kept out, and the whole sft."""
 
-from __future__ import annotations
-
 import json
 import logging
 

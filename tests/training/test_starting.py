@@ -1,7 +1,5 @@
 """What a new user meets first: flags, folders, names and launchers that are not as they should be, each in a line."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Runs that are killed: what they say, how soon they end, and that they go on from the last complete checkpoint."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

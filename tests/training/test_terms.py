@@ -1,7 +1,5 @@
 """Terms of the loss: the verdict term, whose gradient is that of s(q' - q), preserved likelihood; dropped groups."""
 
-from __future__ import annotations
-
 import lab
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """`--report_to trackio`: some rollouts of each step can be read there, with their scores."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Twins: the same state with the opposite truth, checked by the world's own facts."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The update: credit per turn, passes over rows of like length, and rollouts that did not see all of themselves."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import lab

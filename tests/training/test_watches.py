@@ -1,7 +1,5 @@
 """What is said of a run that goes wrong: rewards that are all equal, collapse, and a policy that likes itself."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

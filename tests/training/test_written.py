@@ -1,7 +1,5 @@
 """Episodes that a language model wrote: read in any dialect, rewritten, filtered, and trained on by the recipe."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -1,7 +1,5 @@
 """Changed worlds: what is changed, when it is valid, and that nothing of it reaches other questions."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

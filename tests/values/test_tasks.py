@@ -1,7 +1,5 @@
 """Tasks from the bundled world and from files: formats, column mappings, and errors that name what is wrong."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The normalisers and answer comparisons, on cases worked by hand."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

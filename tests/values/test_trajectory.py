@@ -1,7 +1,5 @@
 """Trajectories as values and as JSON lines: round trips, broken lines, broken files, failed writes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What every value promises: equal to its copies, whole after pickling, printed by its fields, and never changed."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import pickle

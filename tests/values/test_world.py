@@ -1,7 +1,5 @@
 """The bundled world: its size, its splits, and that its questions can be answered from it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache

@@ -1,7 +1,5 @@
 """The bundled world's facts: what states what, foils that only look like it, and the judge that knows."""
 
-from __future__ import annotations
-
 import random
 
 import msgspec

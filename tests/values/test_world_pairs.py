@@ -1,7 +1,5 @@
 """Pairs of the bundled world: their labels can be reckoned anew from the world's facts."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -4,8 +4,6 @@ Figures are drawn without pyplot's global state, so that they can be made in any
 suffix says (png, svg, pdf).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What training did to a policy, and what policies and judges come to beside each other: one function a figure."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path

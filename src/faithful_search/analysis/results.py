@@ -1,7 +1,5 @@
 """What a training run leaves beside its policy: metrics, history, the model card, a table and plots."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ with rows that could not be read or judged; 130 interrupted.
 Commands import what they need inside their functions, so that `--help` and usage errors come at once.
 """
 
-from __future__ import annotations
-
 import sys
 from io import TextIOWrapper
 

@@ -1,7 +1,5 @@
 """`faithful-search audit` measures a file of trajectories; `label` keeps a judge's verdicts on files as a dataset."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -123,7 +121,7 @@ def label(files: tuple[Path, ...], out: Path, estimate: bool, **given: Any) -> N
         raise click.exceptions.Exit(UNFINISHED)
 
 
-def _unfinished_audit(found: Audit) -> str:
+def _unfinished_audit(found: "Audit") -> str:
     lines = [f"the source could not be read to its end: {found.source_error}"] if found.source_error else []
     if found.errors:
         lines.append(f"rows that could not be read: {found.errors}")
@@ -136,7 +134,7 @@ def _unfinished_audit(found: Audit) -> str:
     return "\n".join([*lines, "all of them are in scores.jsonl"])
 
 
-def _unfinished_labels(found: Provenance) -> str:
+def _unfinished_labels(found: "Provenance") -> str:
     lines: list[str] = []
     for file in found.files:
         lines += [f"{file.name} could not be read to its end: {file.broken_off}"] if file.broken_off else []

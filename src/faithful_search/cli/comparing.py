@@ -1,7 +1,5 @@
 """`faithful-search compare`: audits and evaluations side by side; `agreement`: judges, with labels and each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

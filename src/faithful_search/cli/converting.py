@@ -1,7 +1,5 @@
 """`faithful-search convert`: trajectories in another format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, get_args
 

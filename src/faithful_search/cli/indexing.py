@@ -1,7 +1,5 @@
 """`faithful-search index`: a corpus made searchable."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -57,7 +55,7 @@ def index(corpus: str, out: str, kind: str | None, model: str | None, overwrite:
 
     numbers = count(1)
 
-    def left_out(row: BrokenRow) -> None:
+    def left_out(row: "BrokenRow") -> None:
         if next(numbers) <= _SHOWN:  # a folder's own list has them all
             echo(f"left out: {row}", err=True)
 

@@ -1,7 +1,5 @@
 """`faithful-search metrics`: the metrics as modules for `evaluate`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

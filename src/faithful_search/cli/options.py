@@ -1,7 +1,5 @@
 """What the commands share: errors of one line, common options, and options made of the fields of a settings class."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path

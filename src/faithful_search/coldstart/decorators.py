@@ -6,8 +6,6 @@ calls a tool all the same, and cites the first piece of evidence, whatever it sa
 docs/hacking.md. Ours; not in the papers.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass

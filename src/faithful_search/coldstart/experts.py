@@ -5,8 +5,6 @@ response, cites what states the fact, and otherwise says no and tries another to
 3.4) writes such episodes with a strong language model; here annotation takes the model's place.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Generator, Mapping, Sequence

@@ -14,8 +14,6 @@ Its reasons besides those of `reject`:
 | too_many_tokens | it is longer than `max_length`: half an episode would teach to stop in the middle |
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -3,8 +3,6 @@
 Each source has a planner. A task that cannot be planned raises `DataError` with a short reason; `plan_all` counts them.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,7 +51,7 @@ class Hop:
         ]
 
     @classmethod
-    def of_relation(cls, subject: str, relation: str, found: str, queries: Sequence[Query], **gold: Any) -> Hop:
+    def of_relation(cls, subject: str, relation: str, found: str, queries: Sequence[Query], **gold: Any) -> "Hop":
         """The hop of a fact "The R of S is O."."""
         named = f"{relation} of {subject}"
         return cls(f"the {named}", tuple(queries), f"The {named} is {found}.", relation, found, subject, **gold)

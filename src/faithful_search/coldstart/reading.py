@@ -6,8 +6,6 @@ evidence, and of the response, the hidden state of a layer is read as if it were
 has to say "yes" or "no". Nothing is sampled there, and no weights are added. Ours; not in the papers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise

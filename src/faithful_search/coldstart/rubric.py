@@ -5,8 +5,6 @@ score each deserves and why, so that neither an annotator nor a language model i
 else scored are read by `scored_file`. Trajectory-level self-evaluation, section 2.2 ("Trajectory reward").
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -197,7 +195,7 @@ class EvaluatorReport:
     table: dict[str, dict[str, int]]  # how often each true score (first key) was given each, "unreadable" included
 
     @classmethod
-    def of(cls, scored: Sequence[Trajectory], rubric: SelfRubric) -> EvaluatorReport:
+    def of(cls, scored: Sequence[Trajectory], rubric: SelfRubric) -> "EvaluatorReport":
         """Ask a bound `SelfRubric` about labelled trajectories, and compare."""
         values = [score.value for score in rubric.score_batch(scored)]
         pairs = [(item.meta[LABEL]["score"], value) for item, value in zip(scored, values, strict=True)]

@@ -1,7 +1,5 @@
 """The supervised start: episodes as token rows, and TRL's trainer on them."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

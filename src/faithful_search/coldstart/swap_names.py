@@ -3,8 +3,6 @@
 No copy may state a held-out fact.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

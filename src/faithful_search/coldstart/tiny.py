@@ -4,8 +4,6 @@ Its two million parameters can thus go into reading instead of spelling. Names a
 added tokens; everything else is byte-fallback BPE, so that any text can be encoded and decoded back.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

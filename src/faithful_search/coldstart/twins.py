@@ -5,8 +5,6 @@ that never holds such facts, it learns these signs instead of reading. So each r
 twin that differs in whether the fact is there, and as far as possible in nothing else.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict, deque
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The agents of the demo, answering a question with their evidence and without it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache

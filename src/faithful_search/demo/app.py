@@ -3,8 +3,6 @@
 Whatever a visitor typed, asked or uploaded lives in that visitor's session and is gone with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """Audit what a visitor pasted, uploaded or named on the Hub: in words, as a table, and row by row."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Change what an agent reads, let two agents answer again, and say in a sentence what became of the answer."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What the page shows, as HTML: one view of a trajectory for every tab, and the cards above it."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping

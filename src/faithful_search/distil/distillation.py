@@ -4,8 +4,6 @@ VERITAS, section 4: a language model tuned with LoRA whose p("1") at the answer'
 an encoder (or a small decoder) as classifier, for machines without a GPU.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What becomes a judge: a classifier of any checkpoint or a language model, its trainer, and its calibration."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any

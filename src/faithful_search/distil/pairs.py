@@ -1,7 +1,5 @@
 """Labelled pairs made ready for a judge's training: which side each is on, balanced, and as tokens."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Sequence

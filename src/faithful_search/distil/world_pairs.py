@@ -13,8 +13,6 @@ or says that the response does not have it.
 | `other` | states what another episode found |
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

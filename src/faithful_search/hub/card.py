@@ -1,7 +1,5 @@
 """Model cards: what they share, and the card of a distilled judge."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

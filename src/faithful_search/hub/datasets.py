@@ -1,7 +1,5 @@
 """Trajectories and the bundled world as datasets of the Hub: parquet that its viewer shows, and a card."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections import Counter

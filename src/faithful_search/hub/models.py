@@ -1,7 +1,5 @@
 """What a model's folder or repository says of it: its licence, its adapter, how it was trained to write and to see."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from importlib.util import find_spec

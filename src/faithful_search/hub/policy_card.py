@@ -1,7 +1,5 @@
 """A policy's model card: how it was made and measured, and code that runs it; also of an adapter that was merged."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shlex

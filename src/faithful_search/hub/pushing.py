@@ -1,7 +1,5 @@
 """What goes to the Hub and becomes one commit there: policies, judges, labelled pairs, metrics and the Space."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

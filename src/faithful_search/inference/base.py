@@ -1,7 +1,5 @@
 """What a generator is: it continues token ids, and says how probable given continuations are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 

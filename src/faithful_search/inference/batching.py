@@ -1,7 +1,5 @@
 """Which rows go through a model together: with little padding, and with what they begin with alike read once."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ Where templates differ:
   trained, but a turn is read as if it had written it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

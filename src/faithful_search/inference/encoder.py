@@ -1,7 +1,5 @@
 """Texts as vectors, with any Transformers encoder; the files of sentence-transformers beside a model are followed."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

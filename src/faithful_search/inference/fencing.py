@@ -4,8 +4,6 @@ Tokenizers differ in how they read a text before they make tokens of it. To some
 small letters, or `▁` is a blank; those that no fence can serve are refused.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Callable

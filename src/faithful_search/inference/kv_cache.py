@@ -1,7 +1,5 @@
 """What a causal LM remembers of rows of tokens, reading on behind it, and keeping it from call to call."""
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ class States(NamedTuple):
     ids: Row
     layers: list[tuple[torch.Tensor, torch.Tensor]]
 
-    def of(self, length: int) -> States:
+    def of(self, length: int) -> "States":
         """Of the first `length` tokens; nothing is copied."""
         return States(self.ids[:length], [(keys[:, :length], values[:, :length]) for keys, values in self.layers])
 

@@ -1,7 +1,5 @@
 """Models opened from the Hub or a directory, in one way for judges and encoders."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 On two cores beside other work, two threads of a small model take ten times as long as one.
 """
 
-from __future__ import annotations
-
 import os
 
 import torch

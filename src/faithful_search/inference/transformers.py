@@ -1,7 +1,5 @@
 """Generation and probing with a Transformers causal LM: plain, batched, exact."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -146,7 +144,13 @@ class TransformersGenerator:
             self._memory = before
 
     def _write(
-        self, memory: Memory, batch: Batch, prompts: Sequence[Row], limits: Sequence[int], sampling: Sampling, end: _End
+        self,
+        memory: Memory,
+        batch: Batch,
+        prompts: Sequence[Row],
+        limits: Sequence[int],
+        sampling: Sampling,
+        end: "_End",
     ) -> list[Completion]:
         """Continues each prompt of a batch in which all have been read, until it ends."""
         choose, done = chooser(sampling), dict[int, Completion]()
@@ -191,7 +195,7 @@ class TransformersGenerator:
         for _ in range(idle):  # other processes wait for this one's part of the model
             Batch(self.model, None, [[0]])
 
-    def _end(self, stop: tuple[str, ...]) -> _End:
+    def _end(self, stop: tuple[str, ...]) -> "_End":
         for last in {text[-1] for text in stop} - self._closers.keys():  # kept: the whole vocabulary is read
             pieces = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
             self._closers[last] = frozenset(token for token, piece in enumerate(pieces) if last in piece)

@@ -3,8 +3,6 @@
 `VLLMServer` (`inference/vllm_server.py`) asks a vLLM server the same things; what is asked is built here.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Generation and probing with a vLLM server over HTTP: every process of a training asks on its own."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -1,7 +1,5 @@
 """Judges read pairs of texts and say whether the second follows from the first."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The flags by which recipes and commands name a judge."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batches of questions to an endpoint: what is cached is not asked, and each answer is kept as soon as it comes."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -1,7 +1,5 @@
 """What a judge is: it reads pairs of texts and says whether the second follows from the first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, runtime_checkable
 

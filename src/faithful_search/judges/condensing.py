@@ -1,7 +1,5 @@
 """A served or local model that shortens, for a tool, what passages say about a query."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

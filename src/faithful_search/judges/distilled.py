@@ -1,7 +1,5 @@
 """What a distilled judge's directory says about it: `judge.json`, and the temperature that calibrates its p."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

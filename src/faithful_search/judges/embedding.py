@@ -1,7 +1,5 @@
 """The judge that compares meanings only roughly: the cosine of two embeddings. A baseline for the others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -32,7 +30,7 @@ class EmbeddingJudge:
         ConfigError: for a knob out of range.
     """
 
-    encoder: Encoder
+    encoder: "Encoder"
     threshold: float = 0.88
     window: int = 128
     stride: int = 32

@@ -1,7 +1,5 @@
 """The judge behind an OpenAI-compatible endpoint: a served model reads a prompt and answers 1 or 0."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The judge of the bundled world: it knows every fact, so that no words are compared and no model is asked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

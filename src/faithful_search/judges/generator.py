@@ -1,7 +1,5 @@
 """The judge that is a causal language model: asked in a prompt, it says 1 or 0, and how sure it is of that."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -110,7 +108,7 @@ class GeneratorJudge:
             verdicts.append(Verdict(p, label, why, f"{self.name} {prompting.load(pair.task).id}"))
         return verdicts
 
-    def asked(self, pair: Pair) -> Asked:
+    def asked(self, pair: Pair) -> "Asked":
         """The prompt about a pair up to the token that tells the labels apart, and that token for each label."""
         fields = self._safe(prompting.fields_of(pair))
         premise = fields["premise"]
@@ -146,7 +144,7 @@ class GeneratorJudge:
                 texts[row] = text.strip() or None
         return texts
 
-    def _read(self, task: str, fields: Mapping[str, str]) -> Asked:
+    def _read(self, task: str, fields: Mapping[str, str]) -> "Asked":
         text = self._text(task, fields)
         ids, tail = self._encode(text), text[-_TAIL:]
         before = self._encode(tail)

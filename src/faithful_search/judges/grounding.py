@@ -1,7 +1,5 @@
 """The judge that counts words: how much of what the hypothesis claims stands in the premise?"""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What an endpoint is asked for (a label, several, a text), as strictly as it allows, and how its reply is read."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
@@ -28,7 +26,7 @@ class Question(msgspec.Struct, frozen=True):
     messages: Messages
     body: dict[str, Any]
     writes: bool = False
-    members: tuple[Question, ...] = ()
+    members: "tuple[Question, ...]" = ()
 
     @property
     def one_label(self) -> bool:
@@ -142,7 +140,7 @@ class Form(NamedTuple):
             return bool(words) and (named or not _TOO_LONG.search(said))
         return error.status == 500 and named
 
-    def without(self, error: Unanswered) -> Form:
+    def without(self, error: Unanswered) -> "Form":
         """What is left of this form for a server that has refused it."""
         said = str(error).lower()
         if self.top_logprobs and any(word in said for word in _LOGPROB_WORDS):

@@ -1,7 +1,5 @@
 """The judge that needs no model: is the hypothesis written in the premise?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

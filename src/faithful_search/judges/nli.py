@@ -1,7 +1,5 @@
 """The judge that is an entailment model: a classifier, or a seq2seq model of the TRUE kind."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -126,7 +124,7 @@ class NLIJudge:
             encoded = self.tokenizer(premises, hypotheses, **cut, **_PLAIN)
         return [{key: values[row] for key, values in encoded.items()} for row in range(len(inputs))]
 
-    def _readings(self, pairs: Sequence[Pair]) -> list[_Reading]:
+    def _readings(self, pairs: Sequence[Pair]) -> "list[_Reading]":
         readings = []
         for pair, tokens in zip(pairs, self._count([pair.hypothesis for pair in pairs]), strict=True):
             hypothesis, note = well_formed(pair.hypothesis), ""

@@ -1,7 +1,5 @@
 """The prompts in `judges/prompts`: read, filled with untrusted text, and named by their version."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

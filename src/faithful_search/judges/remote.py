@@ -1,7 +1,5 @@
 """The judge behind `faithful-search serve-judge`: its clients need neither model nor GPU."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -104,7 +102,7 @@ class RemoteJudge:
         return Http(self.timeout, self.patience, self.concurrency, max_bytes=_MOST_BYTES)
 
     @cached_property
-    def _about(self) -> _Reply:
+    def _about(self) -> "_Reply":
         return self._run(self._ask_about())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -113,7 +111,7 @@ class RemoteJudge:
         except TimeoutError as error:
             raise JudgeError(f"the judge's background thread hangs: {error}") from error
 
-    async def _ask_about(self) -> _Reply:
+    async def _ask_about(self) -> "_Reply":
         # of its own and impatient: a name is also asked for where nothing is judged
         quick = Http(min(self.timeout, 5.0), Patience(retries=0))
         try:

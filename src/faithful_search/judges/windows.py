@@ -1,7 +1,5 @@
 """Long texts cut into overlapping windows of a limited number of tokens, between sentences where possible."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 

@@ -3,8 +3,6 @@
 `bill` says what that would take of a paid judge, before anything is asked.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -146,7 +144,7 @@ class Bill(msgspec.Struct, frozen=True):
         )
 
 
-def bill(source: PathLike, judge: EndpointJudge, **settings: Any) -> Bill:
+def bill(source: PathLike, judge: "EndpointJudge", **settings: Any) -> Bill:
     """Estimate what a new audit with this judge and these settings takes; nothing is asked. Raises as `audit` does."""
     if str(source) == STDIN:
         raise ConfigError("the standard input can be read only once: save it to a file for an estimate")

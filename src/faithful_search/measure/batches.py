@@ -1,7 +1,5 @@
 """Scores for the batches of other programs: `datasets.map`, Ray Data's `map_batches`, Spark's `mapInPandas`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property

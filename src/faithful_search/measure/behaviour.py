@@ -1,7 +1,5 @@
 """What agents did in their episodes: which tools they called, how they took empty responses, and why they failed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What an answer claims, and which of the evidence supports it: an answer shown with its sources."""
 
-from __future__ import annotations
-
 import msgspec
 
 from ..judges import GroundingJudge, Judge, LexicalJudge

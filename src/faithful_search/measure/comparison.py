@@ -1,7 +1,5 @@
 """Two or more audits or evaluations side by side: paired by question, each against the first."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Any agent on any questions: as it is, with a closed book, without its gold evidence, and in changed worlds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import groupby

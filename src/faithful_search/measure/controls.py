@@ -7,8 +7,6 @@
 | closed | tools that return nothing | memory_share in `control_study` |
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

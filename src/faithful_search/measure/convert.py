@@ -1,7 +1,5 @@
 """Trajectories as others write them down: a document for each row, with an audit's scores as metadata."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What one policy did on one suite, as a value; two of them compared; and what a training run was, with both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 

@@ -1,7 +1,5 @@
 """What a report says about an unexpected error, and what only the local log says."""
 
-from __future__ import annotations
-
 import logging
 
 from ..errors import kind_of

@@ -4,8 +4,6 @@ A format that spreads an episode over many lines (a session, the spans of a trac
 `{"lines": […]}`, in memory; an inspect log becomes its samples. A folder is its files, one after another.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import re

@@ -1,7 +1,5 @@
 """Evidence that the search cannot have returned: its sentences stand nowhere in the corpus that was searched."""
 
-from __future__ import annotations
-
 import re
 from array import array
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ class SearchedCorpus:
     path: str
 
     @classmethod
-    def of(cls, corpus: Corpus, folder: Path) -> SearchedCorpus:
+    def of(cls, corpus: Corpus, folder: Path) -> "SearchedCorpus":
         """Read a corpus (see `tools.retrieval.corpus.passages`) once; `corpus.npy` is written into the folder.
 
         Raises:

@@ -5,8 +5,6 @@ settings that made a ledger lie beside it in a JSON file of their own, because `
 other programs load line by line.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress

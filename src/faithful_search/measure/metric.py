@@ -1,7 +1,5 @@
 """The base of the `evaluate` modules in `evaluate_metrics/`: trajectories in, one estimate for each result out."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

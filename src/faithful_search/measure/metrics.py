@@ -8,8 +8,6 @@ reads; `f1_squad` names its normaliser. Its value for a trajectory is `reward.me
 side of AttributionBench 0.66 against 0.53).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where what an agent says comes from: does anything depend on a call's result, and who named what a query names?"""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """What a faithful agent must react to: tools whose responses are empty of content, and passages that it never met."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

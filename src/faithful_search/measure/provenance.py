@@ -1,7 +1,5 @@
 """Where a folder of labels comes from, for programs (`provenance.json`) and for people (a dataset card)."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections import Counter
@@ -44,7 +42,7 @@ class File(msgspec.Struct, frozen=True):
     broken_off: str = ""
 
     @staticmethod
-    def of(path: Path) -> File:
+    def of(path: Path) -> "File":
         """A file before it is read. Raises `DataError` when it cannot be."""
         try:
             with path.open("rb") as file:
@@ -52,7 +50,7 @@ class File(msgspec.Struct, frozen=True):
         except OSError as error:
             raise DataError(f"cannot read {path}: {error}") from error
 
-    def counting(self, more: File) -> File:
+    def counting(self, more: "File") -> "File":
         """With what was counted in a batch of its rows."""
         return msgspec.structs.replace(
             self,
@@ -93,7 +91,7 @@ class Provenance(msgspec.Struct, frozen=True):
         """Whether every row was read and every pair labelled."""
         return not (self.abstained or any(file.skipped or file.broken_off for file in self.files))
 
-    def with_files(self, files: Iterable[File]) -> Provenance:
+    def with_files(self, files: Iterable[File]) -> "Provenance":
         """With these files beside those of earlier runs; of the same file the record that read more of it."""
         found = {file.sha256: file for file in self.files}  # by content: a file may have been renamed
         for file in files:

@@ -5,8 +5,6 @@ file ─ read_json ─> Raw (number, digest, JSON of the row) ─ parse_row ─>
 ```
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +45,7 @@ class Raw(msgspec.Struct, frozen=True):
     data: bytes
 
     @staticmethod
-    def of(number: int, data: bytes) -> Raw:
+    def of(number: int, data: bytes) -> "Raw":
         # Stripped: an audit knows a row again in a file that was packed, or written on another system
         return Raw(number, blake2b(data.strip(), digest_size=16).hexdigest(), data)
 
@@ -71,7 +69,7 @@ class Reader:
     corpus: SearchedCorpus | None = None
     fenced: bool = False
 
-    def beside(self, rows: Iterable[Raw]) -> Reader:
+    def beside(self, rows: Iterable[Raw]) -> "Reader":
         """The reader for these rows: one without marks of a dialect is read as most of the first ones are."""
         if self.dialect:
             return self

@@ -4,8 +4,6 @@ While an audit runs the file only grows, so that no judge is asked twice, and a 
 earlier ones. When it ends, the file is put in the order of the source, each row once.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,7 +83,7 @@ class Scorer:
     knobs: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def shared(self) -> _Shared | None:
+    def shared(self) -> "_Shared | None":
         """The judge, where it is a model and not a comparison of words."""
         if self.judge is None or is_lexical(self.judge):
             return None

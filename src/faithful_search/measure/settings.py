@@ -3,8 +3,6 @@
 Nothing heavy is imported here, because the command line reads these classes before it knows which command will run.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal
 

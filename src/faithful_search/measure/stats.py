@@ -1,7 +1,5 @@
 """Means and other statistics with their intervals: no number without its n."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Run a policy on a suite of questions and say how right and how faithful it was."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """What an audit found, summed up from its `scores.jsonl` in one pass: estimates over questions, tools, problems."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections import Counter, defaultdict

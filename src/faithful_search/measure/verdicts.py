@@ -1,7 +1,5 @@
 """Do verdicts follow the evidence in natural states? p(yes) where the fact is stated, and where it is not."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A page for one metric: paste a trajectory, see its score and the reason for it."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +22,7 @@ REFERENCE = "Teska"
 
 
 def explain(
-    metric: TrajectoryMetric, text: str, question: str = "", reference: str = "", **settings: Any
+    metric: "TrajectoryMetric", text: str, question: str = "", reference: str = "", **settings: Any
 ) -> tuple[str, list[list[str]]]:
     """What is said about one trajectory, and a row for each result: its name, its value, the reason.
 
@@ -50,7 +48,7 @@ def explain(
     return f"dialect: {found['dialect']}; answer: {found['answer']}; issues: {issues}; judge: {judge}", rows
 
 
-def build(metric: TrajectoryMetric, **settings: Any) -> gradio.Blocks:
+def build(metric: "TrajectoryMetric", **settings: Any) -> "gradio.Blocks":
     """The page, ready to `launch`. What is shown of a trajectory is plain text: nothing in it is rendered."""
     import gradio
 

@@ -1,7 +1,5 @@
 """Work on batches in several processes, results in order, only a few batches under way."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

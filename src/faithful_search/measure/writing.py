@@ -1,7 +1,5 @@
 """Files of results and cards: each appears under its name only when it is complete, and holds no secret."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

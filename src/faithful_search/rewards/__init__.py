@@ -1,7 +1,5 @@
 """Rewards: each reads a `Trajectory` and says how faithful it is, and why. One file each, found by its name."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from typing import Any, Literal

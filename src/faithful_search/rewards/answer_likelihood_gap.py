@@ -1,7 +1,5 @@
 """Would the policy still write its answer without the evidence? The contrastive likelihood reward of CTRL-RAG."""
 
-from __future__ import annotations
-
 import math
 import random
 import re
@@ -87,7 +85,7 @@ class AnswerLikelihoodGap(PolicyReward):
         logprobs = iter([row[0] for row in policy.choice_logprobs(prompts, choices)])
         return [item if isinstance(item, Score) else _score(item, next(logprobs), next(logprobs)) for item in found]
 
-    def _question(self, trajectory: Trajectory, transcripts: Transcripts, pool: list[Source]) -> _Question | Score:
+    def _question(self, trajectory: Trajectory, transcripts: Transcripts, pool: list[Source]) -> "_Question | Score":
         """What the policy is asked about a trajectory, or its score where there is nothing to ask."""
         answer = (trajectory.answer or "").strip()
         if not answer:

@@ -1,7 +1,5 @@
 """Does the evidence support the answer? Proof-of-Use's answer-support alignment, which is Ragas's faithfulness."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

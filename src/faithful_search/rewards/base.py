@@ -1,7 +1,5 @@
 """What a reward is: a frozen value that reads a `Trajectory` and says how faithful it is, and why."""
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -57,11 +55,11 @@ class Reward(ABC):
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     @property
-    def made_of(self) -> tuple[Reward, ...]:
+    def made_of(self) -> "tuple[Reward, ...]":
         """The rewards that this one sums or wraps; most have none."""
         return tuple(value for value in vars(self).values() if isinstance(value, Reward))
 
-    def within(self) -> Iterator[Reward]:
+    def within(self) -> "Iterator[Reward]":
         """This reward and those it is made of, at every level."""
         yield self
         for reward in self.made_of:

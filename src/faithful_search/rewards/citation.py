@@ -1,7 +1,5 @@
 """Does every verdict say what it rests on? Proof-of-Use's citation reward."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar

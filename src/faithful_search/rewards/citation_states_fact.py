@@ -1,7 +1,5 @@
 """Does what is cited state what was asked for? A citation can be valid in form and still say nothing to the call."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar

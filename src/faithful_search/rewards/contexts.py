@@ -1,7 +1,5 @@
 """A rollout as the policy's token ids: what stood before a token, as it was and with other tool responses."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Is the answer right? Compared with the gold answers, by string or by a judge."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal

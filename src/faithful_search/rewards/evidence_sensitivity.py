@@ -1,7 +1,5 @@
 """Would the verdict change if the evidence did? Proof-of-Use's perturbation reward."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +87,7 @@ class EvidenceSensitivity(PolicyReward):
     foils: Foils | None = field(default=None, repr=False)
     hard: float = 1.0
     gather: Callable[[list[Any]], list[Any]] = field(default=list, repr=False)
-    sink: Callable[[list[list[Probe]]], None] | None = field(default=None, repr=False)
+    sink: "Callable[[list[list[Probe]]], None] | None" = field(default=None, repr=False)
 
     name: ClassVar[str] = "evidence_sensitivity"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
@@ -120,7 +118,7 @@ class EvidenceSensitivity(PolicyReward):
         premiums = {case: math.fsum(own) / len(own) for case, own in moves.items()}
         return [self._score(row, own, premiums) for row, own in zip(trajectories, answers, strict=True)]
 
-    def _score(self, trajectory: Trajectory, answers: Sequence[_Answered], premiums: Mapping[bool, float]) -> Score:
+    def _score(self, trajectory: Trajectory, answers: "Sequence[_Answered]", premiums: Mapping[bool, float]) -> Score:
         if not answers:
             return Score(0.0, "no step whose verdict can be probed", {"applies": False})
         earned, told = {}, []
@@ -135,7 +133,7 @@ class EvidenceSensitivity(PolicyReward):
         steps = tuple(earned.get(number) for number in range(1, len(trajectory.steps) + 1))
         return Score(sum(earned.values()) / len(earned), "" if worst.move > 0 else why, parts, steps)
 
-    def probes(self, trajectories: Sequence[Trajectory]) -> list[list[Probe]]:
+    def probes(self, trajectories: Sequence[Trajectory]) -> "list[list[Probe]]":
         """What the policy is asked about each trajectory, step by step.
 
         Raises:

@@ -1,7 +1,5 @@
 """Is the trajectory written as the protocol asks? The gate of Proof-of-Use's final reward."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

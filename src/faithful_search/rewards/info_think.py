@@ -1,7 +1,5 @@
 """Do the agent's thoughts consider what it has just retrieved? VERITAS's information-think faithfulness."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What rewards share that ask a judge about pairs of texts."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Several rewards as one: gate, weights, warm-up, the adaptive part, and what counts on right answers only."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

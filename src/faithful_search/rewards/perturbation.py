@@ -1,7 +1,5 @@
 """What takes the place of evidence when a verdict is tested: unrelated passages, and lures."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -38,7 +36,7 @@ class Foils(Protocol):
     Whatever is drawn comes from `rng`, so that the same draw gives the same passage.
     """
 
-    def changed(self, change: Change) -> Foils:
+    def changed(self, change: Change) -> "Foils":
         """Those of a changed world: what a passage states depends on the world it was read in."""
 
     def states(self, query: str, item: Evidence) -> bool:

@@ -1,7 +1,5 @@
 """What rewards share that ask the policy itself: a chat of its own about a finished trajectory, and a reply to read."""
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Is the answer right, as the policy itself judges? The answer reward of trajectory-level self-evaluation."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import ClassVar

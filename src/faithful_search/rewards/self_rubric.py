@@ -1,7 +1,5 @@
 """How good does the policy itself find its search? The trajectory reward of trajectory-level self-evaluation."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from importlib.resources import files

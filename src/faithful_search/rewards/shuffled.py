@@ -1,7 +1,5 @@
 """A reward whose values go to other rollouts of the same question: what is left of it is noise."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Correctness that cannot be earned from memory: a right answer counts only where evidence holds it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar

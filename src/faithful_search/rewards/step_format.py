@@ -1,7 +1,5 @@
 """How many of its steps does the agent write as the protocol asks? A format reward that pays by the step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Does the answer follow from the agent's last thought? VERITAS's think-answer faithfulness."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

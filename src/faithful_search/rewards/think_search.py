@@ -1,7 +1,5 @@
 """Do the agent's searches follow from its thoughts? VERITAS's think-search faithfulness."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Does the agent call its tools to some purpose? Calls that repeat themselves, calls whose evidence is never used."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast

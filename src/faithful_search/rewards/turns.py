@@ -1,7 +1,5 @@
 """What rewards read off an agent's turns: its thought, the words of its calls, and what came back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from functools import lru_cache

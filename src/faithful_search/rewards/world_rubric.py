@@ -1,7 +1,5 @@
 """The rubric of trajectory-level self-evaluation, applied by the bundled world's facts instead of a model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

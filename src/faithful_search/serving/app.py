@@ -1,7 +1,5 @@
 """Applications that answer JSON with JSON; and what stands before each: who may ask, and bodies within bounds."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import inspect

@@ -1,7 +1,5 @@
 """A judge behind `POST /judge`: what many clients ask for is judged in batches, and identical pairs once."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import dataclasses

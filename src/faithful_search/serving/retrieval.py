@@ -10,8 +10,6 @@ Without scores the answers hold documents only: `{"result": [[D]]}`, `[D]`, `[[D
 `join_contents` in `tools/retrieval/corpus.py`, and `url` where it has one. Unknown fields of a request are ignored.
 """  # noqa: E501
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Sequence

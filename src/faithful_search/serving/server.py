@@ -1,7 +1,5 @@
 """The server itself: bound before anything slow, kept from slow clients, ended without breaking off an answer."""
 
-from __future__ import annotations
-
 import ipaddress
 import signal
 import socket
@@ -59,7 +57,7 @@ def is_public(bound: socket.socket) -> bool:
     return not ipaddress.ip_address(bound.getsockname()[0]).is_loopback
 
 
-def serve(app: App, bound: socket.socket, drain: float = 10.0, ready: Callable[[], object] = lambda: None) -> None:
+def serve(app: "App", bound: socket.socket, drain: float = 10.0, ready: Callable[[], object] = lambda: None) -> None:
     """Serve until SIGTERM or SIGINT; then no new requests, and up to `drain` seconds for those that run.
 
     Args:
@@ -83,7 +81,7 @@ def serve(app: App, bound: socket.socket, drain: float = 10.0, ready: Callable[[
         bound.close()
 
 
-def server_of(app: App, drain: float) -> Server:
+def server_of(app: "App", drain: float) -> "Server":
     """uvicorn with this application. It closes connections that dawdle or babble before their request begins, or do not
     take their answer; and when there are too many, the one whose client has been silent or sending for longest, so that
     slow clients never keep out others. None is closed whose request is being answered."""

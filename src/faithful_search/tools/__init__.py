@@ -1,7 +1,5 @@
 """Tools: what an agent can call, and the toolbox that runs the calls."""
 
-from __future__ import annotations
-
 import sys
 
 from .. import registry

@@ -1,7 +1,5 @@
 """The flags that say which tools there are, for recipes and commands alike."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -4,8 +4,6 @@ The JSON schema of that method equals that of `transformers.utils.get_json_schem
 imports torch.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import types

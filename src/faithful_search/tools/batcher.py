@@ -1,7 +1,5 @@
 """Calls that arrive while a batch runs become the next batch: many callers, few threads, no added waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import weakref
@@ -65,7 +63,7 @@ class Batcher(Generic[Item, Result]):
             queue.workers.add(loop.create_task(self._work(queue)))
         return await future
 
-    async def _work(self, queue: _Queue) -> None:
+    async def _work(self, queue: "_Queue") -> None:
         try:
             while batch := queue.take(self.most):
                 await self._answer(batch)

@@ -3,8 +3,6 @@
 Pages are got by this machine itself, or by Jina Reader. Either way the guard judges the URL first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import logging

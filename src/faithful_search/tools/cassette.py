@@ -1,7 +1,5 @@
 """What calls of tools gave, kept: for a while in a cache, or in a cassette, recorded once and replayed for ever."""
 
-from __future__ import annotations
-
 import asyncio
 import difflib
 import heapq
@@ -188,7 +186,7 @@ class Cassette:
                 partial.write_bytes(b"".join(self._calls[key].line for key in sorted(self._calls)))
                 shutil.copymode(target, partial)
 
-    def __enter__(self) -> Cassette:
+    def __enter__(self) -> "Cassette":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -200,7 +198,7 @@ class Cassette:
     def __repr__(self) -> str:
         return f"Cassette({str(self.path)!r}, {self.mode!r})"
 
-    def __reduce__(self) -> tuple[type[Cassette], tuple[Any, ...]]:
+    def __reduce__(self) -> "tuple[type[Cassette], tuple[Any, ...]]":
         return type(self), (self.path, self.mode)
 
     def _read(self) -> dict[str, Recorded]:

@@ -1,7 +1,5 @@
 """What can shorten text for a tool: pages to what a query asks for, facts to a paragraph."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

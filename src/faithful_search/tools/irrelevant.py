@@ -4,8 +4,6 @@ A faithful agent calls its evidence unhelpful and turns to another tool; one tha
 citations mean nothing.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from functools import cache

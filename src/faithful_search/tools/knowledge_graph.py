@@ -1,7 +1,5 @@
 """A knowledge graph: the facts one hop around the entities that a query names, as sentences."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -55,7 +53,7 @@ class KnowledgeGraph(Tool):
     @classmethod
     def from_triples(
         cls, triples: str | os.PathLike[str] | Iterable[Mapping[str, Any]], **about: Any
-    ) -> KnowledgeGraph:
+    ) -> "KnowledgeGraph":
         """Read a graph; `about` are the arguments of the class.
 
         `triples` are rows `id`, `subject`, `relation`, `object`: `"world"`, a `.jsonl[.gz]` file, or the rows
@@ -69,7 +67,7 @@ class KnowledgeGraph(Tool):
             from .graphs.rdf import read_rdf
         return cls(read_rdf(path), **about)
 
-    def __reduce__(self) -> tuple[type[KnowledgeGraph], tuple[Any, ...]]:
+    def __reduce__(self) -> "tuple[type[KnowledgeGraph], tuple[Any, ...]]":
         return type(self), (self.graph, self.name, self.top_k, self.description, self.condenser)
 
     async def knowledge_graph(self, query: str) -> list[Evidence]:

@@ -1,7 +1,5 @@
 """One tool's way to its service: a bounded number of calls at once, each within its time, again after what passes."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
@@ -47,7 +45,7 @@ class ToolStats:
         """The 0.95 quantile of `latest`."""
         return float(np.quantile(self.latest, 0.95)) if self.latest else None
 
-    def __sub__(self, earlier: ToolStats) -> ToolStats:
+    def __sub__(self, earlier: "ToolStats") -> "ToolStats":
         counts = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTS}
         return ToolStats(**counts, latest=self.latest[-counts["made"] :] if counts["made"] else ())
 

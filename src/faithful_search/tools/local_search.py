@@ -1,7 +1,5 @@
 """Search in a corpus: by words (BM25) without network, key or server, or by any other index."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,7 +44,7 @@ class LocalSearch(Tool):
         object.__setattr__(self, "_batcher", Batcher(partial(self.index.search_each, top_k=self.top_k)))
 
     @classmethod
-    def from_corpus(cls, corpus: Corpus, **about: Any) -> LocalSearch:
+    def from_corpus(cls, corpus: Corpus, **about: Any) -> "LocalSearch":
         """Index `corpus` by BM25, or reopen its cached index. The cache is in `FAITHFUL_SEARCH_CACHE`, by default
         `~/.cache/faithful_search`.
 

@@ -3,8 +3,6 @@
 The words of errors may hold keys and addresses. They go to the local log only, never to a policy or a report.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from functools import cache

@@ -1,7 +1,5 @@
 """Search through a retrieval server: ours, or any other that speaks the Search-R1 or the ReCall format."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from typing import Any, Literal

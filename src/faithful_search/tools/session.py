@@ -1,7 +1,5 @@
 """One rollout's part of a toolbox: the ids of its evidence and its calls that are under way."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator, Mapping

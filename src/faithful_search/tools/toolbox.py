@@ -1,7 +1,5 @@
 """The tools a policy has: arguments checked, time-outs kept, failures turned into notes, evidence numbered."""
 
-from __future__ import annotations
-
 import asyncio
 import difflib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Reading what a service sent: anything else than what was promised is skipped, never raised."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

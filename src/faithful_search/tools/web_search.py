@@ -1,7 +1,5 @@
 """Search the open web: one tool, and the service behind it as a value."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Wikidata as a knowledge graph: the statements about the entities that a query names, a line for each property."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Words of any script, as the index and the entity linker see them; and long texts cut into paragraphs."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator

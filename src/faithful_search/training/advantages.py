@@ -5,8 +5,6 @@ other, and returns advantages of the same shape. A NaN reward (its judge abstain
 and gets advantage 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

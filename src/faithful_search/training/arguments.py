@@ -1,7 +1,5 @@
 """Settings, typed once: they are the flags of recipes, what trainers are given, and where both are checked."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Trainer callbacks: questions in order after a resume, the log of rollouts, one readable line per step, warnings."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Counterfactual rollouts: some of a question's rollouts run in a world in which its answer is another one."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ So a run that is killed while it saves leaves an incomplete newest folder. `Mani
 are there: what is missing, or was damaged later (a full disk, a broken copy), is found by it.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

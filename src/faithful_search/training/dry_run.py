@@ -4,8 +4,6 @@ What needs a GPU, a network or a service is replaced (`data/dry_run.yaml`); ever
 a dry run shows whether all keys are known and fit together.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How a run ends that cannot go on: one line that says what happened and how to resume; with a checkpoint if asked."""
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import os

@@ -1,7 +1,5 @@
 """GRPO for search agents: TRL's trainer with our engine as its `rollout_func` and one reward function."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Policies on disk: opened to be trained, by name or as an adapter; saved whole, as an adapter, or merged."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator, Sequence

@@ -12,8 +12,6 @@ loss = loss_policy(A) + value_weight · mean_t ½ max((V - R)², (clip(V, V_old 
 Schulman et al., arXiv 1506.02438 and 1707.06347; Search-R1 and VERITAS train with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast

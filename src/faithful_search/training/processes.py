@@ -1,7 +1,5 @@
 """One policy in several processes: gathered for sampling, where each goes at its own pace, and in step otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

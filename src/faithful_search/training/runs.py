@@ -1,7 +1,5 @@
 """What the training recipes share: the trainer that flags describe, and a run with an evaluation before and after."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """How a recipe is started: settings from a YAML file and flags, its output directory locked, threads and seed set."""
 
-from __future__ import annotations
-
 import ctypes
 import difflib
 import os

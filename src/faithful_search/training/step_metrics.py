@@ -1,7 +1,5 @@
 """A batch of rollouts with their scores, and what a step's log says of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean

@@ -14,8 +14,6 @@ q is the raw probability of "yes" where the reward probes it, as its first choic
 a softmax in float32 at temperature 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -6,8 +6,6 @@ engine keeps only the last tool responses in the context (`Limits.kept_responses
 its own: what the policy saw then, and what it wrote.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Training with vLLM: what samples the rollouts, and a test that the weights really arrive there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import log

@@ -1,7 +1,5 @@
 """Event loops on threads of their own, for synchronous code; and what tasks, loops and threads share."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import os
@@ -135,7 +133,7 @@ class Background:
             if threading.current_thread() is not loop.thread:
                 loop.thread.join(1.0)
 
-    def __reduce__(self) -> tuple[type[Background], tuple[int]]:
+    def __reduce__(self) -> "tuple[type[Background], tuple[int]]":
         return Background, (self._threads,)
 
 

@@ -1,7 +1,5 @@
 """Results that cost money or time, kept in one SQLite file: what many threads ask for at once is computed once."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -211,7 +209,7 @@ class Cache:
     def __repr__(self) -> str:
         return f"Cache({str(self.path)!r})"
 
-    def __reduce__(self) -> tuple[Callable[[], Cache], tuple[()]]:
+    def __reduce__(self) -> "tuple[Callable[[], Cache], tuple[()]]":
         how = {name: getattr(self, name) for name in ("patience", "max_age", "max_bytes", "memory")}
         return partial(Cache, self.path, **how), ()
 

@@ -1,7 +1,5 @@
 """Where a model is served, and with which key it is asked."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Files that others read while they are written: replaced as a whole, or locked."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ An agent chooses its URLs itself. So they are judged twice: as written, and agai
 resolves to, to one of which the connection is then made.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import socket

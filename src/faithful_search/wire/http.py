@@ -1,7 +1,5 @@
 """HTTP that cannot derail a rollout: bounded in time, in bytes and in what it may reach."""
 
-from __future__ import annotations
-
 import asyncio
 import http
 import json as json_text
@@ -101,7 +99,7 @@ class Http:
     max_bytes: int = 4_000_000
     guard: Guard | None = None
     user_agent: str = field(default=AGENT, repr=False)
-    _clients: PerLoop[_Client] = field(
+    _clients: "PerLoop[_Client]" = field(
         default_factory=lambda: PerLoop(_Client.aclose), init=False, repr=False, compare=False
     )
 
@@ -148,10 +146,10 @@ class Http:
         """Close this event loop's connections. Otherwise that happens when the loop shuts down its generators."""
         await self._clients.aclose()
 
-    def __reduce__(self) -> tuple[Callable[..., Http], tuple[Any, ...]]:
+    def __reduce__(self) -> "tuple[Callable[..., Http], tuple[Any, ...]]":
         return type(self), tuple(getattr(self, item.name) for item in fields(self) if item.init)
 
-    async def _ask(self, url: str, call: _Call, params: Mapping[str, Any] | None = None) -> Reply:
+    async def _ask(self, url: str, call: "_Call", params: Mapping[str, Any] | None = None) -> Reply:
         try:
             address = httpx.URL(self.guard.check(url) if self.guard else url)
             address = address.copy_merge_params(dict(params)) if params else address

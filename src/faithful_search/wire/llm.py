@@ -1,7 +1,5 @@
 """One client for models behind OpenAI-compatible endpoints: served judges, writers, agents and vLLM servers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

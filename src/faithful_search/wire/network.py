@@ -1,7 +1,5 @@
 """Connections that go to the very address that was judged, and packed bodies that do not burst."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import contextvars

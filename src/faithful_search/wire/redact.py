@@ -1,7 +1,5 @@
 """Keys out of text, before it is written to a file, a log or the terminal."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Transient failures: which they are, how long to wait before the next try, when to leave a service alone."""
 
-from __future__ import annotations
-
 import asyncio
 import email.utils
 import math

@@ -4,8 +4,6 @@
 both give an `Agreement`, whose figures `statistics` computes, source by source.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

@@ -6,8 +6,6 @@ AttributionBench's test file. What is hashed is NFKC text, lower-cased, punctuat
 row that is not held out but shares a question or a passage with one that is has the split `overlap`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import os
@@ -145,7 +143,7 @@ class RecordedJudge:
     verdicts: Mapping[Pair, Verdict] = field(repr=False)
 
     @classmethod
-    def of(cls, rows: Iterable[Labelled]) -> RecordedJudge:
+    def of(cls, rows: Iterable[Labelled]) -> "RecordedJudge":
         """Of labelled rows."""
         found: dict[Pair, Verdict] = {}
         for row in rows:

@@ -9,8 +9,6 @@ scikit-learn has most of these, for one sample at a time; here they are function
 resamples are one matrix product.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """What was measured, to read: what each result asks, findings in plain words, and tables; `page` makes HTML of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -59,7 +57,7 @@ def warning(names: Mapping[str, object]) -> str:
     return f"…_lexical: {WARNING}" if any(name.endswith("_lexical") for name in names) else ""
 
 
-def extremes(audit: Audit) -> tuple[str, str] | None:
+def extremes(audit: "Audit") -> tuple[str, str] | None:
     """The results that the audit is best and worst at; `None` with fewer than two that are shares with a direction."""
     shares = {
         name: 1 - row.value if direction(name) < 0 else row.value
@@ -72,7 +70,7 @@ def extremes(audit: Audit) -> tuple[str, str] | None:
     return max(shares, key=shares.__getitem__), min(reversed(shares), key=shares.__getitem__)
 
 
-def sentences(audit: Audit) -> list[str]:
+def sentences(audit: "Audit") -> list[str]:
     """Three sentences: what is good, what is worst, and how sure that is; before them what looks like a mistake."""
     found = []
     if audit.bare * 2 > audit.n:

@@ -4,8 +4,6 @@ A page is a single file that loads nothing and needs no server. Everything in it
 untrusted: it is escaped, and a content security policy lets nothing run but the page's own script.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math
@@ -100,7 +98,9 @@ def _render(path: PathLike, template: str, **values: Any) -> Path:
     return write_whole(Path(path), text.encode("utf-8", "replace"))  # half a surrogate pair has no form in UTF-8
 
 
-def _read(path: PathLike, wanted: set[int], count: int) -> tuple[dict[str, array[float]], dict[int, dict[str, Marked]]]:
+def _read(
+    path: PathLike, wanted: set[int], count: int
+) -> "tuple[dict[str, array[float]], dict[int, dict[str, Marked]]]":
     """The values of each metric over the first `count` rows, and the whole scores of the wanted ones.
 
     What follows them is kept from an audit of more rows, and not in this one's figures.

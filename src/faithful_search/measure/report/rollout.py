@@ -1,7 +1,5 @@
 """One trajectory to look at, step by step with its scores and their reasons: in an audit's page and in the demo."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,7 @@ MOST = 100
 _LINE = 1_000
 
 
-def environment(**filters: Callable[..., Any]) -> Environment:
+def environment(**filters: Callable[..., Any]) -> "Environment":
     """The templates of `page_files/`. They escape all but our own style and script: the rest is untrusted."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 

@@ -1,7 +1,5 @@
 """A graph of labelled facts in memory: found by the names of the entities they are about, told in plain text."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The facts of an RDF file, in any syntax that pyoxigraph reads, with labels for its terms."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import zlib

@@ -1,7 +1,5 @@
 """A Wikibase entity's JSON read: its statements, and each value as text. All of it may be wrong or hostile."""
 
-from __future__ import annotations
-
 import math
 import re
 from calendar import month_name

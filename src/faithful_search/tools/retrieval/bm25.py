@@ -1,7 +1,5 @@
 """BM25 by bm25s: over passages, built in memory, kept on disk and mapped from there; and over a few texts."""
 
-from __future__ import annotations
-
 import sys
 from array import array
 from collections.abc import Sequence
@@ -79,7 +77,7 @@ class BM25Index(Index):
     def __len__(self) -> int:
         return len(self.passages)
 
-    def __reduce__(self) -> tuple[type[BM25Index], tuple[Path, Passages]]:
+    def __reduce__(self) -> "tuple[type[BM25Index], tuple[Path, Passages]]":
         return BM25Index, (self.folder, self.passages)
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:

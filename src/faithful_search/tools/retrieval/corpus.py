@@ -1,7 +1,5 @@
 """Corpora of any of the known kinds as a stream of passages, never all in memory."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ On disk: `manifest.json`, `vectors` (passages x dimension) and perhaps `hnsw.fai
 manifest says are an unfinished build's.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading
@@ -68,7 +66,7 @@ class Embedder:
         self._lock, self._process = threading.Lock(), os.getpid()
 
     @classmethod
-    def reopen(cls, described: Described, model: str | None = None, **knobs: Any) -> Embedder:
+    def reopen(cls, described: Described, model: str | None = None, **knobs: Any) -> "Embedder":
         """The embedder that made some vectors, from where it was or from `model`; raises as `check`."""
         made: dict[str, Any] = {name: getattr(described, name) for name in _SETTINGS}
         made["revision"] = described.revision if model is None else None

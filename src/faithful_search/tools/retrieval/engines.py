@@ -5,8 +5,6 @@ qdrant+/data/store/wiki                   a collection of an embedded Qdrant, wh
 opensearch+https://localhost:9200/wiki    an index of OpenSearch or Elasticsearch
 """
 
-from __future__ import annotations
-
 import os
 import time
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """What can be searched: passages behind one interface; and several ways to search as one."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -9,8 +9,6 @@ A build works in a folder beside `OUT`, named after its plan, and renames it at 
 first step that was not finished, and with vectors in the middle of theirs.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Passages in OpenSearch or Elasticsearch, searched by words (its BM25) over plain HTTP; no client package needed."""
 
-from __future__ import annotations
-
 import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence

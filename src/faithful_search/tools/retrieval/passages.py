@@ -1,7 +1,5 @@
 """The passages of an index: JSON lines on disk, mapped, found by their number; one store for all ways to search."""
 
-from __future__ import annotations
-
 import mmap
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -61,7 +59,7 @@ class Passages:
         for first in range(start, len(self), size):
             yield [self.get(number) for number in range(first, min(first + size, len(self)))]
 
-    def __reduce__(self) -> tuple[type[Passages], tuple[Path]]:
+    def __reduce__(self) -> "tuple[type[Passages], tuple[Path]]":
         return Passages, (self.folder,)
 
 

@@ -1,7 +1,5 @@
 """Passages in Qdrant, searched by meaning: embedded in this process, or a server by URL."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading

@@ -4,8 +4,6 @@
 document.
 """
 
-from __future__ import annotations
-
 import codecs
 import io
 import os

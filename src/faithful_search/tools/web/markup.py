@@ -1,7 +1,5 @@
 """HTML to a title and blocks: the main text as trafilatura finds it, else all the text there is."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,8 +1,6 @@
 """Documents of the web to paragraphs, read in processes that can be killed: one that hangs, crashes or eats memory
 costs a page, and the next page gets another."""
 
-from __future__ import annotations
-
 import logging
 import os
 import queue

@@ -1,8 +1,6 @@
 """Web search services, one file each: `load("searxng")` is the class in `searxng.py`. A query in, pages out; whatever a
 service answers may be wrong or hostile."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from abc import ABC, abstractmethod

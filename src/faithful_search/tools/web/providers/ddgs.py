@@ -1,7 +1,5 @@
 """Free search engines through the `ddgs` package: no key, no server, and no promise."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A SearXNG server, as one hosts it oneself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Google's results through serper.dev, with a key."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from ....errors import ConfigError
