@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -27,3 +28,21 @@ def imports_set_aside() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def evaluate_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for the process: Python looks for further modules where it found the first."""
+    return tmp_path_factory.mktemp("evaluate")
+
+
+@pytest.fixture(scope="module")
+def evaluate_offline(evaluate_home: Path) -> Iterator[None]:
+    """What evaluate writes goes into a folder of this run, and it asks no Hub."""
+    import evaluate
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
+            patch.setattr(evaluate.config, name, evaluate_home / name)
+        patch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
+        yield

@@ -25,6 +25,7 @@ from faithful_search.judges import GroundingJudge
 from faithful_search.measure import metrics, widget
 from faithful_search.measure.rows import read_trajectories
 
+pytestmark = pytest.mark.usefixtures("evaluate_offline")
 FOLDERS = ROOT / "evaluate_metrics"
 NAMES = metrics.names()
 MODEL_FREE = [name for name in NAMES if name != "evidence_sensitivity"]
@@ -42,17 +43,6 @@ MESSAGES = [
     {"role": "user", "content": "In which river does the bridge of Orlen stand?"},
     {"role": "assistant", "content": SEARCHED},
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_caches(tmp_path_factory):
-    """What evaluate writes goes into a folder of this run."""
-    home = tmp_path_factory.mktemp("evaluate")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate.config, "HF_MODULES_CACHE", home / "modules")
-        patch.setattr(evaluate.config, "HF_METRICS_CACHE", home / "metrics")
-        patch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
-        yield
 
 
 def load(name: str) -> evaluate.Metric:

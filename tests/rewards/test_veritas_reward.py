@@ -230,7 +230,13 @@ LIMITS = Limits(turns=3, turn_tokens=200, total_tokens=700)
 def trainer(path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,), **settings) -> SearchGRPOTrainer:
     names = ("trajectory_file", "train_dataset", "limits")
     own = {"train_dataset": TASKS, "limits": LIMITS} | {key: settings.pop(key) for key in names if key in settings}
-    defaults = {"per_device_train_batch_size": 4, "max_steps": 2, "max_completion_length": 700, "learning_rate": 1e-3}
+    defaults = {
+        "per_device_train_batch_size": 4,
+        "max_steps": 2,
+        "max_abstained": 0.5,
+        "max_completion_length": 700,
+        "learning_rate": 1e-3,
+    }
     args = SearchGRPOConfig(str(path), **SETTINGS | defaults | {"save_strategy": "no"} | settings)
     own |= {"toolbox": Toolbox([Search(*evidence)]), "reward": mix, "dialect": Brief()}
     made = SearchGRPOTrainer(model=lab.model(hidden=16), processing_class=lab.tokenizer(), args=args, **own)
@@ -442,13 +448,6 @@ def trained(tmp_path_factory):
     return mix, list(read_jsonl(log)), made.state.log_history
 
 
-@pytest.fixture
-def offline(tmp_path, monkeypatch):
-    for name in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
-        monkeypatch.setattr(evaluate.config, name, tmp_path / name)
-    monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
-
-
 def by_module(rows: list[Trajectory], predictions: list, folder: Path) -> dict[str, list[float | None]]:
     """What the modules of `evaluate` say of each row."""
     given = {"references": [list(row.answers) for row in rows], "questions": [row.question for row in rows]}
@@ -482,7 +481,7 @@ def sums(mix: Mix, columns: dict[str, list[float | None]], rows: list[Trajectory
 
 
 @pytest.mark.parametrize("measured", [by_module, by_audit])
-def test_the_reward_in_training_is_what_is_measured_on_the_same_text(trained, offline, tmp_path, measured):
+def test_the_reward_in_training_is_what_is_measured_on_the_same_text(trained, evaluate_offline, tmp_path, measured):
     """To the last bit, for odd, cut and forced turns and evidence full of markup: of trajectories, of their texts, and
     of texts written anew from the steps where that is exact."""
     mix, rows, logged = trained
