@@ -463,7 +463,7 @@ def test_the_command_tells_what_it_serves(tmp_path):
     [
         (["oracle"], "unknown judge 'oracle'"),
         (["nli:/no/such/folder"], "there is no model '/no/such/folder'"),
-        (["lexical", "--cache", "{file}"], "it is damaged or no cache"),
+        (["lexical", "--cache", "{file}"], "file is not a database"),
     ],
 )
 def test_the_command_refuses_what_cannot_be_served_before_anybody_asks(arguments, said, tmp_path):

@@ -145,13 +145,13 @@ WRONGS = [
     *((path, IMPATIENT, LATE) for path in ("/silent", "/slow-headers", "/slow-body", "/hints", "/wait/30")),
     ("/redirect?to=/silent", IMPATIENT, LATE),
     *((path, LARGE, MUCH) for path in ("/bomb", "/bomb-twice", "/endless", "/endless/gzip", "/large")),
-    *(("/lying-length/99999999999", LARGE, MUCH), ("/crumbs", {"timeout": 200}, "{} sent more than 4,000,000 bytes")),
+    *(("/lying-length/99999999999", LARGE, BROKEN), ("/crumbs", {"timeout": 200}, "{} sent more than 4,000,000 bytes")),
     *((path, {}, PACKED) for path in ("/gzip-cut", "/gzip-garbage", "/five-encodings", "/brotli", "/gzip-members")),
     *((path, {}, BROKEN) for path in ("/huge-headers", "/endless-header", "/short", "/drop", "/garbage")),
     *(("/lying-length/-5", {}, BROKEN), ("/lying-length/ten", {}, BROKEN)),
     *((path, {}, REFUSED) for path in ("/to-metadata", "/to-localhost", "/to-file", "/to-data", "/to-junk")),
     *(("/to-nowhere", {}, "{}: 302 Found"), ("/redirect/6", {}, "{} redirects more than 5 times")),
-    *(("/loop", {}, "{} redirects in a circle"), ("/redirect?to=%23again", {}, "{} redirects in a circle")),
+    *((path, {}, "{} redirects more than 5 times") for path in ("/loop", "/redirect?to=%23again")),
 ]
 
 
@@ -461,7 +461,7 @@ def test_many_loops_and_threads(site):
         replies = [*threads.map(lambda _: ask(http, *[site.url("/article")] * 5), range(6))]
     assert [reply.status for five in replies for reply in five] == [200] * 30
     ask(http, site.url("/article"))
-    assert len(http._clients) <= 2
+    assert len(http._clients._known) <= 2
 
 
 CLOSING = """

@@ -7,12 +7,14 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, ToolError
+from faithful_search.wire import retry
 from faithful_search.wire.background import DaemonThreads
 from faithful_search.wire.retry import Breaker, Patience, passing, retry_after
 
@@ -115,19 +117,18 @@ def test_one_who_was_given_up_does_not_try_again_whatever_becomes_of_the_cancell
 class Clock:
     now = 100.0
 
-    def __call__(self) -> float:
-        return self.now
-
 
 @pytest.fixture
-def clock():
-    return Clock()
+def clock(monkeypatch):
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: Clock.now, time=time.time))
+    Clock.now = 100.0
+    return Clock
 
 
 @pytest.fixture
 def broken(clock):
     """A breaker that has just opened."""
-    breaker = Breaker(failures=3, cooldown=10, clock=clock)
+    breaker = Breaker(failures=3, cooldown=10)
     for _ in range(3):
         breaker.failed()
     return breaker
@@ -135,7 +136,7 @@ def broken(clock):
 
 def test_the_breaker_opens_after_failures_in_a_row_only(broken, clock):
     assert broken.refusal() == broken.remaining == 10
-    breaker = Breaker(failures=3, cooldown=10, clock=clock)
+    breaker = Breaker(failures=3, cooldown=10)
     for _ in range(5):
         breaker.failed()
         breaker.failed()
@@ -163,7 +164,7 @@ def test_a_trial_that_fails_begins_the_next_cooldown_and_one_never_heard_of_is_r
 
 
 def test_failures_of_calls_during_which_others_were_answered_do_not_count(clock):
-    breaker = Breaker(failures=2, cooldown=10, clock=clock)
+    breaker = Breaker(failures=2, cooldown=10)
     clock.now += 5
     breaker.succeeded()
     for _ in range(9):

@@ -164,7 +164,7 @@ class EndpointClient:
             form = self._ladder.current if question.one_label else Form()
             asked = {**body, **form.body}
             try:
-                reply = await self._llm.chat(question.messages, asked, final=form.refused, on_retry=on_retry)
+                reply = await self._llm.chat(question.messages, asked, on_retry=on_retry)
             except Unanswered as fault:
                 if not (question.one_label and self._ladder.step_down(form, fault)):
                     raise

@@ -1,8 +1,6 @@
 """What calls of tools gave, kept: for a while in a cache, or in a cassette, recorded once and replayed for ever."""
 
 import asyncio
-import difflib
-import heapq
 import json
 import logging
 import os
@@ -24,24 +22,22 @@ from ..wire.files import alone_in, replacing
 from ..wire.redact import redact
 from .base import Partial
 
+Ask = Callable[[], Awaitable[list[Evidence]]]
 Mode = Literal["replay", "record"]
 _SHOWN = 120  # characters of a call in a message: the policy's note must hold the whole of it
-_CANDIDATES = 8
 _DECODER = msgspec.json.Decoder(list[Evidence])
 _log = logging.getLogger(__name__)
 
 
 def recent(cache: Cache, key: str) -> list[Evidence] | None:
     """The evidence under `key` where the cache has it in memory; never waits."""
+    stored = cache.recent(key)
     with suppress(msgspec.MsgspecError):
-        stored = cache.recent(key)
         return None if stored is None else _DECODER.decode(stored)
     return None
 
 
-async def kept(
-    cache: Cache | None, key: str, ask: Callable[[], Awaitable[list[Evidence]]], wait: float
-) -> list[Evidence]:
+async def kept(cache: Cache | None, key: str, ask: Ask, wait: float) -> list[Evidence]:
     """The evidence under `key`, or what `ask` returns, which is then kept, unless it is `Partial`.
 
     Concurrent calls for a key ask once and share the result or the exception, with and without a cache. After `wait`
@@ -66,12 +62,11 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     @property
     def key(self) -> str:
-        # it also sorts the file
+        """By which calls are found, and the file is sorted."""
         return json.dumps([self.tool, self.arguments], sort_keys=True, default=str)
 
     @property
     def shown(self) -> str:
-        """The arguments in a message."""
         return shortened(json.dumps(self.arguments, ensure_ascii=False, sort_keys=True, default=str), _SHOWN)
 
     @property
@@ -94,17 +89,17 @@ class CassetteMiss(ToolError):
 class Cassette:
     """Recorded tool calls. Give it to a `Toolbox`, and its tools answer from the file.
 
-    `"replay"` asks no tool: a call that is not in the file raises `CassetteMiss`. `"record"` replays what is in the
-    file and asks for the rest, adding each result at once. Calls are the same when tool and arguments are; an argument
-    that is null counts as not given. A definite `ToolError` is a result like any other; what may pass, and what is
-    `Partial`, is not recorded. No key is written (see `redact`), and a recorded call returns what its replay will.
+    Calls are the same when tool and arguments are; an argument that is null counts as not given. A definite `ToolError`
+    is a result like any other; what may pass, and what is `Partial`, is not recorded. No key is written (see `redact`),
+    and a recorded call returns what its replay will.
 
     Threads, event loops and processes may share a file. Concurrent equal calls of one process are made once; where
     several processes record the same call, the first result counts. A pickle carries the settings.
 
     Args:
         path: a JSONL file; one that ends in `.gz` can only be replayed.
-        mode: see above.
+        mode: `"replay"` asks no tool: a call that is not in the file raises `CassetteMiss`. `"record"` replays what is
+            in the file and asks for the rest, adding each result at once.
 
     Raises:
         ConfigError: for an unknown mode, or for recording into `.gz`.
@@ -125,8 +120,7 @@ class Cassette:
         if mode not in get_args(Mode):
             raise ConfigError(f"unknown mode {mode!r} of a cassette; there are: {', '.join(get_args(Mode))}")
         self.path, self.mode = Path(path).expanduser().absolute(), mode
-        self.unrecorded = 0
-        """How many results could not be written; they were returned all the same."""
+        self.unrecorded = 0  # results that could not be written, and were returned all the same
         self._lock = threading.Lock()
         if mode == "replay":
             if not self.path.exists():
@@ -142,13 +136,7 @@ class Cassette:
         except OSError as error:
             raise DataError(f"cannot record into {self.path}: {error}; give permission or name another file") from error
 
-    async def play(
-        self,
-        tool: str,
-        arguments: dict[str, Any],
-        live: Callable[[], Awaitable[list[Evidence]]],
-        wait: float | None = None,
-    ) -> list[Evidence]:
+    async def play(self, tool: str, arguments: dict[str, Any], live: Ask, wait: float | None = None) -> list[Evidence]:
         """The recorded result of a call, or the recorded `ToolError`; when recording, `live` is asked for one that is
         not there yet. A caller that has waited `wait` seconds for an equal call makes its own."""
         given = {name: value for name, value in redact(arguments).items() if value is not None}
@@ -240,15 +228,11 @@ class Cassette:
             return recorded
 
     def _miss(self, asked: Recorded) -> CassetteMiss:
-        missed = (
-            f'{asked.tool} {asked.shown} is not in the cassette {self.path.name}; record it once with mode="record".'
-        )
+        missed = f"{asked.tool} {asked.shown} is not in the cassette {self.path.name}; record it once."
         others = {call.shown for call in self._calls.values() if call.tool == asked.tool}
         if not others:
             there = ", ".join(sorted({call.tool for call in self._calls.values()})) or "nothing"
             return CassetteMiss(f"{missed} No call of this tool is recorded; recorded: {there}.")
-        # difflib takes long, so that words choose what it compares
         words = set(asked.shown.lower().split())
-        near = heapq.nlargest(_CANDIDATES, sorted(others), lambda shown: len(words & {*shown.lower().split()}))
-        [nearest] = difflib.get_close_matches(asked.shown, near, n=1, cutoff=0.0)
+        nearest = max(sorted(others), key=lambda shown: len(words & set(shown.lower().split())))
         return CassetteMiss(f"{missed} The nearest recorded call: {nearest}.")

@@ -26,7 +26,7 @@ if hasattr(os, "register_at_fork"):
 class DaemonThreads(ThreadPoolExecutor):
     """An executor of daemon threads: a call that never returns holds up neither other calls nor the program's end.
 
-    It is derived from Python's own, whose threads are never started, because event loops accept no other.
+    Python's own, from which it is derived because event loops accept no other, never starts its threads.
     """
 
     def __init__(self, most: int = _MOST) -> None:
@@ -77,10 +77,7 @@ class Background:
     """Runs coroutines on an event loop in a daemon thread, for synchronous callers.
 
     The loop is started with the first `run`, and anew in a forked child, after `stop`, and after something blocked it.
-    It ends with its owner. Thread-safe.
-
-    Args:
-        threads: how many `asyncio.to_thread` calls may run at once on it; on daemon threads, too.
+    It ends with its owner. `threads` is how many `asyncio.to_thread` calls may run at once on it. Thread-safe.
     """
 
     def __init__(self, threads: int = _MOST) -> None:
@@ -94,10 +91,8 @@ class Background:
     def run(self, work: Coroutine[Any, Any, T], patience: float = 60.0) -> T:
         """The result of `work`, however long it takes, as long as the loop shows a sign of life every `patience` s.
 
-        Raises:
-            ConfigError: when called from the loop's own thread, which would wait for itself.
-            TimeoutError: when something blocks the loop or has cancelled all that runs on it, or it has ended. It is
-                left behind then, and the next call starts another.
+        Raises `TimeoutError` when something blocks the loop or has cancelled all that runs on it, or it has ended. The
+        next call then starts another.
         """
         if self._pid != os.getpid():  # a forked child has no such thread, and the lock may be held for ever
             self._start_fresh()
@@ -116,11 +111,8 @@ class Background:
                 if not loop.responds():
                     raise TimeoutError("something has blocked the event loop, or it has ended")
             return future.result()
-        except (TimeoutError, concurrent.futures.CancelledError) as error:
-            if not loop.responds():
-                loop.stop()
-            if isinstance(error, TimeoutError):  # of the work, or the one above
-                raise
+        except concurrent.futures.CancelledError as error:
+            loop.responds()
             raise TimeoutError("something has cancelled what runs on the event loop") from error
         finally:
             future.cancel()
@@ -153,11 +145,13 @@ class _Loop:
         return not self._stopping and self.thread.is_alive()  # in a forked child no thread of its parent is
 
     def responds(self) -> bool:
+        """Whether it shows a sign of life; else it is left behind."""
         answered = threading.Event()
         with suppress(RuntimeError):  # it was closed
             self.loop.call_soon_threadsafe(answered.set)
-            return answered.wait(1.0)
-        return False
+            if not answered.wait(1.0):
+                self.stop()
+        return answered.is_set()
 
     def stop(self, after: float = 0.0) -> None:
         if self.usable:
@@ -196,7 +190,7 @@ async def map_concurrently(work: Callable[[Item], Coroutine[Any, Any, T]], items
 
 
 class _Cancelled(Exception):
-    """Tells those who wait that the caller who did the work was cancelled."""
+    """The caller who did the work was cancelled."""
 
 
 async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | None = None) -> tuple[T, bool]:
@@ -251,9 +245,6 @@ class PerLoop(Generic[T]):
         known = self._known.pop(asyncio.get_running_loop(), None)
         if known is not None:
             await known[1].aclose()
-
-    def __len__(self) -> int:
-        return len(self._known)
 
 
 async def _keep(made: T, close: Callable[[T], Coroutine[Any, Any, object]]) -> AsyncGenerator[None, None]:

@@ -36,21 +36,14 @@ _PUT = """
 INSERT INTO entries VALUES (?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, made = excluded.made WHERE made <= ?
 """  # what is there stays, unless it is too old
-_OLDEST = "DELETE FROM entries WHERE key IN (SELECT key FROM entries ORDER BY made LIMIT ?)"
-_SIZE = """
-SELECT page_count, page_count - freelist_count, page_size, (SELECT count(*) FROM entries)
-FROM pragma_page_count, pragma_freelist_count, pragma_page_size
+_OLDEST = """
+DELETE FROM entries WHERE key IN (SELECT key FROM entries ORDER BY made LIMIT (SELECT 16 + count(*) / 50 FROM entries))
+"""  # few at once, so that the journal stays small
+_USED = """
+SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size
 """
-_ADVICE = {
-    "locked": "another process has been writing to it for too long: wait for it",
-    "not a database": "it is damaged or no cache: move it away",
-    "malformed": "it is damaged: move it away",
-    "": "it cannot be opened for writing, or the disk is full: give permission, free space",
-}
-"""What to do about an error of SQLite's with these words in it."""
 _LEAST = 2_000_000  # bytes: less would be the journal's alone
-_JOURNAL = 700_000  # bytes at least for the journal: each of several writers may add to it before one shortens it
-_BATCH = 16  # entries evicted in one transaction, so that the journal stays small
+_JOURNAL = 700_000  # bytes at least for the journal: each of several writers may add to it before one empties it
 _AROUND = 400  # bytes that an entry in memory takes besides the characters of its key and value
 _ABSENT = (None, float("-inf"))
 _log = logging.getLogger(__name__)
@@ -66,15 +59,14 @@ class Cache:
     """Bytes by key in a SQLite file (WAL), safe for many threads and processes.
 
     Concurrent callers in a process share the computation of a key; two processes may both compute it, and the first
-    result stays. What was put or read lately is in memory, too: another process may remove it from the file, but never
-    changes it. A pickle carries the settings.
+    result stays. What was put or read lately is in memory, too. A pickle carries the settings.
 
     Args:
         path: the file; it and its folders are created when missing.
         patience: seconds to wait for another process that writes.
         max_age: seconds after which an entry counts as absent; the next result takes its place.
-        max_bytes: how large the file may grow, its journal included: the oldest entries make room for new ones. A
-            value of more than a tenth of it is not kept; a larger file is made smaller when opened.
+        max_bytes: how large the file may grow, its journal included: the oldest entries make room for new ones, also
+            when a larger file is opened. A value of more than a tenth of it is not kept.
         memory: bytes of entries held in memory; 0 for none.
 
     Raises:
@@ -104,8 +96,7 @@ class Cache:
             raise ConfigError(f"a cache's max_bytes must be at least {_LEAST:,}, got {max_bytes:,}")
         self.path, self.patience = Path(path).expanduser().absolute(), patience
         self.max_age, self.max_bytes, self.memory = max_age, max_bytes, memory
-        self.unstored = 0
-        """How many results could not be written; they were returned all the same."""
+        self.unstored = 0  # results that could not be written, and were returned all the same
         self._lock = threading.RLock()
         self._open: tuple[int, sqlite3.Connection] | None = None
         self._recent: OrderedDict[str, tuple[bytes, float]] = OrderedDict()  # written only by who holds the lock
@@ -138,22 +129,8 @@ class Cache:
             return
         made = time.time()
         with self._connection() as connection:
-            while True:
-                try:
-                    stored = connection.execute(_PUT, (key, value, made, self._too_old())).rowcount > 0
-                    break
-                except sqlite3.OperationalError as error:
-                    if self.max_bytes is None or error.sqlite_errorcode != sqlite3.SQLITE_FULL:
-                        raise
-                    most = connection.execute("PRAGMA max_page_count").fetchone()[0]
-                    # removing may take a page before it frees others
-                    connection.execute(f"PRAGMA max_page_count = {most + _BATCH}")
-                    removed = connection.execute(_OLDEST, (_BATCH,)).rowcount
-                    connection.execute(f"PRAGMA max_page_count = {most}")
-                    if not removed:
-                        raise
-                    self._shorten_journal(connection)
-            self._shorten_journal(connection)
+            stored = connection.execute(_PUT, (key, value, made, self._too_old())).rowcount > 0
+            self._make_room(connection)
             if stored:
                 self._remember(key, value, made)
 
@@ -202,9 +179,8 @@ class Cache:
 
     def __len__(self) -> int:
         with self._connection() as connection:
-            return int(
-                connection.execute("SELECT count(*) FROM entries WHERE made > ?", (self._too_old(),)).fetchone()[0]
-            )
+            (count,) = connection.execute("SELECT count(*) FROM entries WHERE made > ?", (self._too_old(),)).fetchone()
+            return int(count)
 
     def __repr__(self) -> str:
         return f"Cache({str(self.path)!r})"
@@ -245,20 +221,15 @@ class Cache:
                     self._open = (os.getpid(), self._connect())
                 yield self._open[1]
             except (sqlite3.Error, OSError) as error:
-                advice = next(told for words, told in _ADVICE.items() if words in str(error))
-                raise DataError(
-                    f"cannot use the cache {self.path} ({error}): {advice}, or name another file"
-                ) from error
+                advice = "give permission and space, wait for processes that write to it, or name another file"
+                raise DataError(f"cannot use the cache {self.path} ({error}): {advice}") from error
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(
-            self.path, timeout=self.patience, isolation_level=None, check_same_thread=False, cached_statements=16
-        )
+        connection = sqlite3.connect(self.path, self.patience, isolation_level=None, check_same_thread=False)
         try:
-            owner, version, tables = connection.execute(
-                _OWNER
-            ).fetchone()  # only reads: a file of others stays as it is
+            # only reads: a file of others stays as it is
+            owner, version, tables = connection.execute(_OWNER).fetchone()
             if owner != _OURS and (owner or tables):
                 raise DataError(f"{self.path} is a database of something else; name another file for the cache")
             if owner == _OURS and version != _VERSION:
@@ -273,31 +244,27 @@ class Cache:
             connection.execute("PRAGMA synchronous = NORMAL")
             if self.max_bytes is not None:
                 connection.execute("CREATE INDEX IF NOT EXISTS oldest ON entries (made)")
-                self._limit(connection, self.max_bytes - max(self.max_bytes // 4, _JOURNAL))
+                self._make_room(connection)
+                if self.path.stat().st_size > self.max_bytes:
+                    with suppress(sqlite3.OperationalError):  # others use it at this moment
+                        connection.execute("VACUUM")
+                        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except BaseException:  # nobody else holds the connection yet
             connection.close()
             raise
         return connection
 
-    def _limit(self, connection: sqlite3.Connection, most: int) -> None:
-        """Let the file grow to this size; a larger one is made smaller, unless others use it at this moment."""
-        pages, used, size, entries = connection.execute(_SIZE).fetchone()
-        if pages * size > most:
-            connection.execute(_OLDEST, (max(0, int(entries * (1 - 0.9 * most / (used * size)))),))
-            try:
-                connection.execute("VACUUM")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            except sqlite3.OperationalError as error:
-                _log.warning("the cache %s could not be made smaller: %s", self.path, error)
-        connection.execute(f"PRAGMA max_page_count = {most // size}")
+    def _make_room(self, connection: sqlite3.Connection) -> None:
+        """Remove the oldest entries while there are too many, and empty the journal when it is long.
 
-    def _shorten_journal(self, connection: sqlite3.Connection) -> None:
-        """Empty the journal, which SQLite does only at a moment when nobody else reads: under load it would only grow.
-
-        Whoever writes waits up to a second for that moment, so that it comes.
+        SQLite empties it only at a moment when nobody reads or writes. So whoever writes waits for that moment, up to a
+        second, or the journal would only grow under load.
         """
         if self.max_bytes is None:
             return
+        most = self.max_bytes - max(self.max_bytes // 4, _JOURNAL)
+        while connection.execute(_USED).fetchone()[0] > most:
+            connection.execute(_OLDEST)
         deadline = time.monotonic() + 1.0
         with suppress(FileNotFoundError):
             while os.stat(f"{self.path}-wal").st_size > self.max_bytes // 10 and time.monotonic() < deadline:

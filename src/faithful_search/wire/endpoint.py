@@ -27,9 +27,6 @@ class Endpoint:
         concurrency: requests under way at once.
         give_up_after: questions in a row without any answer, after which no more are asked.
         direct: use no proxy, whatever the environment says; on this machine none is used anyway.
-
-    Raises:
-        ConfigError: for settings that cannot work, and for a URL with a password in it, which would end up in logs.
     """
 
     url: str | None
@@ -44,20 +41,18 @@ class Endpoint:
     direct: bool = False
 
     def __post_init__(self) -> None:
-        numbers = (self.concurrency, self.timeout, self.patience, self.give_up_after)
-        if min(numbers) <= 0 or self.retries < 0 or self.backoff < 0:
-            raise ConfigError(
-                "concurrency, timeout, patience and give_up_after must be positive, retries and backoff not negative"
-            )
+        positive = (self.concurrency, self.timeout, self.patience, self.give_up_after)
+        if min(positive) <= 0 or min(self.retries, self.backoff) < 0:
+            told = "concurrency, timeout, patience and give_up_after must be positive, retries and backoff not negative"
+            raise ConfigError(told)
         parts = urlsplit(self.url or ROUTER)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"the endpoint's url must begin with http:// or https://; got {self.url!r}")
-        if parts.username or parts.password:
+        if parts.username or parts.password:  # it would end up in logs
             raise ConfigError("the endpoint's url must not hold a password: put the key into an environment variable")
 
     @property
     def where(self) -> str:
-        """The server, for messages."""
         return self.url or "Inference Providers"
 
     def address(self, path: str) -> httpx2.URL:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,23 +33,19 @@ def lock(file: IO[Any] | int, wait: bool = False) -> bool:
     Where the system or the file system knows no locks, it counts as locked. The lock is on the file itself: `filelock`
     would leave a second file beside files that are kept under version control.
     """
-    if fcntl is not None:
+    with suppress(OSError):  # a file system without locks
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             return False
-        except OSError:  # a file system without locks
-            return True
     return True
 
 
 @contextmanager
 def alone_in(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """While the block runs, no other process or thread is in one for this folder, which is left as it is; gives `False`
-    where one is that is not waited for.
-
-    For files that are replaced: a lock on the file itself would be on the old one.
-    """
+    """While the block runs, no other process or thread is in one for this folder; gives `False` where one is that is
+    not waited for. For files that are replaced: a lock on the file itself would be on the old one."""
     if fcntl is None:
         yield True
         return

@@ -1,7 +1,6 @@
 """HTTP that cannot derail a rollout: bounded in time, in bytes and in what it may reach."""
 
 import asyncio
-import http
 import json as json_text
 import math
 import re
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from http.client import responses
 from typing import Any
 
 import httpcore
@@ -19,33 +19,25 @@ from .. import __version__
 from ..errors import ConfigError, ToolError
 from .background import PerLoop
 from .guard import Guard, Refused, is_private
-from .network import ENCODINGS, Network, TooLarge, Undecodable, new_pool, quiet, unpack
+from .network import ENCODINGS, Network, TooLarge, Undecodable, quiet, tls, unpack
 from .redact import REMOVED, SHORTEST
 from .retry import TRANSIENT, Breaker, Patience, retry_after
 
 AGENT = f"faithful-search/{__version__}"
 """What servers are told unless another `user_agent` is given."""
-_PHRASES = {status.value: status.phrase for status in http.HTTPStatus}
 _REDIRECTS, _MOST_REDIRECTS = frozenset({301, 302, 303, 307, 308}), 5
-_BODILESS = frozenset({204, 205})
 _MOST_PIECES = 50_000  # a body in crumbs costs time for each crumb, whatever its size
 _KEY_HEADER = re.compile("auth|key|token", re.IGNORECASE)
 _PLAIN_TYPE = re.compile(r"[a-z0-9/+.-]{0,79}")
 _CALLS = 5  # in a row that fail, with all their repetitions, before a host is left alone
 _MOST_HOSTS = 1024  # of which something is known: a policy may name any number
 _OURS = "the service"
-_FAILURES = (
-    *(httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError),
-    *(OSError, ValueError, TooLarge, Undecodable),
-)
+_NETWORK = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError, ValueError)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A successful answer, its body unpacked.
-
-    `headers` are found in upper and lower case, repeated ones joined by commas. `url` is where it came from in the end.
-    """
+    """A successful answer, its body unpacked; `url` is where it came from in the end."""
 
     status: int
     headers: Mapping[str, str]
@@ -70,13 +62,11 @@ class Http:
     other; there are no cookies, no proxies and nothing from `.netrc`. Keys belong into headers: nothing of these, and
     nothing of a URL but its host, gets into a log or a message.
 
-    Transient failures (no connection, the statuses `retry.TRANSIENT`) are retried with `patience`, and a host that goes
-    on failing is left alone for a while. The error raised in the end is marked as `tried`. Answers may be packed with
-    gzip or deflate, at most twice.
+    A host that goes on failing, with all retries, is left alone for a while. Errors are marked as `tried`.
 
     Args:
         timeout: seconds for everything: waiting for a slot, the name server, connecting, redirects and retries.
-        patience: for transient failures.
+        patience: for transient failures: no connection, or a status of `retry.TRANSIENT`.
         per_host: exchanges with one host at a time, on one event loop.
         max_bytes: of a body, both as received and as unpacked.
         guard: judges what may be reached; `None` reaches anything.
@@ -118,16 +108,10 @@ class Http:
         headers: Mapping[str, str] | None = None,
         accept: tuple[str, ...] = (),
     ) -> Reply:
-        """Fetch a URL.
+        """Fetch a URL, with `params` added to its query.
 
-        Args:
-            url: absolute.
-            params: added to the URL's query.
-            headers: for this host only.
-            accept: media types (`text/html`, `text/*`); another is refused before its body is read. Empty for any.
-
-        Raises:
-            ToolError: saying which host did what; never a query, a header or a private address of ours.
+        `accept` are media types (`text/html`, `text/*`); any other is refused before its body is read. Raises
+        `ToolError`, saying which host did what; never a query, a header or a private address of ours.
         """
         return await self._ask(url, _Call("GET", headers or {}, accept=accept), params)
 
@@ -143,7 +127,7 @@ class Http:
         return await self._ask(url, _Call(method, headers, content, kind=kind))
 
     async def aclose(self) -> None:
-        """Close this event loop's connections. Otherwise that happens when the loop shuts down its generators."""
+        """Close this event loop's connections, which otherwise happens when the loop ends."""
         await self._clients.aclose()
 
     def __reduce__(self) -> "tuple[Callable[..., Http], tuple[Any, ...]]":
@@ -172,7 +156,13 @@ class _Client:
     def __init__(self, settings: Http) -> None:
         self.settings = settings
         self.network = Network(settings.guard)
-        self.pool = new_pool(self.network)
+        self.pool = httpcore.AsyncConnectionPool(
+            tls(),
+            max_connections=256,
+            max_keepalive_connections=32,
+            keepalive_expiry=15.0,
+            network_backend=self.network,
+        )
         failures = _CALLS * (1 + settings.patience.retries)
         self.host = lru_cache(_MOST_HOSTS)(lambda host: (asyncio.Semaphore(settings.per_host), Breaker(failures)))
 
@@ -209,26 +199,25 @@ class _Call:
 
     async def _follow(self, url: httpx.URL) -> Reply:
         # by hand: a library's own redirects would be followed before the guard has judged them, and with our headers
-        headers, seen = self.headers, {url}
+        headers = self.headers
         answer = await self._exchange(url, headers)
-        while not isinstance(answer, Reply):
+        for _ in range(_MOST_REDIRECTS):
+            if isinstance(answer, Reply):
+                return answer
             try:
                 target = url.join(answer)
                 target = (httpx.URL(self.guard.check(str(target))) if self.guard else target).copy_with(fragment=None)
                 home = _same_server(url, target)
                 if self.guard is None and not home:
                     raise ToolError(f"{self.who} redirects to another server: only the one configured is asked")
-                if target in seen:
-                    raise ToolError(f"{self.who} redirects in a circle")
-                if len(seen) > _MOST_REDIRECTS:
-                    raise ToolError(f"{self.who} redirects more than {_MOST_REDIRECTS} times")
-                seen.add(target)
                 # headers, which may hold keys, stay with the host they were given for
                 url, headers = target, headers if home else {}
                 answer = await self._exchange(url, headers)
             except (Refused, httpx.InvalidURL, ValueError):
                 raise Refused(f"{self.who} redirects to an address that is refused") from None
-        return answer
+        if isinstance(answer, Reply):
+            return answer
+        raise ToolError(f"{self.who} redirects more than {_MOST_REDIRECTS} times")
 
     async def _exchange(self, url: httpx.URL, headers: Mapping[str, str]) -> Reply | str:
         """One request and its answer, or where it redirects to."""
@@ -257,7 +246,7 @@ class _Call:
                 return await self._read(response, url, given)
             finally:
                 await response.aclose()
-        except _FAILURES as error:
+        except (*_NETWORK, TooLarge, Undecodable) as error:
             raise self._failure(error) from None
 
     def _request(self, url: httpx.URL, given: Mapping[str, str]) -> httpcore.Request:
@@ -279,19 +268,13 @@ class _Call:
         if status in _REDIRECTS and self.method == "GET" and "location" in reply.headers:
             return reply.headers["location"]
         if not 200 <= status < 300:
-            said, wait = f"{self.who}: {status} {_PHRASES.get(status, '')}", reply.headers.get("retry-after")
+            said, wait = f"{self.who}: {status} {responses.get(status, '')}", reply.headers.get("retry-after")
             raise ToolError(said.strip(), passing=status in TRANSIENT, retry_after=retry_after(wait), status=status)
         kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind and self.accept and {kind, f"{kind.partition('/')[0]}/*"}.isdisjoint(self.accept):
             # a server can write anything there, and a policy reads it
             shown = kind if _PLAIN_TYPE.fullmatch(kind) else "an unknown type"
             raise ToolError(f"{self.who} sent {shown}, which cannot be read here")
-        if status in _BODILESS:
-            return reply
-        length = reply.headers.get("content-length", "")
-        # what a server claims is refused at once; what it sends is counted all the same, for it may claim anything
-        if length.isdecimal() and len(length) < 20 and int(length) > most:
-            raise TooLarge
         packed, pieces = bytearray(), 0
         async for piece in response.aiter_stream():
             packed += piece

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -27,6 +28,7 @@ _MOST = "max_completion_tokens"
 _REASONS = 2048  # tokens for a model that wants them under that name: it reasons before it replies, and both count
 _UNSUPPORTED = re.compile(r"unsupported|not support|only the default|unrecognized", re.IGNORECASE)
 _INSTEAD = re.compile(rf"{_UNSUPPORTED.pattern}|use .?{_MOST}", re.IGNORECASE)
+_REFUSED = re.compile(r"log_?prob|logits_all|structured_output|guided|grammar|regex", re.IGNORECASE)
 _TOO_LONG = re.compile(r"too (?:large|long)|context length", re.IGNORECASE)  # vLLM then names both parameters
 _ADVICE = {
     401: "the key is missing or wrong; set FAITHFUL_SEARCH_API_KEY, or OPENAI_API_KEY, to one that this server accepts",
@@ -41,7 +43,7 @@ class Stats:
     """What asking has taken so far.
 
     `calls` are requests sent, `hits` answers that were cached, `failures` questions that were given up. `cost` is in
-    the currency of the prices. `notes` counts what else became known, such as parameters that the model does not take.
+    the currency of the prices. `notes` counts what readers of the results should know as well.
     """
 
     calls: int = 0
@@ -54,7 +56,6 @@ class Stats:
     notes: dict[str, int] = field(default_factory=dict)
 
     def note(self, what: str) -> None:
-        """Count something that readers of the results should know."""
         self.notes[what] = self.notes.get(what, 0) + 1
 
 
@@ -62,7 +63,7 @@ class Unanswered(Exception):
     """A question without an answer. `passing`: the failure is transient, and another try may help."""
 
     def __init__(
-        self, why: str, status: int | None = None, retry_after: float | None = None, passing: bool = True
+        self, why: str, status: int | None = None, retry_after: float | None = None, passing: bool = False
     ) -> None:
         super().__init__(why)
         self.status, self.retry_after, self.passing = status, retry_after, passing
@@ -70,13 +71,6 @@ class Unanswered(Exception):
 
 class Unreadable(Unanswered):
     """The server answered, but not what was asked for."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why, passing=False)
-
-
-class _NotAsked(Unanswered):
-    """The endpoint had been given up before this question was sent."""
 
 
 class ToolRequest(msgspec.Struct, frozen=True):
@@ -160,50 +154,32 @@ class LLM:
         self.stats.note(f"the model takes no {refused}: it was asked without")
         return True
 
-    async def post(
-        self,
-        path: str,
-        body: dict[str, Any] | None,
-        final: Callable[[Unanswered], bool] = lambda fault: False,
-        on_retry: Callable[[], object] = lambda: None,
-    ) -> Any:
+    async def post(self, path: str, body: dict[str, Any] | None, on_retry: Callable[[], object] = lambda: None) -> Any:
         """The JSON that a path of the API, below `/v1`, answers to a body, or to a GET without one.
 
-        Args:
-            path, body: of the request.
-            final: whether a failure is not to be retried, though it is transient.
-            on_retry: called whenever the question has to be asked again.
+        `on_retry` is called whenever the question has to be asked again.
         """
         endpoint, (client, slots) = self.endpoint, await self._connections.get(self._connect)
-        request = client.build_request(
-            "GET" if body is None else "POST",
-            endpoint.address(path),
-            content=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
+        url, headers = endpoint.address(path), {"Content-Type": "application/json"}
+        if body is None:
+            request = client.build_request("GET", url)
+        else:
+            request = client.build_request("POST", url, content=json.dumps(body).encode(), headers=headers)
+
+        def retrying() -> None:
+            self.stats.retries += 1
+            on_retry()
+
         async with slots:
             deadline = time.monotonic() + endpoint.patience
-
-            async def attempt() -> Any:
-                try:
-                    return await self._send(client, request, deadline)
-                except Unanswered as fault:
-                    fault.passing = fault.passing and not final(fault)
-                    raise
-
-            def retrying() -> None:
-                self.stats.retries += 1
-                on_retry()
-
+            patience = Patience(0 if self._doubtful else endpoint.retries, endpoint.backoff, endpoint.patience)
             try:
-                retries = 0 if self._doubtful else endpoint.retries
-                found = await Patience(retries, endpoint.backoff, endpoint.patience).persist(
-                    attempt, deadline, retrying
-                )
-            except _NotAsked:
-                raise
+                found = await patience.persist(partial(self._send, client, request, deadline), deadline, retrying)
             except Unanswered as fault:
-                self._lost = self._lost + 1 if fault.passing else 0
+                if fault.passing:
+                    self._lost += 1
+                elif fault.status:  # an answer, though not to this question
+                    self._lost = 0
                 raise
         self._lost, self._doubtful, self.has_answered = 0, False, True
         return found
@@ -230,11 +206,11 @@ class LLM:
         endpoint = self.endpoint
         while (wait := self._not_before - time.monotonic()) > 0:
             if self._not_before > deadline:
-                raise Unanswered(f"the endpoint asks to wait {wait:.0f} s, which is too long", 429, passing=False)
+                raise Unanswered(f"the endpoint asks to wait {wait:.0f} s, which is too long", 429)
             await asyncio.sleep(wait)
         if self._lost >= endpoint.give_up_after:
             lost = f"the endpoint left {endpoint.give_up_after} questions in a row without an answer"
-            raise _NotAsked(f"not asked: {lost}", passing=False)
+            raise Unanswered(f"not asked: {lost}")
         limit = min(endpoint.timeout, max(deadline - time.monotonic(), 0.01))
         self.stats.calls += 1
         try:
@@ -243,12 +219,12 @@ class LLM:
             if response.is_success:
                 return response.json()
         except TimeoutError:
-            raise Unanswered(f"no complete answer within {round(limit, 1):g} s") from None
+            raise Unanswered(f"no complete answer within {round(limit, 1):g} s", passing=True) from None
         except (ValueError, RecursionError):
-            raise Unanswered("the answer cannot be read: it is not JSON") from None
+            raise Unanswered("the answer cannot be read: it is not JSON", passing=True) from None
         except (httpx2.HTTPError, OSError) as error:  # without its chain, which would show the request's headers
             told = f"cannot talk to {endpoint.where}: {str(error) or type(error).__name__}"
-            raise Unanswered(self._hide(told)) from None
+            raise Unanswered(self._hide(told), passing=True) from None
         # what the server says of the error, however it wraps it
         said: Any = response.text
         with suppress(ValueError, RecursionError, AttributeError):
@@ -266,7 +242,8 @@ class LLM:
         if pause and endpoint.retries and not self._doubtful:
             self._not_before = max(self._not_before, time.monotonic() + pause)
         why += f"; it asks to wait {pause:.0f} s" if pause else ""
-        raise Unanswered(why, status, pause, status in TRANSIENT)
+        # some servers fail where they ought to refuse a parameter, and always will
+        raise Unanswered(why, status, pause, status in TRANSIENT and not (status == 500 and _REFUSED.search(said)))
 
     def _hide(self, text: str) -> str:
         key = self.endpoint.key or ""

@@ -58,9 +58,7 @@ class Network(httpcore.AnyIOBackend):
             resolver = self.guard.resolve if self.guard else resolve
             try:
                 addresses = await asyncio.get_running_loop().run_in_executor(self.lookups, resolver, host, port)
-            except OSError:
-                raise
-            except Exception as error:  # a resolver of the user's own, or no thread to run it
+            except RuntimeError as error:  # no thread to run it
                 raise socket.gaierror(socket.EAI_AGAIN, "the name could not be looked up") from error
         if not addresses:
             raise socket.gaierror(socket.EAI_NONAME, "no address")
@@ -98,28 +96,18 @@ def tls() -> ssl.SSLContext:
     return httpcore.default_ssl_context()
 
 
-def new_pool(network: Network) -> httpcore.AsyncConnectionPool:
-    """Connections kept alive by scheme, host and port; no proxy, no cookies, HTTP/1.1."""
-    return httpcore.AsyncConnectionPool(
-        tls(), max_connections=256, max_keepalive_connections=32, keepalive_expiry=15.0, network_backend=network
-    )
-
-
 class TooLarge(Exception):
     """More bytes than allowed."""
 
 
 class Undecodable(Exception):
-    """An unknown or damaged encoding, or too many of them."""
+    """An encoding that is unknown, or data that is damaged, cut short or more than one file."""
 
 
 def unpack(body: bytes, encoding: str, most: int) -> bytes:
-    """A body of at most `most` bytes without its Content-Encoding.
+    """A body of at most `most` bytes without its Content-Encoding, which has two layers at most.
 
-    Raises:
-        TooLarge: when a layer would unpack to more; nothing beyond the limit is unpacked.
-        Undecodable: when the encoding is unknown or has more than two layers, or the data is damaged, cut short or more
-            than one file.
+    Raises `TooLarge` when a layer would unpack to more, nothing of which is then unpacked, and `Undecodable`.
     """
     names = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
     if len(names) > _MOST_LAYERS or not set(names) <= {"gzip", "x-gzip", "deflate"}:

@@ -31,7 +31,7 @@ def cancelled() -> bool:
 
 
 def retry_after(header: str | None) -> float | None:
-    """Seconds that a server asks to wait, whether it wrote a number or a date; `None` when it did not ask."""
+    """Seconds that a server asks to wait, by a number or a date; `None` when it did not ask."""
     written = (header or "").strip()
     try:
         # Python also reads the digits of other scripts
@@ -52,9 +52,6 @@ class Patience:
         retries: calls after the first.
         first: longest pause before the first retry, in seconds; it doubles with each.
         longest: longest pause before any, in seconds; a service that asks for more is not called again.
-
-    Raises:
-        ConfigError: for a negative value.
     """
 
     retries: int = 2
@@ -73,9 +70,8 @@ class Patience:
     ) -> T:
         """The result of `attempt`, called again after a transient failure while retries and time are left.
 
-        Raises the last failure unchanged. No pause is begun that would end after `deadline` (`time.monotonic`), and
-        none by a task that is cancelled, whatever failure `attempt` made of the cancellation. `on_retry` is called
-        before each pause.
+        No pause is begun that would end after `deadline` (`time.monotonic`), and none by a task that is cancelled,
+        whatever failure `attempt` made of the cancellation. `on_retry` is called before each pause.
         """
         for retry in range(1, self.retries + 1):
             try:
@@ -90,15 +86,11 @@ class Patience:
         return await attempt()
 
     def pause(self, retry: int, error: BaseException) -> float | None:
-        """Seconds to wait before the retry of this number, from 1; `None` where another call is of no use.
-
-        A service that asks for a pause (`retry_after` of the error) is given that one, and up to a tenth more. Any
-        other is drawn evenly from 0 to `first * 2**(retry - 1)`, at most `longest`.
-        """
+        """Seconds to wait before the retry of this number, from 1; `None` where another call is of no use."""
         asked = getattr(error, "retry_after", None) or 0.0
         if not passing(error) or asked > self.longest:
             return None
-        if asked:
+        if asked:  # and a little later than all the others
             return asked * random.uniform(1.0, 1.1)
         # full jitter: callers that failed together do not come back together; and 2.0 ** 1024 would overflow
         return random.uniform(0, min(self.longest, self.first * 2.0 ** min(retry - 1, 60)))
@@ -111,34 +103,32 @@ class Breaker:
     cooldown. One that never reports is replaced after another cooldown. Thread-safe.
     """
 
-    def __init__(self, failures: int = 5, cooldown: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, failures: int = 5, cooldown: float = 30.0) -> None:
         if failures < 1 or cooldown <= 0:
             raise ConfigError(f"failures and cooldown must be positive; got {failures}, {cooldown}")
-        self._failures, self._cooldown = failures, cooldown
-        self._clock, self._lock = clock, threading.Lock()
+        self._failures, self._cooldown, self._lock = failures, cooldown, threading.Lock()
         self._in_a_row, self._until, self._answered = 0, 0.0, -math.inf
 
     @property
     def remaining(self) -> float:
         """Seconds for which callers have to leave the service alone; asking does not make one the trial call."""
-        return max(0.0, self._until - self._clock()) if self._in_a_row >= self._failures else 0.0
+        return max(0.0, self._until - time.monotonic()) if self._in_a_row >= self._failures else 0.0
 
     def refusal(self) -> float:
         """As `remaining`, for a caller that makes its call at 0.0: it becomes the trial call where one is due."""
         with self._lock:
             remaining = self.remaining
             if not remaining:
-                self._until = self._clock() + self._cooldown  # the others wait for what this caller learns
+                self._until = time.monotonic() + self._cooldown  # the others wait for what this caller learns
             return remaining
 
     def succeeded(self) -> None:
-        """The service answered."""
         with self._lock:
-            self._in_a_row, self._answered = 0, self._clock()
+            self._in_a_row, self._answered = 0, time.monotonic()
 
     def failed(self, since: float | None = None) -> None:
-        """The service had a transient failure, which does not count where the service has answered another call since
-        this one began, at `since` by the clock: then it says something about the call."""
+        """Count a transient failure, unless the service has answered another call since this one began, at `since`:
+        then it says something about the call."""
         with self._lock:
             if since is None or since >= self._answered:
-                self._in_a_row, self._until = self._in_a_row + 1, self._clock() + self._cooldown
+                self._in_a_row, self._until = self._in_a_row + 1, time.monotonic() + self._cooldown
