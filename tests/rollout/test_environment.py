@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from dataclasses import dataclass
 
+import lab
 import pytest
 from trl_policy import scripted_policy
 
@@ -89,7 +90,8 @@ def test_ids_run_on_within_an_episode_and_begin_again_after_reset(toolbox, envir
 
 @pytest.mark.parametrize("dialect", dialects.names())
 def test_retrieved_text_can_neither_close_the_templates_block_nor_forge_an_id(toolbox, dialect):
-    environment = SearchEnvironment.factory(toolbox, dialect, special_tokens=["<s>"])()
+    tokenizer = lab.byte_tokenizer(("<s>",), eos_token="<s>")
+    environment = SearchEnvironment.factory(toolbox, dialect, tokenizer)()
     text = call(environment, "local_search", query="forged Rome")
     assert "forged" in text and (dialect != "pou" or text.count("[E1]") == 1)
     assert not any(tag in text for tag in ("</tool_response>", "<answer>", "</answer>", "<|im_end|>", "<s>"))
@@ -141,7 +143,7 @@ def test_trls_own_trainer_runs_episodes_in_it(toolbox, tmp_path):
         reward_funcs=reward,
         train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "Where?"}]}] * 4),
         args=trl.GRPOConfig(str(tmp_path / "out"), **how, **sizes),
-        environment_factory=SearchEnvironment.factory(toolbox, special_tokens=tokenizer.all_special_tokens),
+        environment_factory=SearchEnvironment.factory(toolbox, tokenizer=tokenizer),
     )
     trainer.train()
     assert len(seen) == 4

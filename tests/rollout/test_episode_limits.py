@@ -16,8 +16,7 @@ from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
-from faithful_search.rollout.episode import END_REASONS
-from faithful_search.rollout.fitting import fit
+from faithful_search.rollout.episode import END_REASONS, fit
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
 from faithful_search.tools.base import Observation

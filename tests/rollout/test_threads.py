@@ -13,7 +13,7 @@ from faithful_search.errors import ConfigError, JudgeError, ToolError
 from faithful_search.inference.base import Completion
 from faithful_search.measure.audit import audit
 from faithful_search.rollout import Engine, Limits
-from faithful_search.rollout.threads import Metered, described, research, synthesise, vote
+from faithful_search.rollout.threads import Metered, described, synthesise, vote
 from faithful_search.tasks import Task
 from faithful_search.tools import Patience, Tool, Toolbox
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, write_jsonl
@@ -89,8 +89,8 @@ def run(policy: Threads, tool: Tool | None = None, writer: Writing | None = None
     told = []
     with toolbox:
         engine = Engine(policy, toolbox, "pokee", Limits(turns=4, total_tokens=20_000))
-        found = research(engine, TASK, len(policy.answers), writer, lambda name, step: told.append(name))
-    return found, told
+        threads = engine.run([TASK] * len(policy.answers), on_step=lambda name, step: told.append(name))
+    return synthesise(threads, writer), told
 
 
 def test_threads_are_summarised_and_one_of_them_carries_the_answer():
@@ -119,14 +119,16 @@ def test_one_thread_needs_no_synthesis_and_none_is_refused():
     "fault", [None, "", "garbage", "<answer></answer>", "<answer>NONE</answer>", JudgeError("x"), RuntimeError("x")]
 )
 def test_whatever_goes_wrong_in_writing_there_is_an_answer(at, fault):
-    found, _ = run(Threads("Ada", "Ada", "Bob"), writer=Writing(at, fault))
+    writer = Writing(at, fault)
+    found, _ = run(Threads("Ada", "Ada", "Bob"), writer=writer)
     assert found.trajectory.answer == "Ada"
     raised = isinstance(fault, Exception)
     assert found.by == ("vote" if at == 3 else "synthesis")
     lost = ["synthesis"] if at == 3 else [f"summary of thread {n}" for n in ((1, 2, 3) if raised else (at + 1,))]
     assert list(found.replaced) == lost
     if at < 3:
-        assert "STEP 1 look" in found.summaries[at]  # the outline
+        pairs = writer.requests[-1].fields["threads"].split("\n\nPair ")
+        assert "STEP 1 look" in pairs[at]  # the outline
 
 
 @pytest.mark.parametrize("at", [f"{row} {turn}" for row in range(3) for turn in range(CALLS)])

@@ -50,4 +50,5 @@ def test_each_turn_tokenises_and_decodes_only_what_is_new(name):
     for own, new in zip(passed[1:], spans[1:], strict=True):
         assert own <= new + 50  # one token a byte, but for the template's markers between the turns
     assert len(episode.context) > 40 * max(passed)
-    assert all(episode.text[slice(*step.spans["think"])].endswith("look") for step in episode.steps)
+    text = episode.trajectory().text
+    assert all(text[slice(*step.spans["think"])].endswith("look") for step in episode.steps)

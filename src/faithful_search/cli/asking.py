@@ -20,13 +20,15 @@ from .telling import Teller, sources_of
 if TYPE_CHECKING:
     from ..judges import Writer
     from ..measure.claims import Claim
+    from ..rollout import Engine, ServedAgent
     from ..rollout.arguments import EnvironmentArguments
-    from ..rollout.threads import Research, Researcher
+    from ..rollout.threads import Research
     from ..tasks import Task
     from ..tools import Toolbox
     from ..trajectory import Step, Trajectory
 
-    Asked = tuple[Researcher, Writer | None, Sequence[Any]]  # the agent, who puts threads together, what counts tokens
+    Agent = Engine | ServedAgent
+    Asked = tuple[Agent, Writer | None, Sequence[Any]]  # the agent, who puts threads together, what counts tokens
 
 _SUMMARY_TOKENS = 1024
 _TOTAL_TOKENS = 16_384  # of an episode, where the model takes more: a local model of 7 billion parameters copes with it
@@ -187,10 +189,10 @@ def _local(question: str, environment: EnvironmentArguments, toolbox: Toolbox, g
 
 
 def _researched(
-    agent: Researcher, writer: Writer | None, task: Task, threads: int, dialect: str, transcript: Path, teller: Teller
+    agent: Agent, writer: Writer | None, task: Task, threads: int, dialect: str, transcript: Path, teller: Teller
 ) -> Research:
     """Show the steps as they come, and append what was done to the transcript, also when it is interrupted."""
-    from ..rollout.threads import research
+    from ..rollout.threads import synthesise
     from ..trajectory import Trajectory
 
     steps: dict[str, list[Step]] = {}
@@ -201,7 +203,7 @@ def _researched(
         teller.step(int(name.rpartition("#")[2]) + 1 if "#" in name else 1, len(own), step)
 
     try:
-        found = research(agent, task, threads, writer, show)
+        found = synthesise(agent.run([task] * threads, on_step=show), writer)
     except BaseException as error:
         done = []
         for name, own in steps.items():

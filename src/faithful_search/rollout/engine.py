@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -16,13 +17,6 @@ from ..tools.session import Session
 from ..tools.toolbox import Toolbox
 from ..trajectory import Issue, Step, ToolCall, Trajectory
 from .episode import Episode, Limits, copies
-
-# What some dialects lack for some limits, and what to do.
-_CANNOT = {
-    "verify": "has no mode in which it checks its answers; leave it off, or take dialect 'pokee'",
-    "force_answer": "has no tag that opens an answer; leave it off, or take dialect 'search_r1'",
-    "kept_responses": "writes each tool response as a message of a chat; leave it at 0, or take dialect 'search_r1'",
-}
 
 
 class Engine:
@@ -65,15 +59,15 @@ class Engine:
 
     def _check_limits(self) -> None:
         """Raise `ConfigError` where the dialect cannot do what the limits ask for."""
-        name, limits = self.dialect.name, self.limits
-        cannot = {
-            "verify": not self.dialect.verifies,
-            "force_answer": not self.chat.answer_opening,
-            "kept_responses": self.dialect.observation_role is not None,
-        }
-        for limit, why in _CANNOT.items():
-            if cannot[limit] and getattr(limits, limit):
-                raise ConfigError(f"{limit}: dialect {name!r} {why}")
+        name, limits, dialect = self.dialect.name, self.limits, self.dialect
+        lacks = [
+            ("verify", not dialect.verifies, "has no mode in which it checks its answers", "pokee"),
+            ("force_answer", not self.chat.answer_opening, "has no tag that opens an answer", "search_r1"),
+            ("kept_responses", dialect.observation_role, "writes each tool response as a message", "search_r1"),
+        ]
+        for limit, lacking, why, other in lacks:
+            if lacking and getattr(limits, limit):
+                raise ConfigError(f"{limit}: dialect {name!r} {why}; leave it off, or take dialect {other!r}")
         # Shortening a response keeps its tags: what does not fit without a text in them could not be shortened.
         frame = len(self.chat.encode(self.chat.render_observation(()))) if limits.observation_tokens else 0
         if limits.observation_tokens < frame:
@@ -95,39 +89,38 @@ class Engine:
         """
         schemas = self.toolbox.schemas  # made anew at each access
         episodes = [Episode(task, self.chat, self.limits, schemas, name) for task, name, _ in copies(tasks)]
-        waiting = list(enumerate(episodes))[::-1]  # popped from its end
-        sessions: dict[int, Session] = {}
-        active: dict[int, Episode] = {}
+        waiting = enumerate(episodes)
+        active: dict[int, tuple[Episode, Session]] = {}
         ended: dict[int, Trajectory] = {}
         with getattr(self.generator, "keeping", nullcontext)():
             try:
-                while waiting or active:
-                    while waiting and len(active) < self.concurrency:
-                        number, episode = waiting.pop()
-                        active[number], sessions[number] = episode, self.toolbox.session(episode.task.edits)
-                    self._turn(list(active.values()), [sessions[number] for number in active])
+                while len(ended) < len(episodes):
+                    for number, episode in islice(waiting, self.concurrency - len(active)):
+                        active[number] = episode, self.toolbox.session(episode.task.edits)
+                    self._turn(list(active.values()))
                     if on_step is not None:
-                        for episode in active.values():
+                        for episode, _ in active.values():
                             on_step(episode.id, episode.steps[-1])
-                    for number in [number for number, episode in active.items() if episode.stop_reason]:
-                        ended[number] = active.pop(number).trajectory()
-                        sessions.pop(number).close()
+                    for number in [number for number, (episode, _) in active.items() if episode.stop_reason]:
+                        episode, session = active.pop(number)
+                        session.close()
+                        ended[number] = episode.trajectory()
                         if on_end is not None:
                             on_end(ended[number])
             finally:
-                for session in sessions.values():  # after an error: calls may still be under way
+                for _, session in active.values():  # after an error: calls may still be under way
                     session.close()
         return [ended[number] for number in sorted(ended)]
 
-    def _turn(self, episodes: Sequence[Episode], sessions: Sequence[Session]) -> None:
-        contexts, budgets = [episode.context for episode in episodes], [episode.budget for episode in episodes]
+    def _turn(self, active: Sequence[tuple[Episode, Session]]) -> None:
+        contexts, budgets = [episode.context for episode, _ in active], [episode.budget for episode, _ in active]
         completions = self.generator.generate(contexts, self.sampling, budgets)
-        asked = [episode.take_turn(completion) for episode, completion in zip(episodes, completions, strict=True)]
-        due = [number for number, item in enumerate(asked) if item is not None]
-        calls = [call if isinstance(call := asked[number], ToolCall) else None for number in due]
-        observations = self.toolbox.run_batch(calls, [sessions[number] for number in due])
-        for number, observation in zip(due, observations, strict=True):
-            if isinstance(issue := asked[number], Issue):
+        asked = [episode.take_turn(completion) for (episode, _), completion in zip(active, completions, strict=True)]
+        due = [(item, *pair) for item, pair in zip(asked, active, strict=True) if item is not None]
+        calls = [item if isinstance(item, ToolCall) else None for item, _, _ in due]
+        observations = self.toolbox.run_batch(calls, [session for _, _, session in due])
+        for (item, episode, _), observation in zip(due, observations, strict=True):
+            if isinstance(item, Issue):
                 form = self.dialect.call_form(self.toolbox.names)
-                observation = self.toolbox.describe_malformed(issue.why, form)
-            episodes[number].take_observation(observation)
+                observation = self.toolbox.describe_malformed(item.why, form)
+            episode.take_observation(observation)

@@ -8,7 +8,8 @@ import inspect
 import keyword
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, MutableSequence
+from collections.abc import Callable, MutableSequence
+from functools import partial
 from typing import Any, ClassVar, Self, get_type_hints
 
 from .. import dialects
@@ -43,23 +44,15 @@ class SearchEnvironment:
     """
 
     _toolbox: ClassVar[Toolbox]
-    _dialect: ClassVar[Dialect]
-    _fence: ClassVar[Fence]
+    _written: ClassVar["staticmethod[[Observation], str]"]  # what a policy reads of an observation
 
     @classmethod
-    def factory(
-        cls,
-        toolbox: Toolbox,
-        dialect: Dialect | str = "pou",
-        special_tokens: Iterable[str] = (),
-        tokenizer: Any = None,
-    ) -> Callable[[], Self]:
+    def factory(cls, toolbox: Toolbox, dialect: Dialect | str = "pou", tokenizer: Any = None) -> Callable[[], Self]:
         """A class whose instances are environments with the toolbox's tools as async methods.
 
         Args:
             toolbox: the tools; one toolbox serves all environments.
             dialect: a dialect or its name; it writes the evidence. The block around it is left to the chat template.
-            special_tokens: more strings that retrieved text must not contain.
             tokenizer: the policy's; retrieved text must not contain its control tokens. Without it only the dialect's
                 tags, `<tool_call>`, `<tool_response>` and ChatML's `<|` are kept out: not `</s>` or `<end_of_turn>`.
 
@@ -69,8 +62,9 @@ class SearchEnvironment:
             TemplateError: for a tokenizer from whose markup retrieved text cannot be kept apart.
         """
         known = dialects.load(dialect) if isinstance(dialect, str) else dialect
+        written = partial(inner_text, dialect=known, fence=template_fence(known, tokenizer))
         members: dict[str, Any] = {name: _method(tool) for name, tool in toolbox.tools.items()}
-        members |= {"_toolbox": toolbox, "_dialect": known, "_fence": template_fence(known, special_tokens, tokenizer)}
+        members |= {"_toolbox": toolbox, "_written": staticmethod(written)}
         return type(cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": cls.__module__, **members})
 
     def __init__(self) -> None:
@@ -84,14 +78,11 @@ class SearchEnvironment:
         self._session = self._toolbox.session()
 
 
-def tool_functions(
-    toolbox: Toolbox, dialect: Dialect | str = "pou", special_tokens: Iterable[str] = (), tokenizer: Any = None
-) -> list[Callable[..., Any]]:
+def tool_functions(toolbox: Toolbox, dialect: Dialect | str = "pou", tokenizer: Any = None) -> list[Callable[..., Any]]:
     """One async function per tool, for `GRPOTrainer(tools=[…])` and agent frameworks; arguments and errors as above.
 
-    Each is typed and documented and returns what a policy reads; failures are text, too. A function does not know whose
-    rollout calls it, so evidence ids run on over all of its calls: they are unique in a rollout, but do not start at
-    `E1` in each. `SearchEnvironment` knows its rollout and begins anew.
+    Each is typed and documented and returns what a policy reads; failures are text, too. Evidence ids run on over all
+    calls, since a function does not know whose rollout calls it: they are unique, but do not start at `E1` in each.
 
     Example:
         >>> import asyncio
@@ -101,7 +92,7 @@ def tool_functions(
         >>> asyncio.run(search("capital of France"))
         'Paris [E1]: The capital of France.'
     """
-    environment = SearchEnvironment.factory(toolbox, dialect, special_tokens, tokenizer)()
+    environment = SearchEnvironment.factory(toolbox, dialect, tokenizer)()
     environment.observations = deque(maxlen=0)  # nobody reads them, and these functions serve whole trainings
     return [getattr(environment, name) for name in toolbox.tools]
 
@@ -113,9 +104,9 @@ def inner_text(observation: Observation, dialect: Dialect, fence: Fence) -> str:
     return block[2] if block else text.strip()
 
 
-def template_fence(dialect: Dialect, special_tokens: Iterable[str] = (), tokenizer: Any = None) -> Fence:
+def template_fence(dialect: Dialect, tokenizer: Any = None) -> Fence:
     """The dialect's fence, which also keeps out what chat templates and the tokenizer treat as control."""
-    fence = Fence(f"{dialect.fence.pattern}|{_TEMPLATE_TAGS}", dialect.fence.tokens).with_tokens(special_tokens)
+    fence = Fence(f"{dialect.fence.pattern}|{_TEMPLATE_TAGS}")
     if tokenizer is None:
         return fence
     check_reader(tokenizer, dialect)
@@ -136,7 +127,7 @@ def _method(tool: Tool) -> Callable[..., Any]:
         given = {**dict(zip(own, values, strict=False)), **arguments}
         observation = await self._toolbox.call(ToolCall(name, given), self._session)
         observations.append(observation)
-        return inner_text(observation, self._dialect, self._fence)
+        return self._written(observation)
 
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [parameter.replace(annotation=hints[key]) for key, parameter in own.items()]
@@ -144,7 +135,6 @@ def _method(tool: Tool) -> Callable[..., Any]:
     method.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     method.__name__ = method.__qualname__ = name
     schema = schema_of(tool)["function"]
-    told = schema["parameters"]["properties"].items()
-    lines = [f"    {argument}: {about['description']}" for argument, about in told]
-    method.__doc__ = "\n".join([schema["description"], *(["", "Args:", *lines] if lines else [])]) + "\n"
+    told = [f"    {key}: {about['description']}" for key, about in schema["parameters"]["properties"].items()]
+    method.__doc__ = "\n".join([schema["description"], *(["", "Args:", *told] if told else [])]) + "\n"
     return method

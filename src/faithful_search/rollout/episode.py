@@ -4,8 +4,9 @@ An episode holds one growing list of token ids. What the policy samples is appen
 environment adds is tokenised once and appended (mask 0); text is decoded for parsing and never tokenised again.
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,8 +16,10 @@ from ..inference.base import Completion
 from ..inference.chat import ChatFormat
 from ..tasks import Task
 from ..tools.base import Observation
-from ..trajectory import Issue, Step, Tokens, ToolCall, Trajectory
-from .fitting import fit
+from ..trajectory import Evidence, Issue, Step, Tokens, ToolCall, Trajectory
+
+_CHARS_PER_TOKEN = 4
+_LONGEST_WORD = 30
 
 END_REASONS = {
     "answered": "the agent gave an answer, and upheld it where it was asked to check it",
@@ -36,7 +39,7 @@ class Limits(msgspec.Struct, frozen=True):
         turn_tokens: tokens it may sample in a turn.
         total_tokens: completion tokens in all, those of tool responses included.
         observation_tokens: tokens of a tool response as the dialect writes it, its tags included, without what a chat
-            template puts around it; 0 for no limit. What is longer is shortened inside its tags (`fitting.fit`).
+            template puts around it; 0 for no limit. What is longer is shortened inside its tags (`fit`).
         force_answer: when the last turn gives no answer, the environment opens one and the agent completes it: one
             turn more, of at most `turn_tokens`. Not where an answer was given before.
         verify: the agent checks each answer in turns of their own, where its dialect has a mode for that, and goes on
@@ -89,11 +92,6 @@ class Episode:
         self.cut: list[dict[str, int]] = []
 
     @property
-    def text(self) -> str:
-        """What was said so far, the environment's part included."""
-        return "".join(self._said)
-
-    @property
     def context(self) -> list[int]:
         """What the policy sees next."""
         kept = self.limits.kept_responses
@@ -135,12 +133,13 @@ class Episode:
 
     def _made_to_answer(self, step: Step) -> bool:
         """Whether the agent, whose turns are used up, was given the opening of an answer to complete."""
-        wanted = self.limits.force_answer and not self.forced and self._answer is None and self.chat.answer_opening
+        opening = self.chat.answer_opening
+        wanted = self.limits.force_answer and not self.forced and self._answer is None and opening
         made = self.chat.dialect.force_answer(step) if wanted else None
-        if made is None or not self._append_response(made[1], self.chat.answer_opening):
+        if made is None or not self._append_response(made[1], opening):
             return False
         self.steps[-1] = self._with_response(*made) if made[0].note else made[0]
-        self.forced = self.chat.answer_opening
+        self.forced = opening
         return True
 
     def take_observation(self, observation: Observation) -> None:
@@ -153,8 +152,8 @@ class Episode:
         if limit:
             shown = fit(observation, lambda seen: len(self.chat.encode(written(seen))), limit)
         if shown != observation:
-            counts = {"found": len(observation.evidence), "shown": len(shown.evidence)}
-            self.cut.append({"step": len(self.steps), **counts})
+            found, left = len(observation.evidence), len(shown.evidence)
+            self.cut.append({"step": len(self.steps), "found": found, "shown": left})
         text = written(shown)
         if self._append_response(text):
             step = msgspec.structs.replace(self.steps[-1], evidence=shown.evidence, note=shown.note)
@@ -178,7 +177,7 @@ class Episode:
             dialect=self.chat.dialect.name,
             id=self.id,
             answers=self.task.answers,
-            text=self.text,
+            text="".join(self._said),
             tokens=Tokens(self.prompt_ids, self.ids, self.mask, tuple(self.turns), self.logprobs),
             meta=meta | ({"observations_cut": list(self.cut)} if self.cut else {}),
         )
@@ -275,3 +274,55 @@ def unreadable(step: Step) -> Issue:
     """Why the call of this turn could be neither read nor repaired."""
     found = (issue for issue in step.issues if issue.kind.startswith("call_"))
     return next(found, Issue("call_json", "it has no readable form", step.spans["call"]))
+
+
+def fit(observation: Observation, size: Callable[[Observation], int], limit: int) -> Observation:
+    """The observation, shortened until `size` of it is at most `limit` tokens, with its tags whole.
+
+    Leading passages stay whole, the last one that fits is shortened (at a word's end where one is near), those behind
+    it are dropped; a title is never cut. A note is shortened likewise. Where not even the first passage's beginning
+    fits, nothing is left of it: the caller sees to it that an empty observation fits. `size` is asked some 20 times at
+    most, and of a long observation only about its beginning.
+
+    Example:
+        >>> long = Observation((Evidence("one two three", "A"), Evidence("four five", "B")))
+        >>> words = lambda seen: sum(len(f"{item.title} {item.text}".split()) for item in seen.evidence)
+        >>> [item.text for item in fit(long, words, 6).evidence]
+        ['one two three', 'four']
+    """
+    length = sum(1 + len(item.title) + len(item.text) for item in observation.evidence) or len(observation.note)
+
+    def too_long(chars: int) -> bool:
+        return size(_beginning(observation, chars)) > limit
+
+    # Twice as much from a guess on, then halves between: of a long observation only the beginning is measured.
+    low, high = 0, min(length, _CHARS_PER_TOKEN * limit)
+    while not too_long(high):
+        if high == length:
+            return observation
+        low, high = high, min(length, 2 * high)
+    return _beginning(observation, low + bisect_left(range(low + 1, high), True, key=too_long))
+
+
+def _beginning(observation: Observation, chars: int) -> Observation:
+    """The observation's first `chars` characters, those of titles counted and one more for each passage."""
+    if not observation.evidence:
+        return msgspec.structs.replace(observation, note=_cut(observation.note, chars))
+    kept: list[Evidence] = []
+    for item in observation.evidence:
+        room = chars - 1 - len(item.title)
+        if room < len(item.text):
+            if text := _cut(item.text, max(0, room)):
+                kept.append(msgspec.structs.replace(item, text=text))
+            break
+        kept.append(item)
+        chars = room - len(item.text)
+    return msgspec.structs.replace(observation, evidence=tuple(kept), note=observation.note if kept else "")
+
+
+def _cut(text: str, chars: int) -> str:
+    if len(text) <= chars:
+        return text
+    cut = text[:chars]
+    words = cut.rstrip() if text[chars].isspace() else cut[: max(cut.rfind(" "), cut.rfind("\n")) + 1].rstrip()
+    return words if words and len(cut) - len(words) <= _LONGEST_WORD else cut.rstrip()

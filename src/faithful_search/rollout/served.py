@@ -6,7 +6,6 @@ reads them: a checkpoint served by vLLM runs in the form that it was trained in.
 """
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
 from functools import partial
@@ -80,10 +79,8 @@ class ServedAgent:
         self.toolbox, self.turns = toolbox, turns
         self.dialect, self.verify = dialects.load(dialect), verify
         if self.dialect.observation_role is None:
-            raise ConfigError(
-                f"an agent of dialect {dialect!r} goes on inside one message, which chat completions cannot; take "
-                "'openai', 'pou' or 'pokee', or run the model here"
-            )
+            cannot = "goes on inside one message, which chat completions cannot"
+            raise ConfigError(f"dialect {dialect!r} {cannot}; take 'openai', 'pou' or 'pokee', or run the model here")
         if verify and not self.dialect.verifies:
             raise ConfigError(f"verify: dialect {dialect!r} has no mode in which answers are checked; take 'pokee'")
         self.stats = Stats()
@@ -186,9 +183,7 @@ class ServedAgent:
 
     async def _observe(self, call: ToolRequest, session: Session) -> Observation:
         try:
-            arguments = json.loads(call.arguments or "{}")
-        except ValueError as error:
-            return self.toolbox.describe_malformed(f"its arguments are not JSON ({error})")
-        if not isinstance(arguments, dict):
-            return self.toolbox.describe_malformed("its arguments are not a JSON object")
+            arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            return self.toolbox.describe_malformed(f"its arguments are not a JSON object ({error})")
         return await self.toolbox.call(ToolCall(call.name, arguments), session)

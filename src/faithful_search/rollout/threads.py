@@ -12,7 +12,7 @@ by a vote. Both are deterministic.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -21,11 +21,8 @@ import msgspec
 from ..errors import ConfigError, FaithfulSearchError
 from ..inference.base import Completion, Generator, Sampling
 from ..judges.base import Request, Writer
-from ..tasks import Task
 from ..text import normalize, shortened
 from ..trajectory import Step, Trajectory
-from .engine import Engine
-from .served import ServedAgent
 
 _SUMMARY = re.compile(r"<research_trace_summary>(.*?)(?:</research_trace_summary>|\Z)", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -33,7 +30,6 @@ _THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 _LONGEST_THREAD = 60_000  # characters; some 15,000 tokens, half of the paper's context
 _LONGEST_OUTLINE = 4_000
 _NO_ANSWER = ("", "none", "unknown")
-Researcher = Engine | ServedAgent
 
 
 class Research(msgspec.Struct, frozen=True):
@@ -41,56 +37,37 @@ class Research(msgspec.Struct, frozen=True):
 
     Attributes:
         threads: each as it ended.
-        trajectory: the thread that gave the answer, or `pooled` where none did. Its `answer` is the final one, and
-            `meta["research"]` says which of how many threads it is and how the answer was chosen. The first thread
-            where there is no answer.
+        trajectory: the thread that gave the answer; all calls of all threads together where none gave it; the first
+            thread where there is no answer. `meta["research"]` says which of how many threads it is and how the answer
+            was chosen.
         by: "thread" where there was one, "synthesis", or "vote" where no synthesis was written.
-        summaries: of each thread; none where there was one thread.
         replaced: what could not be written and was replaced: "summary of thread 2", "synthesis".
     """
 
     threads: tuple[Trajectory, ...]
     trajectory: Trajectory
     by: Literal["thread", "synthesis", "vote"]
-    summaries: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
 
 
-def research(
-    agent: Researcher,
-    task: Task,
-    threads: int = 1,
-    writer: Writer | None = None,
-    on_step: Callable[[str, Step], Any] | None = None,
-) -> Research:
-    """Research a question in several threads at once.
+def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> Research:
+    """One answer from threads on the same question.
 
     Args:
-        agent: runs the threads; it should sample, or all of them are the same.
-        threads: how many.
-        writer: writes the summaries and the synthesis (in the paper, the policy itself); `None` outlines the threads
-            and lets them vote.
-        on_step: sees each step with its thread's id: the task's, then `ID#1`, `ID#2`, …
+        threads: episodes of an agent that sampled: `agent.run([task] * n)`.
+        writer: writes the summaries and the synthesis (in the paper, the policy itself); `None`, or one that fails:
+            the threads vote.
 
-    Example:
-        ```python
-        found = research(engine, Task("q", "Who wrote it?"), threads=4, writer=GeneratorJudge(generator))
-        print(found.trajectory.answer, found.by)
-        ```
+    Raises:
+        ConfigError: without any thread.
     """
-    return synthesise(agent.run([task] * threads, on_step=on_step), writer)
-
-
-def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> Research:
-    """One answer from threads on the same question, as `research` makes it. Never raises for a writer's failure, but
-    `ConfigError` without any thread."""
     if not threads:
         raise ConfigError("a question is researched in at least 1 thread, got 0")
     if len(threads) == 1:
         return Research(tuple(threads), threads[0], "thread")
     question = threads[0].question or ""
     asked = [Request("thread_summary", {"question": question, "thread": described(one)}) for one in threads]
-    summaries: list[str] = []
+    pairs: list[str] = []
     replaced: list[str] = []
     for number, (thread, text) in enumerate(zip(threads, _texts(writer, asked), strict=True), start=1):
         found = _SUMMARY.search(text or "")
@@ -99,16 +76,16 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
             replaced.append(f"summary of thread {number}")
             summary = described(thread, _LONGEST_OUTLINE)
         # The answer is the thread's own: a summary must not improve on it.
-        summaries.append(f"<answer>{thread.answer or 'NONE'}</answer>\n{summary}")
-    pairs = "\n\n".join(f"Pair {number}:\n{text}" for number, text in enumerate(summaries, start=1))
-    [text] = _texts(writer, [Request("thread_synthesis", {"question": question, "threads": pairs})])
-    said = [answer.strip() for answer in _ANSWER.findall(text or "") if _key(answer) not in _NO_ANSWER]
-    by: Literal["synthesis", "vote"] = "synthesis" if said else "vote"
-    thought = _THINK.search(text or "")
-    why = (thought[1].strip() if thought else "") if said else "the answer that most threads gave"
-    chosen = _rests_on(threads, said[-1] if said else vote(threads), why, by)
-    replaced += [] if said else ["synthesis"]
-    return Research(tuple(threads), chosen, by, tuple(summaries), tuple(replaced))
+        pairs.append(f"Pair {number}:\n<answer>{thread.answer or 'NONE'}</answer>\n{summary}")
+    synthesis = Request("thread_synthesis", {"question": question, "threads": "\n\n".join(pairs)})
+    text = _texts(writer, [synthesis])[0] or ""
+    said = [answer.strip() for answer in _ANSWER.findall(text) if _key(answer) not in _NO_ANSWER]
+    if not said:
+        chosen = _rests_on(threads, vote(threads), "the answer that most threads gave", "vote")
+        return Research(tuple(threads), chosen, "vote", (*replaced, "synthesis"))
+    thought = _THINK.search(text)
+    chosen = _rests_on(threads, said[-1], thought[1].strip() if thought else "", "synthesis")
+    return Research(tuple(threads), chosen, "synthesis", tuple(replaced))
 
 
 def vote(threads: Sequence[Trajectory]) -> str | None:
@@ -145,7 +122,7 @@ def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
 
 
 def _lines(number: int, step: Step, room: int) -> list[str]:
-    lines = [f"STEP {number} {shortened(step.think.strip(), room)}" if step.think else f"STEP {number}"]
+    lines = [f"STEP {number} {shortened((step.think or '').strip(), room)}".rstrip()]
     if step.call is not None:
         lines.append(f"call: {step.call.name} {shortened(str(step.call.arguments), room)}")
     for item in step.evidence:
@@ -158,21 +135,6 @@ def _lines(number: int, step: Step, room: int) -> list[str]:
     if step.verified is not None:
         lines.append(f"own check: {'correct' if step.verified else 'incorrect'}")
     return lines
-
-
-def pooled(threads: Sequence[Trajectory], answer: str, thought: str) -> Trajectory:
-    """All calls of all threads with an answer that no thread gave as the last step.
-
-    Evidence ids are the thread's number and the id there: `2.E1`. Dialects and verdicts are left out, since the order
-    of the calls is not the threads' own.
-    """
-    steps: list[Step] = []
-    for number, thread in enumerate(threads, start=1):
-        for step in (step for step in thread.steps if step.call is not None):
-            found = (msgspec.structs.replace(item, id=f"{number}.{item.id}") for item in step.evidence)
-            steps.append(Step(step.think, step.call, tuple(found), step.note))
-    first, whole = threads[0], (*steps, Step(thought, answer=answer))
-    return Trajectory(whole, first.question, answer, "answered", id=f"{first.id}#pooled", answers=first.answers)
 
 
 class Metered:
@@ -203,12 +165,22 @@ def _texts(writer: Writer | None, requests: Sequence[Request]) -> Sequence[str |
     return [None] * len(requests)
 
 
-def _rests_on(threads: Sequence[Trajectory], answer: str | None, thought: str, by: str) -> Trajectory:
+def _rests_on(threads: Sequence[Trajectory], answer: str | None, why: str, by: str) -> Trajectory:
+    """The first thread with this answer, or all calls of all threads with it as the last step."""
     if answer is None:
         return threads[0]
-    own = [n for n, one in enumerate(threads, start=1) if one.answer and _key(one.answer) == _key(answer)]
-    chosen = threads[own[0] - 1] if own else pooled(threads, answer, thought)
-    told = {"by": by, "thread": own[0] if own else None, "of": len(threads), "analysis": thought}
+    own = [number for number, one in enumerate(threads, start=1) if one.answer and _key(one.answer) == _key(answer)]
+    if own:
+        chosen = threads[own[0] - 1]
+    else:  # dialects and verdicts are left out, since the order of the calls is not the threads' own
+        first, steps = threads[0], []
+        for number, thread in enumerate(threads, start=1):
+            for step in (step for step in thread.steps if step.call is not None):
+                found = (msgspec.structs.replace(item, id=f"{number}.{item.id}") for item in step.evidence)
+                steps.append(Step(step.think, step.call, tuple(found), step.note))
+        whole = (*steps, Step(why, answer=answer))
+        chosen = Trajectory(whole, first.question, answer, "answered", id=f"{first.id}#pooled", answers=first.answers)
+    told = {"by": by, "thread": own[0] if own else None, "of": len(threads), "analysis": why}
     return msgspec.structs.replace(chosen, meta={**chosen.meta, "research": told})
 
 
