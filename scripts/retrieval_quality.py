@@ -24,9 +24,8 @@ from faithful_search.measure.stats import Estimate, bootstrap
 from faithful_search.tasks import read_rows
 from faithful_search.tools.retrieval.bm25 import BM25Index
 from faithful_search.tools.retrieval.dense import DenseIndex
-from faithful_search.tools.retrieval.index import HybridIndex, Index
+from faithful_search.tools.retrieval.index import HybridIndex, Index, Passages
 from faithful_search.tools.retrieval.index_folder import build_folder
-from faithful_search.tools.retrieval.passages import Passages
 from faithful_search.trajectory import Evidence
 
 DATASETS = ("hotpotqa", "2wikimultihopqa", "musique")

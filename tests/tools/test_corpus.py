@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithful_search.errors import DataError
-from faithful_search.tools.retrieval.corpus import BrokenRow, digest, passages
+from faithful_search.tools.retrieval.corpus import digest, passages
 from faithful_search.tools.words import paragraphs
 from faithful_search.trajectory import Evidence
 
@@ -112,11 +112,12 @@ BROKEN = [
 def test_a_broken_row_is_told_and_left_out(tmp_path, line, why):
     path = tmp_path / "c.jsonl"
     path.write_bytes(b'{"text": "one"}\n\n' + line + b'\n{"text": "four"}\n')
-    told: list[BrokenRow] = []
-    assert [(item.source, item.text) for item in passages(path, on_broken=told.append)] == [("1", "one"), ("3", "four")]
-    [broken] = told
-    assert broken.where == f"{path}, line 3" and why in broken.why
-    with pytest.raises(DataError, match=re.escape(str(broken))):
+    told: list[tuple[str, str]] = []
+    found = passages(path, on_broken=lambda where, why: told.append((where, why)))
+    assert [(item.source, item.text) for item in found] == [("1", "one"), ("3", "four")]
+    [(where, said)] = told
+    assert where == f"{path}, line 3" and why in said
+    with pytest.raises(DataError, match=re.escape(f"{where}: {said}")):
         list(passages(path))
 
 
@@ -183,7 +184,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path, name, told):
     write_parquet(tmp_path / "other.parquet", [{"id": "1", "body": "?"}])
     write_jsonl(tmp_path / "broken.jsonl", [{"a": 1}, {"b": 2}])
     with pytest.raises(DataError, match=re.escape(told)) as caught:
-        list(passages(tmp_path / name, on_broken=lambda _: None))
+        list(passages(tmp_path / name, on_broken=lambda *_: None))
     assert name in str(caught.value)
 
 

@@ -21,7 +21,7 @@ from tiny_bert import COUNT, QUERIES, corpus, other_model, saved
 from faithful_search.errors import ConfigError
 from faithful_search.inference.encoder import Encoder, known_prefixes
 from faithful_search.tools.retrieval.dense import DenseIndex, Embedder, load_faiss
-from faithful_search.tools.retrieval.passages import Passages, store
+from faithful_search.tools.retrieval.index import Passages, store
 from faithful_search.trajectory import Evidence
 
 

@@ -68,7 +68,7 @@ def index(corpus, tmp_path) -> Path:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_killed_before_any_step_it_goes_on_to_the_same_index(index, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("faithful_search.tools.retrieval.passages.BATCH", 50)
+    monkeypatch.setattr("faithful_search.tools.retrieval.index.BATCH", 50)
 
     def built(target: Path, point: int = 0) -> bool:
         """In a child, which dies instead of taking this step."""
@@ -285,7 +285,7 @@ def test_many_threads_search_as_one(index):
 
 def test_batches_of_a_build_do_not_show_in_it(tmp_path, monkeypatch):
     build_folder(rows(200), tmp_path / "one")
-    monkeypatch.setattr("faithful_search.tools.retrieval.passages.BATCH", 33)
+    monkeypatch.setattr("faithful_search.tools.retrieval.index.BATCH", 33)
     build_folder(iter(rows(200)), tmp_path / "many")
     assert tree(tmp_path / "one") == tree(tmp_path / "many")
 

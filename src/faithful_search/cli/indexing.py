@@ -5,14 +5,11 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from .options import AT_LEAST_1, config, echo
-
-if TYPE_CHECKING:
-    from ..tools.retrieval.corpus import BrokenRow
 
 _SHOWN = 5
 
@@ -55,9 +52,9 @@ def index(corpus: str, out: str, kind: str | None, model: str | None, overwrite:
 
     numbers = count(1)
 
-    def left_out(row: "BrokenRow") -> None:
+    def left_out(where: str, why: str) -> None:
         if next(numbers) <= _SHOWN:  # a folder's own list has them all
-            echo(f"left out: {row}", err=True)
+            echo(f"left out: {where}: {why}", err=True)
 
     encoder = {name: given[name] for name in ("device", "batch_size") if given[name] is not None}
     reading: dict[str, Any] = {name: given[name] for name in ("paragraph_characters", "limit")}

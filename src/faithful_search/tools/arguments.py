@@ -22,8 +22,8 @@ from .knowledge_graph import KnowledgeGraph
 from .local_search import is_index, is_server, open_search
 from .retrieval.corpus import digest, passages
 from .retrieval.engines import is_engine
+from .retrieval.index import Passages
 from .retrieval.index_folder import read_manifest
-from .retrieval.passages import Passages
 from .toolbox import Toolbox
 from .web import providers
 from .web_search import WebSearch

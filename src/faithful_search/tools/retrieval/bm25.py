@@ -10,22 +10,17 @@ import numpy as np
 from ...text import FUNCTION_WORDS
 from ...trajectory import Evidence
 from ..words import words
-from .index import Index
-from .passages import Passages, Progress, silent, write_whole
+from .index import Index, Passages, Progress, silent, write_whole
 
 VOCABULARY = "vocabulary.txt"
 _ARRAYS = ("data", "indices", "indptr")
 _COMPILED = 20_000
 """Passages from which on it is worth a second of compiling to add scores by numba."""
-_OTHER = 0
 
 
 class BM25Index(Index):
-    """Passages and their BM25 scores (Lucene's form, k1 = 1.5, b = 0.75), from the folder that `build` wrote.
-
-    Pickles as its folder's name. Raises `OSError` or `ValueError` when the folder is damaged, or belongs to other
-    passages.
-    """
+    """Passages and their BM25 scores (Lucene's form, k1 = 1.5, b = 0.75), from the folder that `build` wrote. Raises
+    `OSError` or `ValueError` when the folder is damaged, or belongs to other passages."""
 
     inline = True
 
@@ -110,14 +105,14 @@ def rank(query: str, texts: Sequence[str]) -> list[tuple[int, float]]:
     # among a page's own paragraphs "the" would decide, which in a corpus it does not
     asked = [word for word in asked if word not in FUNCTION_WORDS] or asked
     # words that are not asked for count for a text's length only, so they are all one word
-    vocabulary = {word: number for number, word in enumerate(asked, start=_OTHER + 1)}
-    tokens = [[vocabulary.get(word, _OTHER) for word in words(text)] for text in texts]
+    vocabulary = {word: number for number, word in enumerate(["", *asked])}
+    tokens = [[vocabulary.get(word, 0) for word in words(text)] for text in texts]
     if not any(map(any, tokens)):
         return []
     import bm25s
 
     model = bm25s.BM25(k1=1.5, b=0.75, method="lucene", backend="numpy")
-    model.index((tokens, {"": _OTHER, **vocabulary}), show_progress=False)
-    scores = np.asarray(model.get_scores_from_ids(list(vocabulary.values())))
+    model.index((tokens, vocabulary), show_progress=False)
+    scores = np.asarray(model.get_scores_from_ids(list(range(1, len(vocabulary)))))
     best = np.argsort(-scores, kind="stable")
     return [(int(place), round(float(scores[place]), 4)) for place in best if scores[place] > 0]

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -26,25 +26,15 @@ LONGEST_TITLE = 300
 _COLUMNS = (*TEXTS, *IDS, "title", "url")
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 _DATASET = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.+%\[\]-]+)?")
-_BATCH = 1024
 
 
-class BrokenRow(NamedTuple):
-    """A row without a passage in it: where it is (file and number from 1) and why."""
-
-    where: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.why}"
+OnBroken = Callable[[str, str], object]
+"""Told of a row without a passage in it: where it is (file and number from 1), and why."""
 
 
-OnBroken = Callable[[BrokenRow], None]
-
-
-def refuse(broken: BrokenRow) -> None:
+def refuse(where: str, why: str) -> None:
     """The default for a broken row: raises `DataError`."""
-    raise DataError(str(broken))
+    raise DataError(f"{where}: {why}")
 
 
 def passages(
@@ -57,8 +47,7 @@ def passages(
             row's id, the others under `id#2`, `id#3`, …, all with its title; by default rows stay whole.
         on_broken: called for each row that cannot be read, which is then left out.
 
-    Raises `DataError` for an unreadable file, one without a column of text, or no passage at all, and `ConfigError`
-    when a package for this kind of corpus is missing.
+    Raises `DataError` for what cannot be read, or has no passage in it, and `ConfigError` when a package is missing.
 
     Example:
         >>> [found.title for found in passages([{"contents": '"Paris"\\nThe capital of France.'}])]
@@ -69,9 +58,8 @@ def passages(
         try:
             found = _passage(row, number)
         except ValueError as error:
-            broken = BrokenRow(where, str(error))
-            first = first or f"; the first row left out: {broken}"
-            on_broken(broken)
+            first = first or f"; the first row left out: {where}: {error}"
+            on_broken(where, str(error))
             continue
         some = True
         if paragraph_characters is None or len(found.text) <= paragraph_characters:
@@ -104,8 +92,7 @@ def digest(corpus: Corpus) -> str:
             found.update(repr(row).encode("utf-8", "surrogatepass") + b"\n")
         return found.hexdigest()
     files = _files(corpus)
-    # the name of a dataset stays when its revision changes
-    if files is None:
+    if files is None:  # the name of a dataset stays when its revision changes
         found.update(str(_dataset(str(corpus))._fingerprint).encode())
     for path in files or ():
         try:
@@ -174,33 +161,31 @@ def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:
     """Where each row is, and the row; of JSON lines as it is written."""
     if not isinstance(corpus, (str, os.PathLike)):
         yield from _numbered("corpus", corpus)
-        return
-    files = _files(corpus)
-    if files is None:
+    elif (files := _files(corpus)) is None:
         dataset = _dataset(str(corpus))
-        columns = _known(corpus, dataset.column_names)
-        yield from _table_rows(corpus, dataset.select_columns(columns).with_format("arrow").iter(_BATCH))
-    for path in files or ():
-        if path.suffix != ".parquet":
-            yield from ((f"{path}, line {number}", line) for number, line in read_lines(path))
-            continue
-        with needs(str(path), "parquet"):
-            import pyarrow
-            from pyarrow import parquet
-        try:
-            with parquet.ParquetFile(path) as file:
-                columns = _known(path, file.schema_arrow.names)
-                yield from _table_rows(path, file.iter_batches(_BATCH, columns=columns))
-        except (OSError, pyarrow.ArrowException) as error:
-            raise DataError(f"cannot read {path}: {error}") from error
-
-
-def _table_rows(where: object, tables: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    return _numbered(where, (row for table in tables for row in table.to_pylist()))
+        yield from _numbered(corpus, dataset.select_columns(_known(corpus, dataset.column_names)))
+    else:
+        for path in files:
+            if path.suffix == ".parquet":
+                yield from _numbered(path, _parquet_rows(path))
+            else:
+                yield from ((f"{path}, line {number}", line) for number, line in read_lines(path))
 
 
 def _numbered(where: object, rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     return ((f"{where}, row {number}", row) for number, row in enumerate(rows, start=1))
+
+
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    with needs(str(path), "parquet"):
+        import pyarrow
+        from pyarrow import parquet
+    try:
+        with parquet.ParquetFile(path) as file:
+            for table in file.iter_batches(columns=_known(path, file.schema_arrow.names)):
+                yield from table.to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"cannot read {path}: {error}") from error
 
 
 def _known(where: object, columns: list[str]) -> list[str]:

@@ -18,8 +18,7 @@ import numpy as np
 from ...errors import ConfigError, needs
 from ...trajectory import Evidence
 from ...wire.files import replacing
-from .index import Index
-from .passages import Passages, Progress, silent, write_whole
+from .index import Index, Passages, Progress, silent, write_whole
 
 Precision = Literal["float32", "float16"]
 VECTORS, GRAPH, MANIFEST = "vectors", "hnsw.faiss", "manifest.json"
@@ -33,8 +32,8 @@ _SETTINGS = ("pooling", "limit", "query_prefix", "passage_prefix")
 
 
 class Described(msgspec.Struct, frozen=True):
-    """What made some vectors, as it is written beside them. `probe` is the vector of a fixed query: it tells whether a
-    model of the same name still is the same model."""
+    """What made some vectors; `probe` is the vector of a fixed query, which tells whether a model of the same name is
+    still the same model."""
 
     model: str
     pooling: str
@@ -79,7 +78,7 @@ class Embedder:
         return int(self._encoder.model.config.hidden_size)
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors of queries; shape (texts, dimension), float32."""
+        """Unit vectors of queries; (texts, dimension), float32."""
         return self._encode(texts, "query")
 
     def passages(self, passages: Sequence[Evidence]) -> np.ndarray:
@@ -101,10 +100,8 @@ class Embedder:
         mine = self.described()
         settings = all(getattr(mine, name) == getattr(described, name) for name in (*_SETTINGS, "dimension"))
         if not settings or float(np.dot(mine.probe, described.probe)) < _SAME:
-            raise ConfigError(
-                f"{self.model!r} gives other vectors than {described.model!r}, with which the index was built: open it "
-                "with that model, at the revision it had then, or build it anew"
-            )
+            told = f"{self.model!r} gives other vectors than {described.model!r}, with which the index was built"
+            raise ConfigError(f"{told}: open it with that model, at the revision it had then, or build it anew")
 
     def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"]) -> np.ndarray:
         # torch's threads do not cross a fork, and a lock may have been held at that moment
@@ -133,29 +130,19 @@ class DenseIndex(Index):
     """Passages by the cosine between their vector and the query's, from the folder that `build` completed.
 
     Without a graph the search is exact and the vectors stay on disk, mapped; with one it is approximate and they are
-    read into memory. Thread-safe; pickles as its folder's name and settings. FAISS and torch use as many threads as
-    `OMP_NUM_THREADS` says, by default all cores; in a forked child one.
+    read into memory. Thread-safe. FAISS and torch use as many threads as `OMP_NUM_THREADS` says, by default all cores;
+    in a forked child one.
 
     Args:
-        model: where the encoder is now, if no longer where it was.
         exact: search without the graph, also where there is one.
         beam: candidates that a search of the graph follows (efSearch): more find more and take longer.
-        knobs: of the encoder: `device`, `dtype`, `batch_tokens`.
+        knobs: of the encoder: `model` (where it is now, if no longer where it was), `device`, `dtype`, `batch_tokens`.
 
     Raises `ConfigError` when a package or the encoder is missing, or it is another one; `OSError` or `ValueError` when
     the folder holds no finished dense index, a damaged one, or other passages'.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        passages: Passages,
-        *,
-        model: str | None = None,
-        exact: bool = False,
-        beam: int = 128,
-        **knobs: Any,
-    ) -> None:
+    def __init__(self, folder: Path, passages: Passages, *, exact: bool = False, beam: int = 128, **knobs: Any) -> None:
         self.folder, self.passages, self.exact, self.beam = folder, passages, exact, beam
         self.manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
         if len(passages) != self.manifest.passages:
@@ -168,13 +155,13 @@ class DenseIndex(Index):
                 self._graph = self._faiss.read_index(str(folder / GRAPH))
             except RuntimeError as error:
                 raise ValueError(f"{GRAPH} cannot be read") from error
-        self._opened = {"model": model, **knobs}
-        made = self.manifest.encoder
+        self._knobs = knobs
         try:
-            self.embedder = Embedder.reopen(made, model, **knobs)
+            self.embedder = Embedder.reopen(self.manifest.encoder, **knobs)
         except ConfigError as error:
+            built = f"The index {folder} was built with {self.manifest.encoder.model!r}"
             mend = "if that is elsewhere now, say where: open_folder(…, model=…)"
-            raise ConfigError(f"{error}\nThe index {folder} was built with {made.model!r}; {mend}") from error
+            raise ConfigError(f"{error}\n{built}; {mend}") from error
 
     @classmethod
     def build(
@@ -192,11 +179,10 @@ class DenseIndex(Index):
         """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after what it wrote.
 
         Args:
-            model, batch_size, knobs: see `Embedder`.
+            model, batch_size, knobs: see `Embedder`, which says what is raised; `ConfigError` also when another model
+                began the vectors.
             hnsw: build a graph for approximate search, worth it from some hundred thousand passages on.
             precision: of the vectors on disk; float16 takes half the place and changes a cosine by some 0.0005.
-
-        Raises `ConfigError` when a package is missing, the model cannot be opened, or another one began the vectors.
         """
         faiss = load_faiss()  # a missing package must not show after hours of encoding
         embedder = Embedder(model, batch_size=batch_size, **knobs)
@@ -259,8 +245,7 @@ class DenseIndex(Index):
         return self.manifest.passages
 
     def __reduce__(self) -> tuple[Any, ...]:
-        again = partial(DenseIndex, exact=self.exact, beam=self.beam, **self._opened)
-        return again, (self.folder, self.passages)
+        return partial(DenseIndex, exact=self.exact, beam=self.beam, **self._knobs), (self.folder, self.passages)
 
 
 def _write_vectors(
@@ -281,10 +266,9 @@ def _write_vectors(
 
 
 def _read_vectors(folder: Path, manifest: Manifest) -> np.ndarray:
-    """The vectors, mapped; (passages, dimension)."""
-    vectors = np.memmap(folder / VECTORS, dtype=manifest.precision, mode="r")
-    # a plain array over the same map: slicing a memmap is slow
-    return np.asarray(vectors).reshape(manifest.passages, manifest.encoder.dimension)
+    """The vectors, mapped; (passages, dimension). A plain array over the map, since slicing a memmap is slow."""
+    vectors = np.asarray(np.memmap(folder / VECTORS, dtype=manifest.precision, mode="r"))
+    return vectors.reshape(manifest.passages, manifest.encoder.dimension)
 
 
 def load_faiss() -> Any:

@@ -9,6 +9,7 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -16,13 +17,11 @@ from ...errors import ConfigError, DataError, ToolError
 from ...trajectory import Evidence
 from .corpus import Corpus, OnBroken, called, digest, passages, readable_twice, refuse
 from .dense import Embedder
-from .index import Index
-from .passages import Progress, silent
+from .index import Index, Progress, silent
 
 FIELDS = ("title", "text", "source", "url")
 """What an engine keeps of a passage."""
 TIMEOUT = 20.0
-_ENGINES = ("qdrant", "opensearch")
 _LIKE = "qdrant+http://localhost:6333/COLLECTION, qdrant+FOLDER/COLLECTION or opensearch+http://localhost:9200/INDEX"
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds before a batch is sent again for which the engine was too busy."""
@@ -34,11 +33,7 @@ class EngineIndex(Index):
     batch: ClassVar[int]
 
     def upload(
-        self,
-        passages: Iterable[Evidence],
-        *,
-        made_of: Mapping[str, Any] | None = None,
-        progress: Progress = silent,
+        self, passages: Iterable[Evidence], made_of: Mapping[str, Any] | None = None, progress: Progress = silent
     ) -> int:
         """Write all passages, in corpus order, with what they are `made_of`; returns how many there are now.
 
@@ -60,21 +55,17 @@ class EngineIndex(Index):
         return done
 
     def _write_patiently(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
-        for pause in _PAUSES:
+        for pause in (*_PAUSES, None):
             try:
                 return self._write(part, start, made_of)
             except ToolError as error:
-                if not error.passing:
+                if pause is None or not error.passing:
                     raise
                 time.sleep(max(pause, error.retry_after or 0.0))
-        self._write(part, start, made_of)
 
     @abstractmethod
     def made_of(self) -> dict[str, Any] | None:
         """What `upload` was told that the passages are made of, or `None`."""
-
-    def close(self) -> None:
-        """Release connections and locks; the index cannot be used afterwards."""
 
     @abstractmethod
     def _prepare(self, made_of: Mapping[str, Any] | None) -> int:
@@ -87,19 +78,19 @@ class EngineIndex(Index):
     def _finish(self) -> None:
         """Called when all are written."""
 
+    def close(self) -> None:
+        """Release connections and locks; the index cannot be used afterwards."""
+
 
 def is_engine(name: str) -> bool:
     """Whether it is the URL of a search engine, or of anything else that is not a file."""
     # a mistyped address is reported as such, and not looked for on the Hub
-    return "://" in name or name.startswith(tuple(f"{kind}+" for kind in _ENGINES))
+    return "://" in name or name.startswith(("qdrant+", "opensearch+"))
 
 
 def open_engine(url: str, timeout: float = TIMEOUT) -> EngineIndex:
-    """The passages that a search engine at a URL (see above) has, searched with the encoder that filled it.
-
-    Raises `DataError` when it has none, and `ConfigError` when the URL is wrong, a package or the encoder is missing,
-    or the engine refuses.
-    """
+    """The passages that a search engine at a URL (see above) has, searched with the encoder that filled it. Raises
+    `DataError` when it has none, and `ConfigError` when it cannot be opened."""
     try:
         index = _engine(url, timeout)
         if len(index):
@@ -126,12 +117,12 @@ def fill_engine(
 
     Args:
         corpus, paragraph_characters, on_broken: see `corpus.passages`.
-        model: encoder of the vectors, needed for, and only for, Qdrant: Hub id or directory.
+        model: encoder of the vectors, for Qdrant only: Hub id or directory.
         knobs: how the encoder runs: `device`, `revision`, `batch_size`.
         limit: write only the first passages.
 
-    Raises `DataError` for an unusable corpus, `ConfigError` when the engine has other passages there, the model or a
-    package is missing, or the URL is wrong, and `ToolError` when the engine fails or refuses.
+    Raises `DataError` for an unusable corpus, `ConfigError` for settings that do not fit what is there, and `ToolError`
+    when the engine fails or refuses.
     """
     corpus = readable_twice(corpus)
     # kept in the engine: nothing here remembers what it was filled with
@@ -142,8 +133,7 @@ def fill_engine(
     if not by_words and model is None:
         raise ConfigError("Qdrant needs --model, the encoder: --model intfloat/e5-base-v2, for example")
     index = _engine(url, TIMEOUT, None if model is None else Embedder(model, **(knobs or {})))
-    try:
-        # before the first passage is written
+    with closing(index):
         there = index.made_of()
         if there is None and len(index):
             raise ConfigError(f"{url} has passages of another origin: name another, or delete it there")
@@ -151,16 +141,15 @@ def fill_engine(
             other = there.get("corpus")
             raise ConfigError(f"{url} is made of something else ({other}): name another, or delete it there")
         found = passages(corpus, paragraph_characters=paragraph_characters, on_broken=on_broken)
-        return index.upload(islice(found, limit), made_of=made_of | {"corpus": called(corpus)}, progress=progress)
-    finally:
-        index.close()
+        return index.upload(islice(found, limit), made_of | {"corpus": called(corpus)}, progress)
 
 
 def _parts(url: str) -> tuple[str, str, str]:
     """Which engine, where it is, and what holds the passages there."""
     kind, _, rest = url.partition("+")
     where, _, name = rest.rstrip("/").rpartition("/")
-    if kind not in _ENGINES or not where or not name or where.endswith((":/", "://")) or {"?", "#"} & set(rest):
+    known = kind in ("qdrant", "opensearch") and not {"?", "#"} & set(rest)
+    if not known or not where or not name or where.endswith((":/", "://")):
         raise ConfigError(f"an engine is named like {_LIKE}")
     return kind, where, name
 
@@ -179,7 +168,7 @@ def _engine(url: str, timeout: float, embedder: Embedder | None = None) -> Engin
     return QdrantIndex(name, embedder, where, timeout)
 
 
-def document_of(passage: Evidence) -> dict[str, str]:
+def document_of(passage: Evidence) -> dict[str, Any]:
     """A passage as engines keep it."""
     return {name: getattr(passage, name) for name in FIELDS}
 

@@ -27,10 +27,9 @@ from ...trajectory import Evidence
 from ...wire.cache import key_of
 from ...wire.files import alone_in
 from .bm25 import BM25Index
-from .corpus import BrokenRow, Corpus, OnBroken, called, digest, passages, readable_twice, refuse
+from .corpus import Corpus, OnBroken, called, digest, passages, readable_twice, refuse
 from .dense import DenseIndex
-from .index import HybridIndex, Index
-from .passages import OFFSETS, Passages, Progress, damaged, silent, store, write_whole
+from .index import OFFSETS, HybridIndex, Index, Passages, Progress, damaged, silent, store, write_whole
 
 Kind = Literal["bm25", "dense", "hybrid"]
 VERSION = 3
@@ -116,10 +115,8 @@ def build_folder(
 
 
 def open_index(corpus: Corpus) -> Index:
-    """The BM25 index of a corpus, from the cache when its content was indexed before; see `LocalSearch.from_corpus`.
-
-    Raises `DataError` for an unreadable file, a row without text, no rows at all, or a cache that cannot be written.
-    """
+    """The BM25 index of a corpus, from the cache when its content was indexed before. Raises `DataError` for a corpus
+    that cannot be read, or a cache that cannot be written."""
     corpus = readable_twice(corpus)
     plan = Plan("bm25", digest(corpus))
     root = Path(os.environ.get("FAITHFUL_SEARCH_CACHE") or Path.home() / ".cache" / "faithful_search")
@@ -132,11 +129,8 @@ def open_index(corpus: Corpus) -> Index:
 
 
 def open_folder(path: str | os.PathLike[str], **knobs: Any) -> Index:
-    """The index in a folder that `build_folder` wrote; `knobs` are those of `DenseIndex`, where it holds one.
-
-    Raises `DataError` when there is none, it is damaged, or of another version, and `ConfigError` when what it needs is
-    missing, or its model is another one by now.
-    """
+    """The index in a folder that `build_folder` wrote; `knobs` are those of `DenseIndex`, where it holds one. Raises
+    `DataError` for a folder that cannot be used, and `ConfigError` when a package or its model is missing."""
     folder = Path(path).expanduser().absolute()
     manifest = read_manifest(folder)
     _check_files(folder, manifest, sums=manifest.bytes <= _QUICK)
@@ -232,9 +226,9 @@ def _read(report: Path, corpus: Corpus, plan: Plan, on_broken: OnBroken) -> Iter
     """The passages; what was left out is in the report when the last was taken."""
     with report.open("wb") as file:
 
-        def skip(broken: BrokenRow) -> None:
-            on_broken(broken)
-            file.write(msgspec.json.encode(broken._asdict()) + b"\n")
+        def skip(where: str, why: str) -> None:
+            on_broken(where, why)
+            file.write(msgspec.json.encode({"where": where, "why": why}) + b"\n")
 
         found = passages(corpus, paragraph_characters=plan.paragraph_characters, on_broken=skip)
         yield from islice(found, plan.limit)

@@ -31,10 +31,10 @@ class OpenSearchIndex(EngineIndex):
     """An index of OpenSearch or Elasticsearch whose documents have `title` and `text`, and may have `source` and `url`.
 
     Credentials come from the environment: `OPENSEARCH_API_KEY`, or `OPENSEARCH_USERNAME` and `OPENSEARCH_PASSWORD`; or
-    the same with `ELASTICSEARCH`.
+    the same with `ELASTICSEARCH`. Raises `ConfigError` for a URL that has some, or is none.
 
     Args:
-        url: of the cluster, such as `http://localhost:9200`; others, and credentials in it, are a `ConfigError`.
+        url: of the cluster, such as `http://localhost:9200`.
         name: of the index there.
         fields: what is searched; `title^2` counts a field twice.
         timeout: seconds for one request, whatever the server does.
@@ -126,11 +126,10 @@ class OpenSearchIndex(EngineIndex):
         items = [section(item, "index") for item in rows(self._send("POST", "_bulk", lines), "items")]
         if len(items) != len(part):
             raise ToolError(f"The search engine answered for {len(items)} of {len(part)} passages.")
-        statuses = [item.get("status") for item in items]
-        for number, (item, status) in enumerate(zip(items, statuses, strict=True), start=start):
-            if status not in (200, 201, 429, 503):
+        for number, item in enumerate(items, start=start):
+            if item.get("status") not in (200, 201, 429, 503):
                 raise ToolError(f"The search engine refused passage {number}: {_reason(item.get('error'))}.")
-        if {429, 503} & set(statuses):  # it takes some passages of a batch and not others
+        if any(item["status"] in (429, 503) for item in items):  # it takes some passages of a batch and not others
             raise ToolError("The search engine is too busy to write.", passing=True)
 
     def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> dict[str, Any]:

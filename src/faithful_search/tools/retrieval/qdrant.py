@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import httpx
 import msgspec
 
-from ...errors import ConfigError, DataError, ToolError, needs
+from ...errors import ConfigError, ToolError, needs
 from ...trajectory import Evidence
 from ...wire.guard import is_loopback
 from ...wire.retry import TRANSIENT
@@ -34,7 +34,7 @@ class QdrantIndex(EngineIndex):
         where: `http(s)://host:port` of a server, a folder, or `:memory:`.
         timeout: seconds a server has for an answer.
 
-    Raises `ConfigError` when the package is missing, the URL holds credentials, the folder is open elsewhere, or the
+    Raises `ConfigError` when the package is missing, the URL holds credentials, the folder cannot be opened, or the
     collection has another encoder's vectors, or names none where none is given; `ToolError` when a server does not
     answer, or has no such collection where no encoder is given.
     """
@@ -104,26 +104,24 @@ class QdrantIndex(EngineIndex):
             how = {place: self.where, "force_disable_check_same_thread": True}
         try:
             self._client = QdrantClient(**how)
-        except RuntimeError as error:
-            told = f"the Qdrant folder {self.where} is in use elsewhere: close it there, or use a server"
-            raise ConfigError(told) from error
-        except (OSError, ValueError) as error:
-            raise DataError(f"cannot open Qdrant at {self.where}: {error}") from error
+        except (RuntimeError, OSError, ValueError) as error:
+            mend = "where the folder is in use elsewhere, close it there, or use a server"
+            raise ConfigError(f"cannot open Qdrant at {self.where} ({error}): {mend}") from error
         # at the interpreter's end the client's own attempt comes too late
         self._close = weakref.finalize(self, _closed, self._client, self._process)
 
     def _checked(self, embedder: Embedder | None) -> Embedder:
         """The encoder, unless the collection names another."""
         made = self._noted(_ENCODER)
-        if embedder is None:
-            if not self._call("collection_exists"):
-                raise ToolError(f"The search engine has no collection {self.collection!r}.")
-            if made is None:
-                raise ConfigError(f"the collection {self.collection!r} does not say which encoder made it: give one")
-            return Embedder.reopen(msgspec.convert(made, Described))
-        if made is not None:
-            embedder.check(msgspec.convert(made, Described))
-        return embedder
+        if embedder is not None:
+            if made is not None:
+                embedder.check(msgspec.convert(made, Described))
+            return embedder
+        if not self._call("collection_exists"):
+            raise ToolError(f"The search engine has no collection {self.collection!r}.")
+        if made is None:
+            raise ConfigError(f"the collection {self.collection!r} does not say which encoder made it: give one")
+        return Embedder.reopen(msgspec.convert(made, Described))
 
     def _noted(self, what: str) -> Any:
         """What the first passage carries besides itself."""
@@ -141,8 +139,7 @@ class QdrantIndex(EngineIndex):
     def _write(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
         from qdrant_client.models import PointStruct
 
-        vectors = self.embedder.passages(part).tolist()
-        payloads: list[dict[str, Any]] = [*map(document_of, part)]
+        vectors, payloads = self.embedder.passages(part).tolist(), [*map(document_of, part)]
         # the notes travel with the first passage: not every server keeps notes of a collection
         if start == 0:
             payloads[0] |= {_ENCODER: msgspec.to_builtins(self.embedder.described()), _MADE_OF: made_of}
@@ -156,35 +153,32 @@ class QdrantIndex(EngineIndex):
 
         if self._remote and os.getpid() != self._process:  # connections do not cross a fork
             self._connect()
-        missing = f"no collection {self.collection!r}"
         try:
             with self._lock:
                 return getattr(self._client, verb)(self.collection, **arguments)
-        except UnexpectedResponse as error:
-            status = error.status_code or 500
-            raise _refusal(status, missing if status == 404 else "no reason given") from error
         except ResponseHandlingException as error:
             kind = type(error.source).__name__
             raise ToolError(f"The search engine cannot be reached ({kind}).", passing=True) from error
+        except UnexpectedResponse as error:
+            raise self._refusal(error.status_code or 500) from error
         except QdrantException as error:
-            raise _refusal(429, "", getattr(error, "retry_after_s", None)) from error
+            raise self._refusal(429, getattr(error, "retry_after_s", None)) from error
         except (ValueError, AssertionError) as error:
             if type(error) is not ValueError:  # what cannot be read raises a kind of its own
                 raise ToolError("The search engine's answer cannot be read.") from error
-            gone = "not found" in str(error)
-            raise _refusal(404 if gone else 400, missing if gone else "no reason given") from error
+            raise self._refusal(404 if "not found" in str(error) else 400) from error
+
+    def _refusal(self, status: int, retry_after: float | None = None) -> ToolError:
+        """What the policy reads of this status; the engine's own words may quote documents and addresses."""
+        if status in (401, 403):
+            return ToolError(f"The search engine does not accept the credentials ({status}).")
+        if status in TRANSIENT:
+            busy = f"The search engine is not available at the moment ({status})."
+            return ToolError(busy, passing=True, retry_after=retry_after)
+        why = f"no collection {self.collection!r}" if status == 404 else "no reason given"
+        return ToolError(f"The search engine refused the request ({status}: {why}).")
 
 
 def _closed(client: Any, process: int) -> None:
     if os.getpid() == process:  # not by a forked child
         client.close()
-
-
-def _refusal(status: int, why: str, retry_after: float | None = None) -> ToolError:
-    """What the policy reads of an answer with this status; the engine's own words may quote documents and addresses."""
-    if status in (401, 403):
-        return ToolError(f"The search engine does not accept the credentials ({status}).")
-    if status in TRANSIENT:
-        busy = f"The search engine is not available at the moment ({status})."
-        return ToolError(busy, passing=True, retry_after=retry_after)
-    return ToolError(f"The search engine refused the request ({status}: {why}).")
