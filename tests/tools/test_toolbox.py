@@ -20,7 +20,7 @@ from faithful_search.errors import ConfigError, ToolError
 from faithful_search.measure.probes import Blanked
 from faithful_search.tools import Irrelevant, Patience, Tool, Toolbox, ToolStats, load, method_of, names, schema_of
 from faithful_search.tools.cassette import Cassette
-from faithful_search.tools.session import Session
+from faithful_search.tools.toolbox import Session
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.cache import Cache, key_of
 
@@ -653,9 +653,9 @@ def test_a_closed_session_ends_its_calls_and_no_others():
 
 def test_a_session_whose_loop_is_gone_closes_all_the_same():
     loop, session = asyncio.new_event_loop(), Session()
-    with session.running(loop.create_future()):
-        loop.close()
-        session.close()
+    session.hold(loop.create_future())
+    loop.close()
+    session.close()
     assert session.closed
 
 

@@ -18,7 +18,7 @@ _SETTINGS = ("source", "temperature", "seed", "max_tokens", "write_tokens", "max
 
 @dataclass(frozen=True)
 class Condensing:
-    """A `tools.condenser.Condenser` on a `Writer`, such as an `EndpointJudge`: `Browse(condenser=Condensing(judge))`.
+    """A `tools.base.Condenser` on a `Writer`, such as an `EndpointJudge`: `Browse(condenser=Condensing(judge))`.
 
     Args:
         writer: writes the text; asked on a thread of its own, because it blocks.

@@ -8,8 +8,7 @@ import msgspec
 from ..bundled import bundled_json
 from ..rollout import Engine
 from ..tools.base import Observation
-from ..tools.session import Session
-from ..tools.toolbox import Toolbox
+from ..tools.toolbox import Session, Toolbox
 from ..trajectory import ToolCall
 from ..wire.cache import key_of
 

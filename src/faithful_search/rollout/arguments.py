@@ -6,7 +6,7 @@ from .. import dialects
 from ..errors import ConfigError
 from ..tools import Toolbox
 from ..tools.arguments import ToolArguments
-from ..tools.condenser import Condenser
+from ..tools.base import Condenser
 from .episode import Limits
 
 

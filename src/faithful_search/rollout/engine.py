@@ -13,8 +13,7 @@ from ..errors import ConfigError
 from ..inference.base import Generator, Sampling
 from ..inference.chat import ChatFormat
 from ..tasks import Task
-from ..tools.session import Session
-from ..tools.toolbox import Toolbox
+from ..tools.toolbox import Session, Toolbox
 from ..trajectory import Issue, Step, ToolCall, Trajectory
 from .episode import Episode, Limits, copies
 

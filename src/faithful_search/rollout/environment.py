@@ -18,8 +18,7 @@ from ..dialects.fence import Fence, tags
 from ..errors import ConfigError
 from ..inference.fencing import check_reader, guarded
 from ..tools.base import Observation, Tool, method_of, schema_of
-from ..tools.session import Session
-from ..tools.toolbox import Toolbox
+from ..tools.toolbox import Session, Toolbox
 from ..trajectory import ToolCall
 
 # Names that TRL calls, and our own.

@@ -17,8 +17,7 @@ from .. import dialects
 from ..errors import ConfigError
 from ..tasks import Task
 from ..tools.base import Observation
-from ..tools.session import Session
-from ..tools.toolbox import Toolbox
+from ..tools.toolbox import Session, Toolbox
 from ..trajectory import Step, ToolCall, Trajectory
 from ..wire.background import map_concurrently
 from ..wire.endpoint import Endpoint, with_key

@@ -14,7 +14,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -27,52 +27,48 @@ from .app import SIZES, Limits, RequestError, Service, decode
 
 Query = tuple[str, int]
 """A query and how many passages it asks for."""
-Found = Sequence[list[Evidence]]
 
 _FEW, _THREADS = 4, 8  # queries that are searched on the event loop, and threads for more
-_RECALL = {"queries": "query", "top_k": "top_n", "scores": "return_score"}
 
 
 # trainers send null for what they leave out, so every option may be that
-class _SearchR1(msgspec.Struct, rename={"top_k": "topk", "scores": "return_scores"}):
+class _SearchR1(msgspec.Struct):
     queries: list[str]
-    top_k: int | None = None
-    scores: bool | None = False
-    like: ClassVar[str] = '{"queries": ["…"], "topk": 3, "return_scores": true}'
-
-    def write(self, found: Found) -> Any:
-        if not self.scores:
-            return {"result": _documents(found)}
-        return {"result": [[{"document": _document(item), "score": item.score} for item in items] for items in found]}
+    topk: int | None = None
+    return_scores: bool | None = False
 
 
-class _ReCall(msgspec.Struct, rename=_RECALL):
-    queries: list[str]
-    top_k: int | None = None
-    scores: bool | None = False
-    like: ClassVar[str] = '{"query": ["…"], "top_n": 3, "return_score": true}'
-
-    def write(self, found: Found) -> Any:
-        documents = _documents(found)
-        return (documents, [[item.score for item in items] for items in found]) if self.scores else documents
+class _ReCall(msgspec.Struct):
+    query: list[str]
+    top_n: int | None = None
+    return_score: bool | None = False
 
 
-class _ReCallOne(msgspec.Struct, rename=_RECALL):
-    queries: str
-    top_k: int | None = None
-    scores: bool | None = False
-    like: ClassVar[str] = '{"query": "…", "top_n": 3, "return_score": true}'
-
-    def write(self, found: Found) -> Any:
-        documents, scores = _documents(found)[0], [item.score for item in found[0]]
-        return (documents, scores) if self.scores else documents
+class _ReCallOne(msgspec.Struct):
+    query: str
+    top_n: int | None = None
+    return_score: bool | None = False
 
 
-_FORMATS: dict[str, Any] = {"/retrieve": _SearchR1, "/search": _ReCallOne, "/batch_search": _ReCall}
+_FORMATS: dict[str, tuple[type[msgspec.Struct], str]] = {
+    "/retrieve": (_SearchR1, '{"queries": ["…"], "topk": 3, "return_scores": true}'),
+    "/search": (_ReCallOne, '{"query": "…", "top_n": 3, "return_score": true}'),
+    "/batch_search": (_ReCall, '{"query": ["…"], "top_n": 3, "return_score": true}'),
+}
 
 
-def _documents(found: Found) -> list[list[dict[str, str]]]:
-    return [[_document(item) for item in items] for items in found]
+def _written(path: str, found: Sequence[list[Evidence]], scored: bool) -> Any:
+    """What was found for each query, in the format of the path."""
+    documents = [[_document(item) for item in items] for items in found]
+    scores = [[item.score for item in items] for items in found]
+    if path == "/search":
+        return (documents[0], scores[0]) if scored else documents[0]
+    if path == "/batch_search":
+        return (documents, scores) if scored else documents
+    if not scored:
+        return {"result": documents}
+    pairs = (zip(*row, strict=True) for row in zip(documents, scores, strict=True))
+    return {"result": [[{"document": document, "score": score} for document, score in row] for row in pairs]}
 
 
 def _document(item: Evidence) -> dict[str, str]:
@@ -90,7 +86,7 @@ class Retrieval(Service):
     """
 
     def __init__(self, index: Index, top_k: int = 3, limits: Limits | None = None, batch: int = 64) -> None:
-        answers = {path: partial(self._answer_in, shape) for path, shape in _FORMATS.items()}
+        answers = {path: partial(self._answer_at, path) for path in _FORMATS}
         super().__init__(answers, limits, {"passages": len(index)})
         self.index, self.top_k = index, top_k
         self._queries = self.counter("queries", "Queries searched for.")
@@ -98,19 +94,19 @@ class Retrieval(Service):
         batch, threads = (min(batch, _FEW), min(os.cpu_count() or 1, _THREADS)) if index.inline else (batch, 1)
         self._batcher: Batcher[Query, list[Evidence]] = Batcher(self._search, batch, threads)
 
-    def _answer_in(self, shape: Any, body: bytes) -> Any:
-        asked = decode(body, shape, shape.like)
-        queries: list[str] = [asked.queries] if isinstance(asked.queries, str) else asked.queries
-        if shape is _ReCallOne and not asked.queries.strip():
+    def _answer_at(self, path: str, body: bytes) -> Any:
+        asked, wanted, scored = msgspec.structs.astuple(decode(body, *_FORMATS[path]))
+        if path == "/search" and not asked.strip():
             raise RequestError("query is empty: say what to search for")
-        top_k = self._within_limits(queries, asked.top_k)
+        queries: list[str] = [asked] if path == "/search" else asked
+        top_k = self._within_limits(queries, wanted)
         self._queries.inc(len(queries))
-        wanted = [(query, top_k) for query in queries]
-        if self.index.quick and len(wanted) <= _FEW:
-            return asked.write([_found(result) for result in self._search(wanted)])
+        items = [(query, top_k) for query in queries]
+        if self.index.quick and len(items) <= _FEW:
+            return _written(path, [_found(result) for result in self._search(items)], scored)
 
         async def batched() -> Any:
-            return asked.write(await asyncio.gather(*map(self._batcher.ask, wanted)))
+            return _written(path, await asyncio.gather(*map(self._batcher.ask, items)), scored)
 
         return batched()
 

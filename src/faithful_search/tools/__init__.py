@@ -12,8 +12,7 @@ from .knowledge_graph import KnowledgeGraph
 from .lane import ToolStats
 from .local_search import LocalSearch
 from .remote_search import RemoteSearch
-from .session import Session
-from .toolbox import Toolbox
+from .toolbox import Session, Toolbox
 from .web_search import WebSearch
 from .wikidata import Wikidata
 

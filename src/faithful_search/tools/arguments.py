@@ -13,10 +13,9 @@ from ..wire.cache import Cache
 from ..wire.guard import Guard
 from ..wire.http import AGENT, Http
 from ..wire.retry import Patience
-from .base import Tool
+from .base import Condenser, Tool
 from .browse import Browse, Fetch, Jina
 from .cassette import Cassette
-from .condenser import Condenser
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph
 from .local_search import is_index, is_server, open_search

@@ -10,7 +10,7 @@ import types
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, reduce
 from operator import or_
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
 
 import msgspec
 
@@ -62,6 +62,19 @@ class Tool:
     def check(self) -> None:
         """Raise `ConfigError` where no call could succeed, saying which key or package is missing and how to give it. A
         replayed tool is not checked."""
+
+
+@runtime_checkable
+class Condenser(Protocol):
+    """Shortens texts for a tool: writes what the passages say about the query, from them alone. `name` says which model
+    and prompt write, for the cache's key."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def condense(self, query: str, passages: Sequence[str]) -> str:
+        """One paragraph; empty when the passages say nothing about the query. Raises `ToolError` where it fails."""
+        ...
 
 
 def method_of(tool: Tool) -> Callable[..., Awaitable[list[Evidence]]]:

@@ -22,9 +22,8 @@ from ..wire.cache import Cache, key_of
 from ..wire.endpoint import key_in
 from ..wire.guard import Guard
 from ..wire.http import Http, Reply
-from .base import MOST, Partial, Tool, one_or_several
+from .base import MOST, Condenser, Partial, Tool, one_or_several
 from .cassette import kept
-from .condenser import Condenser
 from .outcome import unavailable
 from .retrieval.bm25 import rank
 from .untrusted import check_address, section

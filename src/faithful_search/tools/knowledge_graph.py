@@ -7,9 +7,8 @@ from typing import Any
 
 from ..errors import needs
 from ..trajectory import Evidence
-from .base import Tool
-from .condenser import Condenser, condensed
-from .graphs.facts import Graph, Labels, Triple, joined, read_triples, sentence_of
+from .base import Condenser, Tool
+from .graphs.facts import Graph, Labels, Triple, condensed, joined, read_triples, sentence_of
 from .words import words
 
 _RDF = (".nt", ".ttl", ".nq", ".trig", ".n3", ".rdf", ".jsonld")

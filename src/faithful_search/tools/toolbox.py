@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
+import msgspec
+
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence, ToolCall
 from ..wire.background import Background
@@ -16,12 +18,52 @@ from .base import NO_RESULTS, Observation, Tool, check_arguments, schema_of
 from .cassette import Cassette, kept, recent
 from .lane import Lane, Slots, ToolStats
 from .outcome import LONGEST, Fault, failure_of
-from .session import Session
 from .untrusted import line
 
 _GRACE = 1.0
 _NAME_LENGTH = 80
 _SETTINGS = ("timeout", "concurrency", "patience", "failures", "cooldown", "cache", "cassette")
+
+
+class Session:
+    """One rollout's part of a toolbox: numbers its evidence, `E1`, `E2`, … running on across its calls, and ends with
+    it.
+
+    Args:
+        edits: texts that this rollout reads in the place of others, `None` for a passage it does not see; see
+            `Task.edits`. They are applied behind the cache and the cassette, which hold what the tools returned.
+    """
+
+    def __init__(self, edits: Mapping[str, str | None] | None = None) -> None:
+        self.given, self.closed, self.edits = 0, False, edits or {}
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    def number(self, observation: Observation) -> Observation:
+        """The same observation with the next ids on its evidence, edited."""
+        named: list[Evidence] = []
+        for item in observation.evidence:
+            text = self.edits.get(item.text, item.text)
+            if text is not None:
+                self.given += 1
+                named.append(msgspec.structs.replace(item, text=text, id=f"E{self.given}"))
+        # in this rollout's world nothing was found
+        note = NO_RESULTS.note if observation.evidence and not named else observation.note
+        return msgspec.structs.replace(observation, evidence=tuple(named), note=note)
+
+    def hold(self, task: asyncio.Future[Any]) -> None:
+        """Have `task` cancelled when the rollout ends before it."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        # looked at only now: another thread may close the session in between, and does not see the task then
+        if self.closed:
+            task.cancel()
+
+    def close(self) -> None:
+        """The rollout has ended: its running calls are cancelled, later ones are answered with a note."""
+        self.closed = True
+        for task in list(self._tasks):
+            with suppress(RuntimeError):  # the loop of an abandoned call may be closed
+                task.get_loop().call_soon_threadsafe(task.cancel)
 
 
 class Toolbox:
@@ -42,9 +84,8 @@ class Toolbox:
         cache: keeps what tools with a `cache_key` return; failures are never kept.
         cassette: records calls or replays them; tools that are only replayed are not checked for keys.
 
-    Raises:
-        ConfigError: two tools of one name, a tool without a documented async method or without what it needs, or a
-            setting that is not positive.
+    Raises `ConfigError` for two tools of one name, a tool without a documented async method or without what it needs,
+    or a setting that is not positive.
 
     Example:
         >>> from faithful_search.tools import LocalSearch
@@ -112,7 +153,7 @@ class Toolbox:
         return [schema_of(tool) for tool in self.tools.values()]
 
     def session(self, edits: Mapping[str, str | None] | None = None) -> Session:
-        """A new rollout's numbering, starting at `E1`; `edits` as in `Session`."""
+        """A new rollout's, which starts at `E1`; `edits` as in `Session`."""
         return Session(edits)
 
     def stats(self) -> dict[str, ToolStats]:
@@ -120,8 +161,7 @@ class Toolbox:
         return {name: lane.stats for name, lane in self._lanes.items()}
 
     def describe_malformed(self, why: str, form: str = "") -> Observation:
-        """The answer to a call that could not be read: what was wrong, the tools there are, and the form expected,
-        which is the dialect's (`Dialect.call_form`)."""
+        """The answer to a call that could not be read: why, the tools there are, and the dialect's `call_form`."""
         wanted = f" Write it as {form}." if form else ""
         return _error(f"The tool call could not be read: {why}.{wanted} {self._available()}")
 
@@ -132,12 +172,10 @@ class Toolbox:
     def run_batch(self, calls: Sequence[ToolCall | None], sessions: Sequence[Session]) -> list[Observation]:
         """Run the calls of one turn at once and wait for all; results come in the calls' order, empty for `None`.
 
-        Ids are given in the calls' order, whichever finishes first; several calls may share a session. Callable from
-        anywhere but a tool: the calls run on the toolbox's own background event loop. Should a tool block that loop,
-        the calls that have not returned are answered with a time-out and the next batch gets a new loop.
-
-        Raises:
-            ConfigError: when there are not as many sessions as calls, or when called from inside a tool.
+        Ids are given in the calls' order, whichever finishes first; several calls may share a session. The calls run on
+        the toolbox's own background event loop. Should a tool block that loop, the calls that have not returned are
+        answered with a time-out and the next batch gets a new loop. Raises `ConfigError` when there are not as many
+        sessions as calls, or when called from inside a tool.
         """
         if len(calls) != len(sessions):
             raise ConfigError(f"{len(calls)} calls for {len(sessions)} sessions: give one session for each call")
@@ -155,7 +193,7 @@ class Toolbox:
         # of a copy: where the loop was blocked, it may go on and still fill it
         there = dict(found)
         return [
-            session.number(there.get(place) or self._late(call))
+            session.number(there.get(place) or self._late(call)) if call else Observation()
             for place, (call, session) in enumerate(zip(calls, sessions, strict=True))
         ]
 
@@ -195,8 +233,11 @@ class Toolbox:
                 lane.count(calls=1, hits=1)
                 return _shown(there)
         task = asyncio.ensure_future(self._run(lane, call.arguments))
-        with session.running(task):
+        session.hold(task)
+        try:
             await asyncio.wait({task})
+        finally:
+            task.cancel()
         if not task.cancelled():
             return task.result()
         lane.count(calls=1)
@@ -227,11 +268,11 @@ class Toolbox:
         lane.count(calls=1, hits=not asked)
         return _shown(found)
 
-    def _late(self, call: ToolCall | None) -> Observation:
+    def _late(self, call: ToolCall) -> Observation:
         """For a call that has not returned."""
-        lane = self._lanes.get(str(call.name)) if call else None
-        if call is None or lane is None:
-            return Observation() if call is None else self._unknown(call)
+        lane = self._lanes.get(str(call.name))
+        if lane is None:
+            return self._unknown(call)
         lane.count(calls=1, errors=1)
         return _error(str(lane.late()))
 

@@ -14,9 +14,8 @@ import msgspec
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from ..wire.http import Http
-from .base import Tool
-from .condenser import MOST_FACTS, Condenser, condensed
-from .graphs.facts import listed
+from .base import Condenser, Tool
+from .graphs.facts import MOST_FACTS, condensed, listed
 from .graphs.wikibase import Named, Statement, ids_in, is_id, named, statements, text_of
 from .untrusted import check_address, line, rows, section
 from .words import words

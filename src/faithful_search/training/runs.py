@@ -27,7 +27,7 @@ from ..rewards import Reward
 from ..rollout import Engine
 from ..tasks import WORLD, Task, load_tasks
 from ..tools import Toolbox
-from ..tools.condenser import Condenser
+from ..tools.base import Condenser
 from ..trajectory import read_jsonl, write_jsonl
 from . import checkpoints
 from .arguments import PPO, PPOSettings, precision_line

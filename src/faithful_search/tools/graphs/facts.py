@@ -1,6 +1,8 @@
 """A graph of labelled facts in memory: found by the names of the entities they are about, told in plain text."""
 
+import asyncio
 import hashlib
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -10,14 +12,18 @@ from typing import Any
 import msgspec
 
 from ...bundled import world_file
-from ...errors import DataError
+from ...errors import DataError, ToolError
 from ...tasks import read_rows
 from ...trajectory import Evidence
+from ..base import Condenser, Partial
 from ..words import words
 
 MOST_VALUES = 10
 """Values that are listed; of the others the text says how many there are."""
+MOST_FACTS = 30
+"""Texts about an entity that a condenser is given."""
 
+_log = logging.getLogger(__name__)
 _PARTS = ("subject", "relation", "object")
 _MOST = 2_000  # facts of an entity that are looked at, in each direction: a class may have millions of members
 _PREPOSITIONS = frozenset(words("about after as at before between by for from in into of on over to under with"))
@@ -98,8 +104,8 @@ class Graph:
 
 
 class Labels:
-    """Finds labels in a text, on word boundaries, without case where `fold`: a trie over their words, linear in the
-    text for bounded labels. Each label comes with the key of what it names, and may name several things.
+    """Finds labels in a text, on word boundaries, without case where `fold`; linear in the text for bounded labels.
+    Each label comes with the key of what it names, and may name several things.
 
     Example:
         >>> Labels([("New York", "Q1384"), ("York", "Q42462")], fold=True).find("the new york of York")
@@ -108,32 +114,25 @@ class Labels:
 
     def __init__(self, labels: Iterable[tuple[str, str]], fold: bool) -> None:
         self.fold = fold
-        self.root: dict[str | None, Any] = {}
+        self.keys: dict[tuple[str, ...], list[str]] = {}
         for label, key in labels:
-            node = self.root
-            for word in words(label, fold):
-                node = node.setdefault(word, {})
             # a label without a word in it would be found everywhere
-            if node is not self.root:
-                node.setdefault(None, []).append(key)
+            if spelled := tuple(words(label, fold)):
+                self.keys.setdefault(spelled, []).append(key)
+        self.lengths = sorted({len(spelled) for spelled in self.keys}, reverse=True)
 
     def find(self, text: str) -> list[str]:
         """The keys of the labels in `text`, longest label first where they overlap, in its order without repeats."""
-        tokens = words(text, self.fold)
-        matches: list[tuple[int, int, list[str]]] = []
-        for start in range(len(tokens)):
-            node, end = self.root, start
-            while end < len(tokens) and tokens[end] in node:
-                node, end = node[tokens[end]], end + 1
-                if None in node:
-                    matches.append((start, end, node[None]))
+        tokens = tuple(words(text, self.fold))
         taken: set[int] = set()
         kept: list[tuple[int, list[str]]] = []
         # the longest first, so that "York City" in "New York City" is not looked up as York
-        for start, end, keys in sorted(matches, key=lambda match: (match[0] - match[1], match[0])):
-            if taken.isdisjoint(range(start, end)):
-                taken.update(range(start, end))
-                kept.append((start, keys))
+        for length in self.lengths:
+            for start in range(len(tokens) - length + 1):
+                keys = self.keys.get(tokens[start : start + length])
+                if keys and taken.isdisjoint(range(start, start + length)):
+                    taken.update(range(start, start + length))
+                    kept.append((start, keys))
         return list(dict.fromkeys(key for _, keys in sorted(kept) for key in keys))
 
 
@@ -175,6 +174,32 @@ def sentence_of(fact: Fact) -> Evidence:
 def _evidence(fact: Fact, text: str) -> Evidence:
     url = fact.key if fact.key.startswith(("http://", "https://")) else ""
     return Evidence(text=text, title=fact.entity, source=fact.triple.id, url=url)
+
+
+async def condensed(condenser: Condenser, query: str, facts: Sequence[Evidence], top_k: int) -> list[Evidence]:
+    """One paragraph about each entity, which `condenser` writes from the facts.
+
+    An entity of which they say nothing that was asked is left out, unless all are. Where the condenser fails, the facts
+    themselves come after the paragraphs, and what is returned is `Partial`.
+    """
+    by_entity: dict[tuple[str, str], list[Evidence]] = {}
+    for item in facts:
+        by_entity.setdefault((item.title, item.url), []).append(item)
+
+    async def paragraph(items: list[Evidence]) -> str | None:
+        try:
+            return (await condenser.condense(query, [item.text for item in items[:MOST_FACTS]])).strip()
+        except ToolError as error:
+            _log.warning("no summary, so the facts themselves are shown: %s", error)
+            return None
+
+    # one request to a model each, so no more than will be shown
+    about = list(by_entity.values())[:top_k]
+    texts = await asyncio.gather(*map(paragraph, about))
+    told = [msgspec.structs.replace(items[0], text=text) for text, items in zip(texts, about, strict=True) if text]
+    untold = [item for text, items in zip(texts, about, strict=True) if text is None for item in items]
+    found = ([*told, *untold] or list(facts))[:top_k]
+    return Partial(found) if None in texts else found
 
 
 def listed(values: Sequence[str]) -> str:
