@@ -35,7 +35,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("trl")
 
 from faithful_search.inference.transformers import TransformersGenerator  # noqa: E402
-from faithful_search.inference.vllm_server import VLLMServer  # noqa: E402
+from faithful_search.inference.vllm import VLLMServer  # noqa: E402
 from faithful_search.training.vllm import check_sync  # noqa: E402
 
 PYTHON = os.environ.get("FAITHFUL_SEARCH_VLLM_PYTHON", "")

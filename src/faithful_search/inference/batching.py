@@ -1,7 +1,7 @@
 """Which rows go through a model together: with little padding, and with what they begin with alike read once."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -43,14 +43,11 @@ def cost_of_call(device_type: str) -> int:
 
 
 def passes(lengths: Sequence[int], call: int) -> list[list[int]]:
-    """Numbers of rows that go through the model together, longest first: with the least tokens, padding and `call` for
-    each pass included.
-    """
+    """Numbers of rows that go through the model together, longest first: with the least tokens, those of padding and
+    `call` for each pass included."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    best: list[tuple[int, int]] = [(0, 0)]  # of the longest rows: what they cost, and where the last pass begins
-    for end in range(1, len(order) + 1):
-        best.append(min((best[start][0] + call + (end - start) * lengths[order[start]], start) for start in range(end)))
-    return [order[start:end] for start, end in pairwise(_traced(best))]
+    pieces = _pieces(len(order), lambda start, end: call + (end - start) * lengths[order[start]])
+    return [order[start:end] for start, end in pieces]
 
 
 @dataclass(frozen=True)
@@ -109,10 +106,10 @@ def plan(rows: Sequence[Row], keep: int = 1, call: int = CALLS["cpu"], share: bo
     alike = [shared_length(rows[one], rows[two], keep) for one, two in pairwise(order)]
     stem = rows[order[0]][: min(alike)]
     heads, owners = [], [0] * len(rows)  # the first head is that of the rows without a family
-    for number, run in enumerate((run for run in _runs(order, alike) if len(run) > 1), start=1):
-        first, last = rows[run[0]], rows[run[-1]]  # of rows in order these two are the least alike
+    for number, family in enumerate(_families(order, alike), start=1):
+        first, last = rows[family[0]], rows[family[-1]]  # of rows in order these two are the least alike
         heads.append(first[: shared_length(first, last, keep)])
-        for row in run:
+        for row in family:
             owners[row] = number
     ways = ([stem], alone.owners), ([[], *heads], owners), ([stem, *heads], owners)
     # of equals the first: sharing nothing has the least to fail
@@ -120,7 +117,7 @@ def plan(rows: Sequence[Row], keep: int = 1, call: int = CALLS["cpu"], share: bo
 
 
 def shared_length(one: Row, two: Row, keep: int = 0) -> int:
-    """How many tokens two rows begin with alike, so that each has at least `keep` of its own."""
+    """How many tokens two rows begin with alike, so that each keeps at least `keep` of its own."""
     most = max(0, min(len(one), len(two)) - keep)
     if one[:most] == two[:most]:
         return most
@@ -128,25 +125,24 @@ def shared_length(one: Row, two: Row, keep: int = 0) -> int:
     return bisect_left(range(1, most), True, key=lambda length: one[:length] != two[:length])
 
 
-def _runs(order: list[int], alike: list[int]) -> list[list[int]]:
+def _families(order: list[int], alike: list[int]) -> list[list[int]]:
     """Neighbours that share more than all rows do: cut where sharing saves most tokens."""
     stem = min(alike)
-    best: list[tuple[int, int]] = [(0, 0)]  # of the first rows: the most tokens saved, and where the last run begins
-    for end in range(1, len(order) + 1):
-        ways = [(best[end - 1][0], end - 1)]
-        common = max(alike)
-        for start in range(end - 2, -1, -1):
-            common = min(common, alike[start])
-            if common <= stem:
-                break
-            ways.append((best[start][0] + (end - start - 1) * (common - stem) - WORTH, start))
-        best.append(max(ways))
-    return [order[start:end] for start, end in pairwise(_traced(best))]
+
+    def cost(start: int, end: int) -> int:
+        if end - start == 1:
+            return 0
+        return WORTH - (end - start - 1) * (min(alike[start : end - 1]) - stem)
+
+    return [order[start:end] for start, end in _pieces(len(order), cost) if end - start > 1]
 
 
-def _traced(best: list[tuple[int, int]]) -> list[int]:
-    """Where the pieces of the whole begin and end, given where the last piece of each beginning does."""
-    cuts = [len(best) - 1]
+def _pieces(count: int, cost: Callable[[int, int], int]) -> list[tuple[int, int]]:
+    """So many things cut into consecutive pieces that cost least together; `cost` is that of a piece."""
+    best: list[tuple[int, int]] = [(0, 0)]  # of the first things: what they cost, and where their last piece begins
+    for end in range(1, count + 1):
+        best.append(min((best[start][0] + cost(start, end), start) for start in range(end)))
+    cuts = [count]
     while cuts[-1]:
         cuts.append(best[cuts[-1]][1])
-    return cuts[::-1]
+    return list(pairwise(cuts[::-1]))

@@ -12,13 +12,11 @@ from .batching import Row, passes, plan, shared_length
 
 ROOM = 64  # tokens that a batch makes room for at a time
 
-MakeCache = Callable[[Any], Cache]
-"""An empty cache for a model."""
+MakeCache = Callable[[Any], Cache]  # an empty cache for a model
 
 
 class States(NamedTuple):
-    """What a model remembers of `ids`: the keys and the values of each layer, (heads, tokens, size of a head). No
-    layers: nothing."""
+    """What a model remembers of `ids`: keys and values of each layer, (heads, tokens, size of a head)."""
 
     ids: Row
     layers: list[tuple[torch.Tensor, torch.Tensor]]
@@ -66,7 +64,6 @@ class RoomyLayer(DynamicLayer):
         return found
 
     def get_seq_length(self) -> int:
-        """How many tokens are in use, padding included."""
         return self.end
 
     def select(self, rows: torch.Tensor, start: int) -> None:
@@ -100,11 +97,6 @@ def by_row(model: Any, once: bool = False) -> Cache:
     if not all(type(layer) is DynamicLayer for layer in layers):
         raise ValueError("not keys and values alone")
     return Cache(layers=[RoomyLayer(once) for _ in layers])
-
-
-def for_one_pass(model: Any) -> Cache:
-    """As `by_row`, for a single pass: nothing is kept of it."""
-    return by_row(model, once=True)
 
 
 def as_a_whole(model: Any) -> Cache:
@@ -202,10 +194,7 @@ class Batch:
 
 
 def remembered(model: Any, rows: Sequence[Row], call: int, states: Sequence[States] = ()) -> list[States]:
-    """What a model remembers of rows, each read behind what it remembers of its beginning (`states`, if of anything).
-
-    They are read in the `batching.passes` that cost least.
-    """
+    """What a model remembers of rows, read in the `batching.passes` that cost least, each behind its own of `states`."""
     found = [*states] or [NOTHING] * len(rows)
     due = [row for row, own in enumerate(found) if len(own.ids) < len(rows[row])]
     for group in passes([len(rows[row]) - len(found[row].ids) for row in due], call):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from transformers import LogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
 from ..errors import ConfigError, GeneratorError
 from .base import Completion, Sampling, check_choices
 from .batching import Row, cost_of_call, plan
-from .kv_cache import Batch, Memory, by_row, for_one_pass, inference_mode, reads_on, remembered
+from .kv_cache import Batch, Memory, by_row, inference_mode, reads_on, remembered
 
 KEEP_BYTES = 4 * 2**30
 LEAVE = 8  # rows leave a batch when they are at least one in eight: to go on without them, the others are copied
@@ -46,9 +47,7 @@ class TransformersGenerator:
             raise ConfigError(f"a forward pass needs at least 1 row, got batch_size={batch_size}")
         self.model, self.tokenizer, self.batch_size, self.agree = model, tokenizer, batch_size, agree
         self._memory: Memory | None = None
-        self.shares: bool | None = (
-            None  # whether `choice_probs` reads what prompts begin with once; `None`: not tried yet
-        )
+        self.shares: bool | None = None  # whether `choice_probs` reads common beginnings once; `None`: not tried yet
         self._closers: dict[str, frozenset[int]] = {}
 
     def generate(
@@ -190,7 +189,7 @@ class TransformersGenerator:
             heads = remembered(self.model, made.heads, self._call)
             for group in made.passes:
                 own, states = [made.rows[row] for row in group], [heads[made.owners[row]] for row in group]
-                make = for_one_pass if any(head.ids for head in states) else None
+                make = partial(by_row, once=True) if any(head.ids for head in states) else None
                 yield from zip(own, Batch(self.model, make, own, states, keep).logits, strict=True)
         for _ in range(idle):  # other processes wait for this one's part of the model
             Batch(self.model, None, [[0]])

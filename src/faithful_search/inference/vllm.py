@@ -1,17 +1,27 @@
-"""Generation and probing with vLLM in this process: rows of any length together, prefixes kept between turns.
+"""Generation and probing with vLLM, in this process or served: rows of any length together, prefixes kept between turns.
 
-`VLLMServer` (`inference/vllm_server.py`) asks a vLLM server the same things; what is asked is built here.
+A server is asked by each process of a training on its own.
 """
 
 import math
+import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
+import httpx
 import msgspec
 
-from ..errors import ConfigError, GeneratorError
+from ..errors import ConfigError, GeneratorError, JudgeError
+from ..wire.background import Background, map_concurrently
+from ..wire.endpoint import Endpoint
+from ..wire.llm import LLM, Unanswered
 from .base import Completion, Sampling, check_choices
+
+_RETRIES, _BACKOFF = 4, 0.5  # of a row of a server; the first pause, in seconds
+_CONCURRENCY = 256  # rows that a server is asked for at once
 
 _PLAIN = {
     "repetition_penalty": 1.0,  # servers take what is left unset from the model's generation config
@@ -160,10 +170,8 @@ class VLLMGenerator(VLLM):
 
         # vLLM raised plain ones before it had an exception for a request that it does not take
         refusals = (ValueError, TypeError, getattr(exceptions, "VLLMClientError", ValueError))
-        prompts, hows = (
-            [{"prompt_token_ids": ids} for ids, _ in requests],
-            [SamplingParams(**how) for _, how in requests],
-        )
+        prompts = [{"prompt_token_ids": ids} for ids, _ in requests]
+        hows = [SamplingParams(**how) for _, how in requests]
         try:
             outputs = self.llm.generate(prompts, hows, use_tqdm=False)
         except refusals as error:
@@ -201,3 +209,106 @@ def open_vllm(name: str, *, revision: str | None = None, **how: Any) -> VLLMGene
         raise ConfigError(f"vLLM cannot open the model {name!r}: {error}") from error
     trusted = how.get("trust_remote_code", False)
     return VLLMGenerator(llm, read_tokenizer(name, revision=revision, trust_remote_code=trusted))
+
+
+def wait_for_server(url: str, seconds: float) -> None:
+    """Wait until a vLLM server says that it is up; raises `GeneratorError` when it does not in time."""
+    end, said = time.monotonic() + seconds, ""
+    while time.monotonic() < end:
+        try:
+            response = httpx.get(url.rstrip("/") + "/health", timeout=min(5.0, seconds), trust_env=False)
+            if response.status_code == 200:
+                return
+            said = f"status {response.status_code}"
+        except httpx.TransportError as error:
+            said = str(error) or type(error).__name__
+        time.sleep(min(1.0, seconds / 10))
+    late = f"no vLLM server was up at {url} within {seconds:g} s (vllm_server_timeout)"
+    raise GeneratorError(f"{late}: {said}; start it, or see its log")
+
+
+class VLLMServer(VLLM):
+    """A policy held by a vLLM server (`vllm serve MODEL --logprobs-mode processed_logprobs`).
+
+    A row is a request, so that the server batches the rows of all its clients, and no client waits for another.
+    What fails on the way is asked for again a few times within some seconds; then the call ends in an error.
+
+    Args:
+        url: of the server, as `http://127.0.0.1:8000`.
+        tokenizer: the model's tokenizer.
+        timeout: seconds that one row may take, the wait for its turn on the server included.
+
+    Raises:
+        ConfigError: when no vLLM server is there, or one that does not return token ids.
+        GeneratorError: when the server is down or does not answer.
+    """
+
+    def __init__(self, url: str, tokenizer: Any, timeout: float = 600.0) -> None:
+        self.url, self.tokenizer, self.timeout = url.rstrip("/").removesuffix("/v1"), tokenizer, timeout
+        patience = (
+            timeout,
+            timeout,
+            _RETRIES,
+            _BACKOFF,
+            _CONCURRENCY,
+            sys.maxsize,
+        )  # no breaker: a failure ends the call
+        self._llm = LLM(Endpoint(self.url, "", None, *patience, direct=True))
+        self._background = Background(threads=1)
+        [document] = self._send("/models", [None])
+        try:
+            self.model, self.positions = str(document["data"][0]["id"]), int(document["data"][0]["max_model_len"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ConfigError(f"what answers at {self.url} is no vLLM server: it names no model") from error
+        # The one token that `top_k=1` leaves is certain in the distribution sampled from, which raw log-probs ignore.
+        one = {"max_tokens": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 1, "min_p": 0.0, "logprobs": 0}
+        [answer] = self._ask([(tokenizer("a", add_special_tokens=False)["input_ids"][:1], one)])
+        if answer.logprobs is None or not abs(answer.logprobs[0][answer.ids[0]]) < 1e-4:
+            self.no_logprobs = (
+                f"the vLLM server at {self.url} does not report the log-probs of the distribution it samples from; "
+                "start it with --logprobs-mode processed_logprobs"
+            )
+
+    def _ask(self, requests: list[Request]) -> list[Answer]:
+        bodies: list[dict[str, Any] | None] = []
+        for prompt, how in requests:
+            as_ids = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+            # it wants to be told both the tokens and how many
+            also = {"logprobs": len(how["logprob_token_ids"])} if "logprob_token_ids" in how else {}
+            bodies.append({"model": self.model, "prompt": prompt, **as_ids, **how, **also})
+        answers = []
+        for document in self._send("/completions", bodies):
+            try:
+                choice = document["choices"][0]
+                ids, tables = [int(token) for token in choice["token_ids"]], _logprobs(choice.get("logprobs"))
+                answers.append(Answer(ids, choice["finish_reason"], choice.get("stop_reason"), tables))
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                told = f"{type(error).__name__}: {error}"
+                raise GeneratorError(f"the vLLM server at {self.url} is too old, or answers amiss ({told})") from error
+        return answers
+
+    def _send(self, path: str, bodies: list[dict[str, Any] | None]) -> list[Any]:
+        """What the server answers to each body; transient failures are retried."""
+        try:
+            return self._background.run(map_concurrently(partial(self._llm.post, path), bodies, _CONCURRENCY))
+        except Unanswered as fault:
+            if not fault.passing:
+                raise ConfigError(f"the vLLM server at {self.url} refuses: {fault}") from None
+            advice = "see its log, start it again (or give it a longer time-out), and resume from the last checkpoint"
+            raise GeneratorError(f"the vLLM server at {self.url} does not work: {fault}; {advice}") from fault
+        except JudgeError as error:
+            raise ConfigError(f"the vLLM server at {self.url} refuses: {error}") from None
+
+
+def _logprobs(document: Any) -> list[dict[int, float]] | None:
+    """For each position the log-probs by token id; one that could not be computed is not a number."""
+    if not document:
+        return None
+    tops = document.get("top_logprobs") or [None] * len(document["tokens"])
+    known = zip(document["tokens"], document["token_logprobs"], tops, strict=True)
+    tables: list[dict[str, float | None]] = [{**(top or {}), token: chosen} for token, chosen, top in known]
+    # the server writes a token's id where it would write its text
+    return [
+        {int(name.removeprefix("token_id:")): math.nan if value is None else value for name, value in table.items()}
+        for table in tables
+    ]

@@ -14,8 +14,7 @@ from trl.generation.vllm_client import VLLMClient
 
 from ..errors import ConfigError, FaithfulSearchError, GeneratorError
 from ..inference.base import Generator, Sampling
-from ..inference.vllm import VLLM, VLLMGenerator
-from ..inference.vllm_server import VLLMServer, wait_for_server
+from ..inference.vllm import VLLM, VLLMGenerator, VLLMServer, wait_for_server
 from .endings import RESUME, ending_after
 
 _ROWS, _TOKENS = 4, 16  # what `check_sync` samples each time
