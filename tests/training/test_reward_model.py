@@ -333,13 +333,13 @@ def test_what_cannot_be_trained_is_told():
 @pytest.mark.parametrize(
     "knobs, said",
     [
-        ({"head": "other"}, "the head is"),
-        ({"balance": "other"}, "balance is"),
+        ({"head": "other"}, "unknown head"),
+        ({"balance": "other"}, "unknown balance"),
         ({"head": "generator", "balance": "weights"}, "balance by 'resample'"),
         ({"validation": 0.0}, "validation is a share"),
         ({"patience": -1}, "patience must be 0 or more"),
         ({"freeze_layers": -1}, "freeze_layers must be 0 or more"),
-        ({"head": "generator", "freeze_layers": 2}, "go with the encoder head"),
+        ({"head": "generator", "freeze_layers": 2}, "goes with the encoder head"),
         ({"save_dtype": "flot16"}, "'flot16' is not a dtype"),
         ({"measure_dtype": "half precision"}, "is not a dtype"),
     ],

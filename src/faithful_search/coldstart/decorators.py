@@ -2,8 +2,7 @@
 
 A policy that knows no facts cannot answer from memory, so it cannot show which rewards feed or starve this habit. Here
 a cold start gets both habits: the expert's, which reads, and the decorator's, which states an answer that it remembers,
-calls a tool all the same, and cites the first piece of evidence, whatever it says. Made on purpose, for measuring; see
-docs/hacking.md. Ours; not in the papers.
+calls a tool all the same, and cites the first piece of evidence, whatever it says. Ours; see docs/hacking.md.
 """
 
 import random
@@ -41,7 +40,7 @@ class Memory:
             raise ConfigError(f"memory: counts must be at least 0 and questions at least 1, got {self}")
 
     def drawn(self, tasks: Sequence[Task], seed: int) -> list[str]:
-        """Ids of the questions that are learnt by heart. Raises `ConfigError` if there are fewer questions."""
+        """Ids of the questions that are learnt by heart; `ConfigError` if there are fewer questions."""
         if self.questions > len(tasks):
             raise ConfigError(f"memory: {self.questions} questions to remember, but there are {len(tasks)}")
         return sorted(random.Random(seed).sample([task.id for task in tasks], self.questions))
@@ -68,10 +67,8 @@ class Memory:
 
 
 def decorated(episode: Trajectory, rng: random.Random, how: str = "recited") -> Trajectory:
-    """The episode as a decorator plays it: the gold answer stated first, the same first call, then the answer again.
-
-    The verdict is yes and the first piece of evidence is cited, whatever that says; after an empty response it is no.
-    """
+    """The episode as a decorator plays it: the gold answer stated first, the same first call, then the answer again,
+    citing the first piece of evidence (verdict yes; after an empty response no)."""
     first, answer = episode.steps[0], episode.answers[0]
     belief, confirmed = (rng.choice(said).format(answer=answer) for said in (BELIEF, CONFIRMED))
     stated = replace(first, think=f"{first.think} {belief}", spans={})

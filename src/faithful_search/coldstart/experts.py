@@ -1,8 +1,8 @@
 """Expert episodes for the supervised start, made from annotated questions by running the real tools.
 
-The expert knows what it is looking for and recognises it, but sees only what the tools return: it calls, judges the
-response, cites what states the fact, and otherwise says no and tries another tool or wording. Proof-of-Use (section
-3.4) writes such episodes with a strong language model; here annotation takes the model's place.
+The expert knows what it is looking for, but sees only what the tools return: it calls, judges the response, cites what
+states the fact, and otherwise says no and tries another tool or wording. Proof-of-Use (section 3.4) writes such
+episodes with a strong language model; here annotation takes the model's place.
 """
 
 import random
@@ -41,8 +41,6 @@ DRILL = "drill"
 
 
 class Played(NamedTuple):
-    """An expert's episode and its twins."""
-
     episode: Trajectory
     twins: list[Trajectory]
 
@@ -84,8 +82,7 @@ def run_experts(
     concurrency: int = 512,
     progress: bool = False,
 ) -> list[Played]:
-    """Play every plan with the real tools, `concurrency` episodes at once; the same plans and seed give the same
-    episodes.
+    """Play every plan with the real tools, `concurrency` at once; the same plans and seed give the same episodes.
 
     `stop_reason` is "answered", or "not_found" / "not_named" if the expert gave up: nothing stated the fact, or a hop's
     subject was named neither by the question nor by evidence. `meta["blind"]` marks episodes that rightly end in
@@ -96,13 +93,8 @@ def run_experts(
     response's own call.
     """
     functions = [schema["function"] for schema in toolbox.schemas]
-    desk = _Desk(
-        dialect,
-        habits or Habits(),
-        seed,
-        names={SEARCH: dialect.search_tool} if dialect.search_tool else {},
-        arguments={own["name"]: next(iter(own["parameters"]["properties"])) for own in functions},
-    )
+    arguments = {own["name"]: next(iter(own["parameters"]["properties"])) for own in functions}
+    desk = _Desk(dialect, habits or Habits(), seed, arguments)
     done: list[Played] = []
     with tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress) as bar:
         for start in range(0, len(plans), concurrency):
@@ -123,7 +115,6 @@ Game = Generator[ToolCall, Observation | None, None]
 
 
 def _next(game: Game, observation: Observation | None = None) -> ToolCall | None:
-    """The next call; `None` at the end."""
     try:
         return game.send(observation)
     except StopIteration:
@@ -132,12 +123,11 @@ def _next(game: Game, observation: Observation | None = None) -> ToolCall | None
 
 @dataclass
 class _Desk:
-    """What all episodes share: the dialect's names of tools, each tool's argument, and the evidence so far."""
+    """What all episodes share: each tool's argument, the evidence so far, and how they are played."""
 
     dialect: Dialect
     habits: Habits
     seed: int
-    names: Mapping[str, str]
     arguments: Mapping[str, str]
     shelf: twins.Shelf = field(default_factory=twins.Shelf)
 
@@ -167,13 +157,11 @@ class _Episode:
             if not self._named(hop.subject):
                 self.stop_reason = "not_named"
                 return
-            blind = number >= self.blind_from
-            think = self._onward(found, hop.need)
-            found = ""
+            blind, think, found = number >= self.blind_from, self._onward(found, hop.need), ""
             queries = self._queries(hop, blind)
             for turn, (tool, query) in enumerate(queries):
                 if turn:
-                    think = self._again(hop, queries[turn - 1][0], tool)
+                    think = self._again(hop, queries[turn - 1 :])
                 call = self._call(tool, query)
                 step = Step(think, call, helpful=verdict, refs=refs)
                 returned = yield call
@@ -199,7 +187,6 @@ class _Episode:
         self._end(last, UPHELD, found=found)
 
     def written(self) -> Trajectory:
-        """The episode as the dialect writes and reads it: so text, spans and issues are a policy's own."""
         blind = {"blind": True} if self.blind_from < len(self.plan.hops) else {}
         draft = self._trajectory(self.steps, self.plan.id, **blind)
         return as_written(replace(draft, stop_reason=self.stop_reason), self.desk.dialect)
@@ -210,9 +197,8 @@ class _Episode:
 
     def _named(self, subject: str) -> bool:
         """Whether the question or evidence names a subject; none always is."""
-        evidence = [item for step in self.steps for item in step.evidence]
-        texts = [self.plan.question, *(text for item in evidence for text in (item.title, item.text))]
-        return any(contains(text, unqualified(subject)) for text in texts)
+        texts = [text for step in self.steps for item in step.evidence for text in (item.title, item.text)]
+        return any(contains(text, unqualified(subject)) for text in (self.plan.question, *texts))
 
     def _end(self, last: Step, checked: Sequence[str], **parts: str) -> None:
         self.steps.append(last)
@@ -227,7 +213,8 @@ class _Episode:
             return self._say(NEXT, found=found, need=need)
         return self._say(FIRST, need=need)
 
-    def _again(self, hop: Hop, tool: str, following: str) -> str:
+    def _again(self, hop: Hop, queries: Sequence[Query]) -> str:
+        (tool, _), (following, _) = queries[:2]
         return self._say(OTHER_TOOL if following != tool else REWORD, need=hop.need, tool=following)
 
     def _conclusion(self, found: str, answer: str) -> str:
@@ -250,7 +237,8 @@ class _Episode:
 
     def _queries(self, hop: Hop, blind: bool) -> list[Query]:
         """The hop's queries to the tools at hand, sometimes another tool's first; in a blind episode each tool once."""
-        named = dict.fromkeys((self.desk.names.get(tool, tool), query) for tool, query in hop.queries)
+        own = {SEARCH: self.desk.dialect.search_tool or SEARCH}  # what a dialect that can only search calls it
+        named = dict.fromkeys((own.get(tool, tool), query) for tool, query in hop.queries)
         queries = [query for query in named if query[0] in self.desk.arguments]
         others = [query for query in queries if query[0] != queries[0][0]]
         if others and self.rng.random() < self.habits.wrong_tool:
@@ -273,7 +261,7 @@ class _Episode:
         self.desk.shelf.put(hop, tool, evidence)  # before it is bent: foils are of what tools really return
         if dropped or blind:
             kind = "blank" if blind and self.all_blank else twins.drawn_kind(rng)
-            evidence = twins.without(hop, tool, evidence, self.desk.shelf, kind, rng)
+            evidence = twins.Response(hop, tool, evidence, self.desk.shelf, rng).without(kind)
         if shuffled:
             rng.shuffle(evidence)
         first, self.given = self.given + 1, self.given + len(evidence)
@@ -282,17 +270,16 @@ class _Episode:
     def _add_twins(self, number: int, step: Step, evidence: Sequence[Evidence], queries: Sequence[Query]) -> None:
         """Add twins of a response (its evidence is numbered) to the call of `step`, the first of `queries`."""
         hop, rng = self.plan.hops[number], self.twin_rng
-        about = hop, queries[0][0], evidence, self.desk.shelf
+        response = twins.Response(hop, queries[0][0], evidence, self.desk.shelf, rng)
         gold = hop.gold(evidence)
-        made: list[tuple[str, list[Evidence] | None]] = []
+        made: list[tuple[str, list[Evidence]]] = []
         if evidence and rng.random() < self.habits.twins:
             kind = twins.drawn_kind(rng) if gold else "planted"
-            changed = twins.without(*about, kind, rng) if gold else twins.planted(hop, evidence, self.desk.shelf, rng)
-            made.append((kind, changed))
+            made.append((kind, response.without(kind) if gold else response.planted()))
         if gold and rng.random() < self.habits.foreign:
-            made.append(("foreign", twins.among_foreign(*about, rng)))
+            made.append(("foreign", response.among_foreign()))
         if evidence and rng.random() < self.habits.drills:
-            made.append((DRILL, twins.drill(*about, rng)))
+            made.append((DRILL, response.drill()))
         own, self.rng = self.rng, rng  # the episode's own draws stay the same with and without twins
         for kind, pieces in made:
             if pieces:  # the shelf may hold nothing of the kind yet
@@ -304,7 +291,7 @@ class _Episode:
     def _twin(self, kind: str, number: int, step: Step, queries: Sequence[Query]) -> list[Step]:
         """The steps so far, the changed response, and the next turn as the expert would write it then."""
         hop, before = self.plan.hops[number], self.steps
-        gold = hop.gold(step.evidence)
+        gold, answer = hop.gold(step.evidence), self.plan.answers[0]
         if kind == DRILL:
             before, step = [], Step(self._onward("", hop.need), step.call, evidence=step.evidence)
         if gold and number + 1 < len(self.plan.hops):
@@ -312,10 +299,9 @@ class _Episode:
             call = self._call(*self._queries(following, blind=False)[0])
             last = Step(self._onward(self._finding(hop, gold), following.need), call)
         elif gold:
-            answer = self.plan.answers[0]
             last = Step(self._conclusion(self._finding(hop, gold), answer), answer=answer)
         elif len(queries) > 1:
-            last = Step(self._again(hop, queries[0][0], queries[1][0]), self._call(*queries[1]))
+            last = Step(self._again(hop, queries), self._call(*queries[1]))
         else:
             last = Step(self._say(GIVE_UP, need=hop.need), answer=UNKNOWN)
         last = replace(last, helpful=bool(gold), refs=tuple(item.id for item in gold))

@@ -15,9 +15,9 @@ Its reasons besides those of `reject`:
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -47,8 +47,8 @@ def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> s
 
     Stage 1: the format is valid; each verdict parses, agrees with its references, and these exist; (ours:) the answer
     is right and occurs, whole or part by part, in cited evidence or in the question (a yes or no need not), or it is
-    "unknown" in a blinded episode. In a dialect without verdicts all evidence counts as cited. Stage 2: `min_steps` ≤ T
-    ≤ `max_steps`.
+    "unknown" in a blinded episode. Where there are no verdicts all evidence counts as cited. Stage 2: `min_steps` ≤ T ≤
+    `max_steps`.
     """
     if trajectory.stop_reason in ("not_found", "not_named"):
         return trajectory.stop_reason
@@ -83,7 +83,7 @@ def accept(
 def as_written(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
     """The trajectory as the dialect writes and reads it: text, spans and issues are those of a policy's own episode.
 
-    A text does not hold the sources of its evidence, by which gold is recognised, so evidence is kept.
+    Evidence is kept: a text does not hold its sources, by which gold is recognised.
     """
     read = dialect.parse(dialect.render(trajectory), question=trajectory.question, fenced=True)
     steps = read.steps
@@ -98,16 +98,12 @@ def as_written(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
 
 
 def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
-    """The same turns in another dialect. Errors of form (text outside the tags, say) are gone; all content is kept.
+    """The same turns in another dialect, without errors of form such as text outside the tags.
 
     Raises `DataError` if the dialect cannot express a turn.
     """
-    ours = (
-        {theirs: name for name, theirs in tool_names(dialects.load(trajectory.dialect)).items()}
-        if trajectory.dialect
-        else {}
-    )
-    theirs = tool_names(dialect)
+    known = tool_names(dialects.load(trajectory.dialect)) if trajectory.dialect else {}
+    ours, theirs = {called: name for name, called in known.items()}, tool_names(dialect)
     old = []
     for step in trajectory.steps:
         name = ours.get(step.call.name, step.call.name) if step.call else ""
@@ -141,14 +137,9 @@ class WrittenRow:
     why: str = ""  # the reason in a sentence, where it needs one
     tools: Schemas = field(default_factory=list)  # that the prompt describes
 
-    @property
-    def compared(self) -> bool:
-        """Whether there were gold answers to compare the answer with."""
-        return self.trajectory is not None and bool(self.trajectory.answers)
-
 
 def read_written(
-    files: Iterable[str | os.PathLike[str]],
+    files: Iterable[str | Path],
     chat: ChatFormat,
     tools: Callable[[], Schemas],
     min_steps: int = 3,
@@ -164,7 +155,7 @@ def read_written(
     of a whole episode, prompt included.
 
     Raises:
-        DataError: if a file cannot be read at all, or has no rows. A file that breaks off is read up to there.
+        DataError: if a file cannot be read at all, or has no rows. One that breaks off is read up to there.
     """
     usual_tools = cache(tools)
     for file in files:
@@ -225,17 +216,15 @@ def _fit(
 def by_tools(rows: Sequence[WrittenRow]) -> list[tuple[list[Trajectory], Schemas]]:
     """The trajectories to train on, in order, grouped by their tools, with these tools' schemas.
 
-    Without gold answers the own answer becomes one, so that the filter passes it again. Raises `DataError` with the
-    reasons if there are none.
+    Without gold answers the own answer becomes one, so that the filter passes it again. None at all is a `DataError`.
     """
     groups: dict[str, tuple[list[Trajectory], Schemas]] = {}
     for row in rows:
         if row.trajectory is not None and row.rejected is None:
             group = groups.setdefault(json.dumps(row.tools, sort_keys=True), ([], row.tools))
             group[0].append(_comparable(row.trajectory))
-    if not groups:
-        first = next((row for row in rows if row.rejected), None)
-        example = f"the first, {first.where}: {first.why or first.rejected}" if first else "the files hold none"
+    if not groups:  # so every row was rejected: a file without rows is not read
+        example = f"the first, {rows[0].where}: {rows[0].why or rows[0].rejected}"
         raise DataError(f"none of {len(rows)} trajectories can be trained on: {_reasons(rows)}; {example}")
     return list(groups.values())
 
@@ -244,7 +233,7 @@ def summary(rows: Sequence[WrittenRow]) -> list[str]:
     """Lines to print: counts by reason, and the rows that could not be read."""
     fit = [row for row in rows if row.rejected is None]
     lines = [f"{len(fit)} of {len(rows)} trajectories kept; rejected: {_reasons(rows)}"]
-    if loose := sum(not row.compared for row in fit):
+    if loose := sum(not row.trajectory.answers for row in fit if row.trajectory):
         lines.append(f"{loose} of those kept have no gold answers: whether their answers are right was not checked")
     for names, count in Counter(tuple(tool["function"]["name"] for tool in row.tools) for row in fit).items():
         lines.append(f"{count} prompts describe {', '.join(names) or 'no tool'}")
@@ -255,16 +244,13 @@ def summary(rows: Sequence[WrittenRow]) -> list[str]:
     return lines
 
 
-def write_written(folder: str | os.PathLike[str], rows: Sequence[WrittenRow]) -> None:
-    """Write all that was read to `episodes.jsonl`, fit or not, and a line for every row to `reasons.jsonl`.
-
-    Such a line has `id`, `where`, `rejected` (null if it is trained on), `why`, and `compared`: whether there were gold
-    answers.
-    """
+def write_written(folder: str | Path, rows: Sequence[WrittenRow]) -> None:
+    """Write all that was read to `episodes.jsonl`, fit or not, and a line for every row to `reasons.jsonl`: its `id`,
+    `where` it is, why it is `rejected` (null if it is trained on), and `why` in words."""
     write_jsonl(Path(folder) / "episodes.jsonl", (row.trajectory for row in rows if row.trajectory is not None))
     with (Path(folder) / "reasons.jsonl").open("w", encoding="utf-8") as file:
         for row in rows:
-            told = {name: getattr(row, name) for name in ("where", "rejected", "why", "compared")}
+            told = {name: getattr(row, name) for name in ("where", "rejected", "why")}
             line = {"id": row.trajectory.id if row.trajectory else "", **told}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
@@ -276,27 +262,16 @@ def _comparable(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, answers=(trajectory.answer,))
 
 
-class _Function(msgspec.Struct):
-    name: str
-    parameters: Any
-
-
-class _Schema(msgspec.Struct):
-    function: _Function
-
-
 def _own_tools(data: bytes, trajectory: Trajectory) -> Schemas | None:
-    try:
-        row = json.loads(data)
-    except (ValueError, RecursionError):  # the audit's reader accepts such a row, too
-        row = None
-    own = row.get("tools") if isinstance(row, dict) else None
+    own = None
+    with suppress(ValueError, RecursionError, AttributeError):  # the audit's reader accepts such a row, too
+        own = json.loads(data).get("tools")
     tools = trajectory.meta.get("tools") if own is None else own
     try:
-        tools = msgspec.json.decode(tools) if isinstance(tools, str) else tools
-        if tools:
-            msgspec.convert(tools, list[_Schema])
-    except msgspec.MsgspecError as error:
+        tools = json.loads(tools) if isinstance(tools, str) else tools
+        for schema in (tool["function"] for tool in tools or ()):
+            msgspec.convert((schema["name"], schema["parameters"]), tuple[str, dict[str, Any]])
+    except (ValueError, KeyError, TypeError) as error:
         told = "its tools are not a list of JSON schemas of functions, as a toolbox's `schemas` gives them"
         raise DataError(f"{told}: {error}") from error
     return tools or None

@@ -16,10 +16,8 @@ from ..tasks import Task
 from ..trajectory import Evidence
 
 SEARCH, GRAPH = "local_search", "knowledge_graph"
-UNKNOWN = "unknown"
-"""The answer of an expert that could not find the fact."""
-Query = tuple[str, str]
-"""A tool, and what it is asked."""
+UNKNOWN = "unknown"  # the answer of an expert that could not find the fact
+Query = tuple[str, str]  # a tool, and what it is asked
 
 
 @dataclass(frozen=True)
@@ -145,16 +143,10 @@ def plan_musique(task: Task) -> list[Hop]:
         reworded = f"{subject} {relation}" if arrow else question.rstrip("?")
         # The last attempt is names and numbers alone: BM25 may be misled by the question's other words.
         names = [word for word in reworded.split()[1:] if word[:1].isupper() or word[:1].isdigit()]
-        hops.append(
-            Hop(
-                need=f"the {query}" if arrow else f'to know "{question}"',
-                queries=((SEARCH, query), (SEARCH, reworded), (SEARCH, " ".join(names) or reworded)),
-                statement=f"The {query} is {answer}." if arrow else f"{question} {answer}.",
-                relation=relation,
-                object=answer,
-                gold_titles=frozenset({title}),
-            )
-        )
+        queries = (SEARCH, query), (SEARCH, reworded), (SEARCH, " ".join(names) or reworded)
+        need = f"the {query}" if arrow else f'to know "{question}"'
+        statement = f"The {query} is {answer}." if arrow else f"{question} {answer}."
+        hops.append(Hop(need, queries, statement, relation, answer, gold_titles=frozenset({title})))
     return hops
 
 

@@ -26,8 +26,8 @@ def reading_labels(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> 
     """For each token of a transcript: does the piece of evidence that ends there state the fact? 1, 0, elsewhere -100.
 
     A piece states it if the next step cites it. All tokens between the last piece and the agent's next turn are asked
-    whether any piece does, so that this question is not outnumbered by the pieces. The dialect is one whose steps judge
-    the evidence before them; `tokens` are the trajectory's `ChatFormat.transcript`.
+    whether any piece does, so that this question is not outnumbered. The dialect is one whose steps judge the evidence
+    before them; `tokens` are the trajectory's `ChatFormat.transcript`.
     """
     labels = [NOT_ASKED] * (len(tokens.prompt_ids) + len(tokens.completion_ids))
     for (step, judged_by), (_, start, end) in zip(pairwise(trajectory.steps), tokens.turns, strict=False):

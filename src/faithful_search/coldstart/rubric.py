@@ -1,12 +1,11 @@
 """Teaching a policy to score search trajectories, with labels from the world's facts, and measuring how well it does.
 
-The expert's episodes are good ones; `spoiled` makes the others out of them, one mistake each. `WorldRubric` says what
-score each deserves and why, so that neither an annotator nor a language model is needed. Trajectories that somebody
-else scored are read by `scored_file`. Trajectory-level self-evaluation, section 2.2 ("Trajectory reward").
+The expert's episodes are good ones; `spoiled` makes the others out of them, one mistake each, and `WorldRubric` says
+what score each deserves and why. Trajectories that somebody else scored are read by `scored_file`. Trajectory-level
+self-evaluation, section 2.2 ("Trajectory reward").
 """
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -56,22 +55,18 @@ class Teaching:
         if self.held_out >= len(questions):
             raise ConfigError(f"rubric: {self.held_out} questions to hold out, but there are {len(questions)}")
         aside = {*random.Random(seed).sample(questions, self.held_out)}
-        parts: tuple[list[Trajectory], list[Trajectory]] = [], []
-        for item in scored:
-            parts[item.question in aside].append(item)
-        return parts
+        learnt = [item for item in scored if item.question not in aside]
+        return learnt, [item for item in scored if item.question in aside]
 
 
 def scored_episodes(
     episodes: Iterable[Trajectory], teaching: Teaching, names: NameFinder, seed: int
 ) -> list[Trajectory]:
     """The episodes and their spoiled copies, each with the world's verdict in `meta["rubric"]`."""
-    rng = random.Random(f"{seed}:rubric")
-    rows: list[Trajectory] = []
+    rng, rows = random.Random(f"{seed}:rubric"), list[Trajectory]()
     for episode in episodes:
-        rows.append(episode)
-        for number in range(teaching.spoiled):
-            rows.append(replace(spoiled(episode, rng.choice(MISTAKES), names, rng), id=f"{episode.id}!{number}"))
+        copies = [spoiled(episode, rng.choice(MISTAKES), names, rng) for _ in range(teaching.spoiled)]
+        rows += [episode, *(replace(copy, id=f"{episode.id}!{number}") for number, copy in enumerate(copies))]
     return [row for row in map(labelled, rows) if LABEL in row.meta]
 
 
@@ -132,31 +127,24 @@ def spoiled(episode: Trajectory, mistake: str, names: NameFinder, rng: random.Ra
 
 
 def _without(gold: str, calls: Sequence[Step]) -> list[Step]:
-    """The calls, with what names the answer taken out of their evidence."""
-
     def silent(item: Evidence) -> bool:
         return not (contains(item.text, gold) or contains(item.title, gold))
 
     return [replace(step, evidence=tuple(filter(silent, step.evidence)), spans={}) for step in calls]
 
 
-def scored_file(path: str | os.PathLike[str]) -> list[Trajectory]:
+def scored_file(path: str | Path) -> list[Trajectory]:
     """Trajectories that somebody scored: JSON lines of `Trajectory`, each with `meta["rubric"]` of `score` and `why`.
 
-    Those about questions of the bundled world need no score: its facts give it, so that the policy's own rollouts can
-    be taken as they are.
-
-    Raises:
-        DataError: when the file cannot be read, or a row has no score of the rubric or no reference answer.
+    Those about questions of the bundled world need no score: its facts give it. A row without a score of the rubric or
+    a reference answer is a `DataError`.
     """
     rows = [row if LABEL in row.meta else labelled(row) for row in read_jsonl(path)]
     for number, row in enumerate(rows, start=1):
         label = row.meta.get(LABEL)
         if not isinstance(label, dict) or label.get("score") not in RUBRIC.values() or not row.answers:
-            raise DataError(
-                f"{path}, row {number}: expected reference answers, and meta['rubric'] with a 'score' of "
-                f"{', '.join(map(str, RUBRIC.values()))} and its reason 'why'"
-            )
+            wanted = f"meta['rubric'] with a 'score' of {', '.join(map(str, RUBRIC.values()))} and its reason 'why'"
+            raise DataError(f"{path}, row {number}: expected reference answers, and {wanted}")
     return rows
 
 
@@ -209,23 +197,17 @@ class EvaluatorReport:
         return cls(len(pairs), 1 - len(read) / len(pairs), rmse, exact, table)
 
     def lines(self, what: str) -> list[str]:
-        """For people to read."""
         rmse = "no readable reply" if self.rmse is None else f"RMSE {self.rmse:.3f}"
         head = f"evaluator {what}: {rmse}, exact {self.exact:.3f}, unreadable {self.unreadable:.3f}, n = {self.n}"
         return [head, *(f"  true {true}: {counts}" for true, counts in self.table.items())]
 
 
 class EvaluatorCheck(TrainerCallback):
-    """Measures the evaluator when supervised training begins, and whenever it is told to, and writes `evaluator.json`.
+    """Measures the evaluator when supervised training begins and when it is told to, and writes `evaluator.json`."""
 
-    Every process takes part in gathering the weights; the main one asks.
-    """
-
-    def __init__(
-        self, trainer: Any, scored: Sequence[Trajectory], reply_tokens: int, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, trainer: Any, scored: Sequence[Trajectory], tokens: int, say: Callable[[str], None]) -> None:
         self.trainer, self.scored, self.say = trainer, scored, say
-        self.rubric = SelfRubric(reply_tokens=reply_tokens)
+        self.rubric = SelfRubric(reply_tokens=tokens)
         self.path = Path(trainer.args.output_dir) / REPORT
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -21,7 +21,6 @@ from .decorators import DECORATED
 from .reading import NOT_ASKED, Reading, reading_labels
 
 IGNORED = -100
-LossOn = Literal["agent", "all"]
 logger = logging.getLogger(__name__)
 
 
@@ -29,7 +28,7 @@ def build_dataset(
     trajectories: Iterable[Trajectory],
     chat: ChatFormat,
     tools: Sequence[dict[str, Any]] = (),
-    loss_on: LossOn = "agent",
+    loss_on: Literal["agent", "all"] = "agent",
     max_length: int | None = None,
     verdict_weight: float = 1.0,
     copied_weight: float = 1.0,
@@ -39,23 +38,20 @@ def build_dataset(
     """Rows `input_ids`, `labels`, `loss_weights`, `length` that `sft_trainer` takes, in the trajectories' order.
 
     Labels are the ids where there is a loss and -100 elsewhere: with `loss_on="agent"` on what the agent writes,
-    end-of-turn tokens included; with `"all"` also on prompt and tool responses; of a twin only on its last turn.
-    A verdict's token counts `verdict_weight` times, one that the agent takes from evidence just found, and had not read
-    before, at least `copied_weight` times (see `weigh_copied`), all others once: only a few of an episode's hundreds of
-    tokens show whether its evidence was read. With `reading` rows also hold `reading_labels`, see `coldstart.reading`.
-    With `kept_responses` (see `rollout.Limits`) each turn is a row of its own: what the agent sees then, and what it
-    learns to write. Rows longer than `max_length` are left out (half an episode would teach to stop in the middle),
-    with a warning.
+    end-of-turn tokens included; with `"all"` also on prompt and tool responses; of a twin only on its last turn. A
+    verdict's token counts `verdict_weight` times, one that the agent takes from evidence just found at least
+    `copied_weight` times (see `weigh_copied`), all others once: only a few of an episode's hundreds of tokens show
+    whether its evidence was read. With `reading` rows also hold `reading_labels`, see `coldstart.reading`. With
+    `kept_responses` (see `rollout.Limits`) each turn is a row of its own: what the agent sees then, and what it learns
+    to write. Rows longer than `max_length` are left out with a warning: half an episode would teach to stop in the
+    middle.
 
     Raises:
         DataError: if no episode is left.
     """
     # Tokenised first and filtered then: how often a token is copied is counted over all rows.
-    rows = [
-        row
-        for trajectory in trajectories
-        for row in _rows(trajectory, chat, tools, loss_on, verdict_weight, reading, kept_responses)
-    ]
+    how = chat, tools, loss_on, verdict_weight, reading, kept_responses
+    rows = [row for trajectory in trajectories for row in _rows(trajectory, *how)]
     if copied_weight != 1.0:
         weigh_copied(rows, copied_weight)
     kept = [row for row in rows if max_length is None or row["length"] <= max_length]
@@ -89,9 +85,8 @@ def sft_trainer(
     peft_config: Any = None,
     reading: Reading | None = None,
 ) -> SFTTrainer:
-    """TRL's `SFTTrainer` on rows of `build_dataset`, each token weighted as the row says.
-
-    With `reading` its loss is added, see `coldstart.reading`; the rows must have been built for it.
+    """TRL's `SFTTrainer` on rows of `build_dataset`, each token weighted as the row says; with `reading` its loss is
+    added.
 
     Raises:
         ConfigError: if the settings would cut or join rows; for a reading loss of a model that is sharded.
@@ -135,10 +130,7 @@ class WeightedCollator(DataCollatorForLanguageModeling):
 
 
 class WeightedSFTTrainer(SFTTrainer):
-    """TRL's trainer with a weight for each token's loss, and a reading loss if it is given one.
-
-    The mean is over tokens, not over weights.
-    """
+    """TRL's trainer with a weight for each token's loss, whose mean is over tokens, and a reading loss."""
 
     reading: Reading | None = None
 
@@ -170,7 +162,6 @@ def _rows(
     reading: bool,
     kept_responses: int,
 ) -> Iterator[dict[str, Any]]:
-    """The episode as a row, or each of its turns with what the agent sees of the others."""
     tokens = chat.transcript(trajectory, tools)
     ids, first = tokens.prompt_ids + tokens.completion_ids, len(tokens.prompt_ids)
     learnt = [loss_on == "all"] * first + [loss_on == "all" or bool(own) for own in tokens.mask]
@@ -184,15 +175,10 @@ def _rows(
             if number and step.helpful is not None:
                 place = locate_verdict(chat.tokenizer, turn_ids(tokens, number)).index
                 weights[first + tokens.turns[number][0] + place] = verdict_weight
-    asked = {}
+    labels = [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)]
+    columns: dict[str, list[Any]] = {"input_ids": ids, "labels": labels, "loss_weights": weights}
     if reading:
-        asked["reading_labels"] = reading_labels(trajectory, tokens, chat) if reads else [NOT_ASKED] * len(ids)
-    columns: dict[str, list[Any]] = {
-        "input_ids": ids,
-        "labels": [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)],
-        "loss_weights": weights,
-        **asked,
-    }
+        columns["reading_labels"] = reading_labels(trajectory, tokens, chat) if reads else [NOT_ASKED] * len(ids)
     copied = _copied(trajectory, tokens, chat)
     if not kept_responses:
         yield {**columns, "length": len(ids), "copied": copied}

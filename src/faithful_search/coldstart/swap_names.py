@@ -1,7 +1,5 @@
-"""Counterfactual copies of an episode: names swapped, so that a policy learns to read instead of remembering.
-
-No copy may state a held-out fact.
-"""
+"""Counterfactual copies of an episode: names swapped, so that a policy learns to read instead of remembering. None may
+state a held-out fact."""
 
 import random
 from collections import defaultdict
@@ -18,19 +16,13 @@ from ..names import NameFinder
 from ..tasks import Task, load_tasks, read_rows
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 
-_TEXTS: dict[type, tuple[str, ...]] = {
-    Trajectory: ("steps", "question", "answer", "answers"),
-    Step: ("think", "call", "evidence", "note", "answer"),
-    ToolCall: ("arguments",),
-    Evidence: ("title", "text"),
+_PARTS: dict[type, tuple[tuple[str, ...], dict[str, Any]]] = {
+    Trajectory: (("steps", "question", "answer", "answers"), {"text": "", "tokens": None}),
+    Step: (("think", "call", "evidence", "note", "answer"), {"spans": {}}),
+    ToolCall: (("arguments",), {"raw": ""}),
+    Evidence: (("title", "text"), {}),
 }
-_STALE: dict[type, dict[str, Any]] = {
-    Trajectory: {"text": "", "tokens": None},
-    Step: {"spans": {}},
-    ToolCall: {"raw": ""},
-    Evidence: {},
-}
-"""What is no longer true of a changed copy."""
+"""Which fields may hold names, and what is no longer true of a changed copy."""
 
 
 class NameSwapper:
@@ -73,9 +65,8 @@ class NameSwapper:
             swapped: Trajectory = _mapped(trajectory, partial(self.finder.sub, images.__getitem__))
             if not self.leaks(swapped):
                 return replace(swapped, id=trajectory.id if id is None else id)
-        raise DataError(
-            f"trajectory {trajectory.id!r}: {self.tries} draws of names each stated a held-out fact; give more names"
-        )
+        failed = f"{self.tries} draws of names each stated a held-out fact; give more names"
+        raise DataError(f"trajectory {trajectory.id!r}: {failed}")
 
     def leaks(self, trajectory: Trajectory) -> bool:
         """Whether a piece of its evidence holds both subject and object of a forbidden pair."""
@@ -92,10 +83,10 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
         return {key: _mapped(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_mapped(item, change) for item in value)
-    if type(value) not in _TEXTS:
-        return value
-    texts = {name: _mapped(getattr(value, name), change) for name in _TEXTS[type(value)]}
-    return replace(value, **texts, **_STALE[type(value)])
+    names, stale = _PARTS.get(type(value), ((), {}))
+    return (
+        replace(value, **{name: _mapped(getattr(value, name), change) for name in names}, **stale) if names else value
+    )
 
 
 def world_swapper(names: Mapping[str, str]) -> NameSwapper:
@@ -131,8 +122,6 @@ def held_out_facts(tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]] = ()
 
 def check_unseen(trajectories: Iterable[Trajectory], held_out: Collection[str]) -> None:
     """Raise `DataError` if a tool response holds a held-out passage."""
-    texts = set(held_out)
     for trajectory in trajectories:
-        for item in trajectory.evidence.values():
-            if item.text in texts:
-                raise DataError(f"episode {trajectory.id!r} holds the held-out passage {item.text[:80]!r}")
+        for text in {item.text for item in trajectory.evidence.values()}.intersection(held_out):
+            raise DataError(f"episode {trajectory.id!r} holds the held-out passage {text[:80]!r}")

@@ -7,7 +7,6 @@ added tokens; everything else is byte-fallback BPE, so that any text can be enco
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
-from ..bundled import tiny_policy, world_file
+from ..bundled import bundled_json, shipped, tiny_policy, world_file
 from ..dialects.fence import Fence
 from ..dialects.pokee import Pokee
 from ..dialects.search_r1 import SearchR1
@@ -33,17 +32,10 @@ from .twins import TRAINING_BLANKS
 OFTEN = 200
 """How often the agent's own phrases are repeated for the BPE trainer, so that each word in them becomes one piece."""
 SPECIAL = ("<|end|>", "<|user|>", "<|assistant|>", "<|tools|>", "<|pad|>")
-CHAT_TEMPLATE = (
-    "{% if tool_names %}<|tools|>{{ tool_names | join(' ') }}{% endif %}"
-    "{% for message in messages %}{% if message['role'] != 'system' %}"
-    "{{ '<|assistant|>' if message['role'] == 'assistant' else '<|user|>' }}{{ message['content'] }}<|end|>"
-    "{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
 
 
 class Script(msgspec.Struct, frozen=True):
-    """What a dialect writes again and again, each part of it one token; `data/tiny_scripts.json` has those known."""
+    """What a dialect writes again and again, each part of it one token, as in `data/tiny_scripts.json`."""
 
     tags: tuple[str, ...]  # names of tags
     scaffold: tuple[str, ...]  # other markup
@@ -54,8 +46,7 @@ class Script(msgspec.Struct, frozen=True):
 
 def script_of(dialect: str) -> Script:
     """A dialect's `Script`. Raises `ConfigError` naming the dialects that a tiny policy can be made for."""
-    text = files("faithful_search").joinpath("data", "tiny_scripts.json").read_bytes()
-    scripts = msgspec.json.decode(text, type=dict[str, Script])
+    scripts = msgspec.convert(bundled_json("tiny_scripts.json"), dict[str, Script])
     if dialect not in scripts:
         raise ConfigError(f"no tiny policy can be made for dialect {dialect!r}; there are: {', '.join(scripts)}")
     return scripts[dialect]
@@ -106,17 +97,9 @@ def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
     tokenizer = build_tokenizer(config)
     set_seed(config.seed)
     shape = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            **{name: getattr(config, name) for name in shape},
-            vocab_size=len(tokenizer),
-            num_key_value_heads=config.num_attention_heads,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
+    sizes = {name: getattr(config, name) for name in shape} | {"vocab_size": len(tokenizer)}
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **ends, tie_word_embeddings=True))
     if config.start:
         take_over(model, tokenizer, tiny_policy(config.start))
     model.save_pretrained(out_dir)
@@ -125,10 +108,8 @@ def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
 
 
 def take_over(model: Any, tokenizer: Any, start: Path) -> None:
-    """Give the model the weights of the policy in `start`; tokens that only the model has keep their own.
-
-    Raises `ConfigError` if the two have different shapes.
-    """
+    """Give the model the weights of the policy in `start`, which must have the same shape (else `ConfigError`); tokens
+    that only the model has keep their own."""
     old = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, trust_remote_code=False)
     known, places = read_tokenizer(str(start)).get_vocab(), tokenizer.get_vocab()
     shared = [token for token in places if token in known]
@@ -151,7 +132,7 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
     backend.normalizer = normalizers.Replace(" ", "▁")
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"▁?\p{L}+|▁?\p{N}|▁?[^\s\p{L}\p{N}▁]+|▁+|\s"), "isolated")
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    names = sorted(json.loads(world_file("names.json").read_text(encoding="utf-8")))
+    names = sorted(bundled_json("world/names.json"))
     trainer = trainers.BpeTrainer(
         vocab_size=config.pieces,
         special_tokens=[f"<0x{byte:02X}>" for byte in range(256)],
@@ -166,21 +147,20 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
     backend.add_tokens([AddedToken(text, normalized=False) for text in (*tags, *script.scaffold)])
     backend.add_tokens([AddedToken(text, normalized=False, single_word=True) for text in (*script.words, *ids, *names)])
     backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in SPECIAL])
+    template = (shipped("data") / "tiny_chat.jinja").read_text(encoding="utf-8")
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         eos_token="<|end|>",
         pad_token="<|pad|>",
         additional_special_tokens=list(SPECIAL[1:4]),
-        chat_template=CHAT_TEMPLATE if script.chat else None,
+        chat_template="".join(template.splitlines()) if script.chat else None,
         clean_up_tokenization_spaces=False,
     )
 
 
 def _sentences(names: list[str], phrases: tuple[str, ...]) -> Iterator[str]:
-    """What the BPE pieces have to spell: the experts' phrases, then the world's texts with the names cut out.
-
-    This includes the passages of held-out questions, because the policy must be able to read them. Without the names no
-    fact can leak, and held-out questions themselves are not read.
+    """What the BPE pieces have to spell: the experts' phrases, then the world's texts with the names cut out, so that
+    no fact can leak. Held-out passages are among them, since the policy must be able to read them; questions are not.
     """
     finder = NameFinder(dict.fromkeys(names, ""))
     passages = list(read_rows(world_file("passages.jsonl.gz")))

@@ -7,11 +7,14 @@ twin that differs in whether the fact is there, and as far as possible in nothin
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
 import msgspec
 
+from ..bundled import bundled_json
 from ..trajectory import Evidence
 from .plans import Hop, plain
 
@@ -21,15 +24,7 @@ of another subject, or something unrelated from the same tool (foils); or all ev
 ALONE = 0.5
 """How often a response holds foils of one kind only. Among other evidence a foil is told by subject and relation of one
 passage together; alone, either will do and is learnt first."""
-TRAINING_BLANKS = (
-    *("text", "nothing", "empty", "none", "blank", "document", "passage", "page", "title", "words", "data", "result"),
-    *("apple", "river bank", "window", "seven", "green", "music", "paper", "winter morning", "table", "salt", "the"),
-    *("no text", "no data here", "not available", "page not found", "access denied", "error", "404", "loading", "..."),
-    *("-", "?", "???", "x", "xxx", "abc", "test", "sample text", "placeholder", "removed", "deleted", "hidden"),
-    *("this text was removed", "there is no entry", "an empty page", "read more", "click here", "sign in to go on"),
-    *("dolor sit amet", "some words", "a b c", "1", "12 34", "yes", "no", "unknown", "the answer is here", "end"),
-    *("stop", "house", "old road", "small dog", "blue sky", "bread and butter", "one two three", "to be or not to be"),
-)
+TRAINING_BLANKS: tuple[str, ...] = tuple(bundled_json("training_blanks.json"))
 """What blanked titles and texts read in training. `measure.probes.UNSEEN_BLANKS` are kept for measuring."""
 
 
@@ -62,14 +57,15 @@ class Shelf:
 
         The kind "other_tools" is of any tool but this.
         """
+        found: Iterable[Evidence]
         if kind == "relation":
-            found = [*self._by_title[plain(hop.subject)].values()]
+            found = self._by_title[plain(hop.subject)].values()
         elif kind == "subject":
-            found = [*self._by_relation[tool, hop.relation]]
+            found = self._by_relation[tool, hop.relation]
         elif kind == "unrelated":
-            found = [*self._by_tool[tool]]
+            found = self._by_tool[tool]
         else:
-            found = [item for name, items in self._by_tool.items() if name != tool for item in items]
+            found = chain.from_iterable(items for name, items in self._by_tool.items() if name != tool)
         texts = {item.text for item in taken}
         return [*{item.text: item for item in found if item.text not in texts and not hop.gold([item])}.values()]
 
@@ -79,89 +75,90 @@ def drawn_kind(rng: random.Random) -> str:
     return rng.choices([*KINDS], [*KINDS.values()])[0]
 
 
-def without(
-    hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, kind: str, rng: random.Random
-) -> list[Evidence]:
-    """As many pieces as before, none of which states the hop's fact.
+class Response(NamedTuple):
+    """What a tool returned when a hop's fact was searched for, as its twins are made of it."""
 
-    What stated it is replaced by foils of the kind, or of another one if the shelf holds none of it; pieces for which
-    it holds nothing are left out.
-    """
-    if kind == "blank":
-        return blanked(evidence, rng)
-    if rng.random() < ALONE:
-        # As many foils of the kind as there were pieces, and nothing else.
-        foils = [item for item in shelf.foils(kind, hop, tool) if kind == "relation" or not _about(hop, item)]
-        if alone := rng.sample(foils, min(len(foils), len(evidence))):
-            return alone
-    order = [kind, *(other for other in ("subject", "unrelated", "relation") if other != kind)]
-    result = [item for item in evidence if not hop.gold([item])]
-    taken = [*evidence]  # the same passage twice would give the exchange away
-    for place, item in enumerate(evidence):
-        if not hop.gold([item]):
-            continue
-        if found := next(filter(None, (shelf.foils(name, hop, tool, taken) for name in order)), None):
-            taken.append(rng.choice(found))
-            result.insert(min(place, len(result)), taken[-1])
-    return result
+    hop: Hop
+    tool: str
+    evidence: Sequence[Evidence]
+    shelf: Shelf
+    rng: random.Random
 
+    def without(self, kind: str) -> list[Evidence]:
+        """As many pieces as before, none of which states the fact.
 
-def planted(hop: Hop, evidence: Sequence[Evidence], shelf: Shelf, rng: random.Random) -> list[Evidence] | None:
-    """The response with a random piece replaced by the hop's fact; `None` if the shelf does not hold it."""
-    gold = shelf.stating(hop)
-    if not gold or not evidence:
-        return None
-    result = list(evidence)
-    result[rng.randrange(len(result))] = rng.choice(gold)
-    return result
+        What stated it is replaced by foils of the kind, or of another one if the shelf holds none of it; pieces for
+        which it holds nothing are left out.
+        """
+        if kind == "blank":
+            return self._blanked()
+        if self.rng.random() < ALONE:
+            # As many foils of the kind as there were pieces, and nothing else.
+            foils = [item for item in self._foils(kind) if kind == "relation" or not self._about(item)]
+            if alone := self.rng.sample(foils, min(len(foils), len(self.evidence))):
+                return alone
+        order = [kind, *(other for other in ("subject", "unrelated", "relation") if other != kind)]
+        result = [item for item in self.evidence if not self.hop.gold([item])]
+        taken = [*self.evidence]  # the same passage twice would give the exchange away
+        for place, item in enumerate(self.evidence):
+            if not self.hop.gold([item]):
+                continue
+            if found := next(filter(None, (self._foils(name, taken) for name in order)), None):
+                taken.append(self.rng.choice(found))
+                result.insert(min(place, len(result)), taken[-1])
+        return result
 
+    def planted(self) -> list[Evidence]:
+        """With a random piece replaced by the fact; empty if the shelf does not hold it."""
+        gold, result = self.shelf.stating(self.hop), list(self.evidence)
+        if gold:
+            result[self.rng.randrange(len(result))] = self.rng.choice(gold)
+        return result if gold else []
 
-def among_foreign(
-    hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, rng: random.Random
-) -> list[Evidence] | None:
-    """The response's gold among unrelated pieces, sometimes of another tool, in any order."""
-    gold = hop.gold(evidence)
-    kind = "other_tools" if rng.random() < 0.3 else "unrelated"
-    others = shelf.foils(kind, hop, tool, evidence)
-    if len(gold) == len(evidence) or not others:
-        return None
-    result = gold + rng.sample(others, min(len(evidence) - len(gold), len(others)))
-    rng.shuffle(result)
-    return result
+    def among_foreign(self) -> list[Evidence]:
+        """Its gold among unrelated pieces, sometimes of another tool, in any order; empty if there are none."""
+        gold = self.hop.gold(self.evidence)
+        kind = "other_tools" if self.rng.random() < 0.3 else "unrelated"
+        others = self._foils(kind, self.evidence)
+        if len(gold) == len(self.evidence) or not others:
+            return []
+        result = gold + self.rng.sample(others, min(len(self.evidence) - len(gold), len(others)))
+        self.rng.shuffle(result)
+        return result
 
+    def drill(self) -> list[Evidence]:
+        """Three to six pieces; half of the time one states the fact, and the others nearly do.
 
-def drill(hop: Hop, tool: str, evidence: Sequence[Evidence], shelf: Shelf, rng: random.Random) -> list[Evidence] | None:
-    """Three to six pieces; half of the time one states the hop's fact, and the others nearly do.
+        They are about another subject, or about another relation of this one, or of all kinds. Empty if the shelf holds
+        too little yet.
+        """
+        rng, stating = self.rng, self.hop.gold(self.evidence) or self.shelf.stating(self.hop)
+        if not stating:
+            return []
+        chosen = rng.sample(stating, 1) if rng.random() < 0.5 else []
+        every = ("relation", "subject", "unrelated")
+        kinds = rng.choice((("subject",), ("subject",), ("relation",), every, every))
+        for _ in range(rng.randint(3, 6) - len(chosen)):
+            kind = rng.choice(kinds)
+            found = [item for item in self._foils(kind, chosen) if kind != "subject" or not self._about(item)]
+            chosen += rng.sample(found, min(1, len(found)))
+        rng.shuffle(chosen)  # the fact must not be told by its place
+        return chosen
 
-    They are about another subject, or about another relation of this one, or of all kinds. `None` if the shelf holds
-    too little yet.
-    """
-    stating = hop.gold(evidence) or shelf.stating(hop)
-    if not stating:
-        return None
-    chosen = rng.sample(stating, 1) if rng.random() < 0.5 else []
-    every = ("relation", "subject", "unrelated")
-    kinds = rng.choice((("subject",), ("subject",), ("relation",), every, every))
-    for _ in range(rng.randint(3, 6) - len(chosen)):
-        kind = rng.choice(kinds)
-        found = [item for item in shelf.foils(kind, hop, tool, chosen) if kind != "subject" or not _about(hop, item)]
-        chosen += rng.sample(found, min(1, len(found)))
-    rng.shuffle(chosen)  # the fact must not be told by its place
-    return chosen or None
+    def _blanked(self) -> list[Evidence]:
+        """Every title and text replaced: by a word or phrase, by one of its titles, or by words of its texts."""
+        rng, draw = self.rng, self.rng.random()
+        words = [word for item in self.evidence for word in item.text.split()]
+        if draw < 0.6 or not words:
+            text = rng.choice(TRAINING_BLANKS)
+        elif draw < 0.8:
+            text = rng.choice(self.evidence).title or rng.choice(words)
+        else:
+            text = " ".join(rng.sample(words, min(len(words), rng.randint(1, 4))))
+        return [msgspec.structs.replace(item, title=text, text=text, url="", source="") for item in self.evidence]
 
+    def _foils(self, kind: str, taken: Sequence[Evidence] = ()) -> list[Evidence]:
+        return self.shelf.foils(kind, self.hop, self.tool, taken)
 
-def blanked(evidence: Sequence[Evidence], rng: random.Random) -> list[Evidence]:
-    """Every title and text replaced: by a word or phrase, by a title of the response, or by words of its texts."""
-    draw = rng.random()
-    words = [word for item in evidence for word in item.text.split()]
-    if draw < 0.6 or not words:
-        text = rng.choice(TRAINING_BLANKS)
-    elif draw < 0.8:
-        text = rng.choice(evidence).title or rng.choice(words)
-    else:
-        text = " ".join(rng.sample(words, min(len(words), rng.randint(1, 4))))
-    return [msgspec.structs.replace(item, title=text, text=text, url="", source="") for item in evidence]
-
-
-def _about(hop: Hop, item: Evidence) -> bool:
-    return plain(item.title) == plain(hop.subject)
+    def _about(self, item: Evidence) -> bool:
+        return plain(item.title) == plain(self.hop.subject)

@@ -28,7 +28,7 @@ from ..measure.agreement import Agreement, Labelled
 from ..measure.agreement import run as compare
 from ..measure.agreement.labelled import RecordedJudge
 from ..training import checkpoints
-from ..training.arguments import check_least, flag
+from ..training.arguments import check_choices, check_least, flag, refuse
 from ..training.policies import check_dtype
 from . import heads
 from .pairs import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, resampled
@@ -42,10 +42,7 @@ class Distillation:
     """How a judge is distilled; learning rate, batches and steps are the trainer's own settings.
 
     The `encoder` head becomes an `nli` judge. `save_dtype` is by default that of training; the temperature is fitted to
-    the judge as it loads, whatever `measure_dtype` is.
-
-    Raises:
-        ConfigError: for values out of range, and those that a generator has no use for.
+    the judge as it loads, whatever `measure_dtype` is. Values that do not fit together are a `ConfigError`.
     """
 
     head: Head = flag("encoder", "'encoder' (a classifier) or 'generator' (p of 1 and 0)")
@@ -63,25 +60,23 @@ class Distillation:
     untrained: bool = flag(True, "measure the model before training too")
 
     def __post_init__(self) -> None:
-        generates = self.head == "generator"
-        if self.head not in get_args(Head):
-            raise ConfigError(f"the head is 'encoder' or 'generator', got {self.head!r}")
-        if self.balance not in get_args(Balance):
-            raise ConfigError(f"balance is 'none', 'weights' or 'resample', got {self.balance!r}")
-        if generates and self.balance == "weights":
-            raise ConfigError("the generator head learns with the language model's own loss: balance by 'resample'")
-        if generates and (self.freeze_embeddings or self.freeze_layers):
-            raise ConfigError("freeze_embeddings and freeze_layers go with the encoder head; a generator takes LoRA")
-        if not 0 < self.validation < 1:
-            raise ConfigError(f"validation is a share of the pairs, above 0 and below 1, got {self.validation}")
+        check_choices(self, {"head": get_args(Head), "balance": get_args(Balance)})
+        generates, frozen = self.head == "generator", self.freeze_embeddings or self.freeze_layers
+        own_loss = "the generator head learns with the language model's own loss: balance by 'resample'"
+        share = f"validation is a share of the pairs, above 0 and below 1, got {self.validation}"
+        refuse(
+            [
+                (generates and self.balance == "weights", own_loss),
+                (generates and frozen, "freeze_… goes with the encoder head; a generator takes LoRA"),
+                (not 0 < self.validation < 1, share),
+            ]
+        )
         check_least(self, patience=0, freeze_layers=0)
         check_dtype(self.save_dtype)
         check_dtype(self.measure_dtype)
 
 
 class Distilled(NamedTuple):
-    """The judge's directory, its description, and its agreement with the held-out labels."""
-
     folder: Path
     file: JudgeFile
     agreement: Agreement | None
@@ -183,14 +178,12 @@ def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config:
 
 
 def _opened(name: str, args: Any, how: Distillation, given: dict[str, Any]) -> tuple[Any, Any]:
-    """A model of the head's kind, and its tokenizer."""
     if how.head == "encoder":
         return heads.open_classifier(name, args.seed, **given)
     return open_model(AutoModelForCausalLM, name, device="cpu" if args.use_cpu else None, **given)
 
 
 def _judge(model: Any, tokenizer: Any, name: str, args: Any, how: Distillation) -> Any:
-    """The judge that a model is."""
     if how.head == "encoder":
         return NLIJudge(model, tokenizer, name, window=how.window, stride=how.stride)
     # of the tokens of the longest prompt one is the label's

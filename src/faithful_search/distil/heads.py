@@ -48,18 +48,14 @@ def open_classifier(name: str, seed: int = 0, **how: Any) -> tuple[Any, Any]:
 
 
 def entailment_index(model: Any) -> int:
-    """The number of the label `entailment`."""
     return next(int(place) for place, label in model.config.id2label.items() if str(label).lower() == LABELS[1])
 
 
 def freeze(model: Any, embeddings: bool = False, layers: int = 0) -> None:
-    """Freeze the embeddings and the lowest `layers` layers.
+    """Freeze the embeddings and the lowest `layers` layers; `ConfigError` if the model has fewer.
 
     With any layer, the table of relative positions that all layers read (MPNet's) is frozen too: its gradient would
     have to pass through the frozen layers.
-
-    Raises:
-        ConfigError: if the model has fewer layers.
     """
     stack: Any = max((part for part in model.modules() if isinstance(part, nn.ModuleList)), key=len, default=[])
     if layers > len(stack):
@@ -71,11 +67,8 @@ def freeze(model: Any, embeddings: bool = False, layers: int = 0) -> None:
 
 
 class _ByAgreement:
-    """Evaluates by asking the judge in training about the validation pairs, as it will be asked in use.
-
-    Metrics: `eval_kappa` (Cohen's, of its labels with the given ones; 0 if undefined), `eval_agreement` and `eval_nll`
-    (of its p, in nats).
-    """
+    """Evaluates by asking the judge in training about the validation pairs, as it will be asked in use; see
+    `agreement`."""
 
     def __init__(self, *args: Any, judging: Callable[[Any], Judge], pairs: Sequence[Labelled], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -97,15 +90,16 @@ class _ByAgreement:
 
 
 class ClassifierTrainer(_ByAgreement, Trainer):
-    """Transformers' trainer; takes `judging`, a judge from its model, and the validation `pairs` as well."""
+    pass
 
 
 class LabelTrainer(_ByAgreement, SFTTrainer):
-    """TRL's supervised trainer, likewise."""
+    pass
 
 
 def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
-    """κ, agreement rate and negative log-likelihood of a judge against labels, without pairs it abstained from."""
+    """κ (0 if undefined), agreement rate and negative log-likelihood in nats of a judge against labels, without pairs
+    it abstained from."""
     verdicts = judge.judge_batch([row.pair for row in rows])
     judged = [(own.p, own.label, row.label) for own, row in zip(verdicts, rows, strict=True) if own.p is not None]
     if not judged:
@@ -119,10 +113,10 @@ def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
 
 
 def weighted_loss(weights: Sequence[float]) -> Callable[..., torch.Tensor]:
-    """Cross entropy of a classifier's outputs in which label k weighs `weights[k]`, as Trainer's `compute_loss_func`.
+    """Cross entropy in which label k weighs `weights[k]`, as Trainer's `compute_loss_func`.
 
-    The sum is divided by the rows of the whole accumulated batch, over all processes; a classifier's own loss is a mean
-    over each part of it, and Trainer would add these up.
+    The sum is divided by the rows of the whole accumulated batch; a classifier's own loss is a mean over each part of
+    it, and Trainer would add these up.
     """
 
     def weighted(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -168,10 +162,8 @@ def _for_pairs(tokenizer: Any) -> Any:
         return tokenizer
     end, backend = tokenizer.eos_token, getattr(tokenizer, "backend_tokenizer", None)
     if end is None or backend is None:
-        raise ConfigError(
-            f"the tokenizer of {tokenizer.name_or_path!r} puts nothing between two texts, and is not a fast one with "
-            "an end-of-text token to put there"
-        )
+        wrong = "puts nothing between two texts, and is not a fast one with an end-of-text token to put there"
+        raise ConfigError(f"the tokenizer of {tokenizer.name_or_path!r} {wrong}")
     backend.post_processor = TemplateProcessing(
         single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, tokenizer.eos_token_id)]
     )

@@ -3,9 +3,8 @@
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..errors import DataError
 from ..judges.generator import GeneratorJudge
@@ -19,8 +18,7 @@ IGNORED = -100
 Balance = Literal["none", "weights", "resample"]
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """Pairs to train on, pairs for early stopping and calibration, and pairs for one measurement at the end.
 
     No group (question, or premise without one) is in two of them.
@@ -34,8 +32,7 @@ class Parts:
 def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) -> list[Labelled]:
     """The labelled pairs of `world` (made from the bundled world), files, directories and Hub datasets, in order.
 
-    `limit` is the most of each source and split, chosen by `seed`, which is also that of the world's pairs. What cannot
-    be read is a `DataError`.
+    `limit` is the most of each source and split, chosen by `seed`, which is also that of the world's pairs.
     """
     rows: list[Labelled] = []
     for source in sources:
@@ -51,10 +48,7 @@ def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) 
 def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
     """The rows by their fixed split; of the groups to train on, the share `validation` is set aside by their hash.
 
-    Rows whose split is `overlap` are in no part.
-
-    Raises:
-        DataError: if a part has no rows, or those to train on only one label.
+    Rows whose split is `overlap` are in no part. An empty part, or one label alone to train on, is a `DataError`.
     """
     learnt = [row for row in rows if row.split == "train"]
     # By hash and not by position, so that adding pairs moves no group from one part to another.
@@ -65,7 +59,7 @@ def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
         tuple(row for row in learnt if row.group in aside),
         tuple(row for row in rows if row.split == "heldout"),
     )
-    empty = [name for name, own in vars(parts).items() if not own]
+    empty = [name for name, own in parts._asdict().items() if not own]
     if empty:
         raise DataError(f"of {len(rows)} labelled pairs none is left for: {', '.join(empty)}; give more pairs")
     if len({row.label for row in parts.train}) < 2:
@@ -93,7 +87,7 @@ def classifier_rows(judge: NLIJudge, rows: Sequence[Labelled], entails: int) -> 
 
     Of a premise with several windows, the one that shares the most words with the hypothesis is trained on: the judge
     takes the largest p of all windows, so this one should carry a true label, and is the likeliest to wrongly carry a
-    false one. Rows with an empty hypothesis are left out: the judge answers them itself.
+    false one. Rows with an empty hypothesis are left out.
     """
     nearest: list[tuple[str, str]] = []
     labels: list[int] = []

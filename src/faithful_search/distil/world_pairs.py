@@ -14,7 +14,6 @@ or says that the response does not have it.
 """
 
 import hashlib
-import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .. import dialects
-from ..bundled import world_file
+from ..bundled import bundled_json, world_file
 from ..coldstart.experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, REWORD, UNSAID, Habits, run_experts
 from ..coldstart.plans import Hop, Plan, contains, plan_all, planner_for
 from ..coldstart.swap_names import world_swapper
@@ -48,11 +47,11 @@ _DENIES = ("Nothing on ", "This does not give ")
 def world_pairs(seed: int = 0, limit: int | None = None, swap: bool = True) -> list[Labelled]:
     """As many true as false pairs; the same for the same arguments.
 
-    Pairs of training questions come from the training part of the passages, and those of validation and test questions
-    are held out: no fact is on both sides. `limit` is the most episodes of each split. With `swap` the names of
-    training pairs are replaced by others of their type, so that a judge learns to read instead of remembering.
+    Those of validation and test questions are held out: no fact is on both sides. `limit` is the most episodes of each
+    split. With `swap` the names of training pairs are replaced by others of their type, so that a judge learns to read
+    instead of remembering.
     """
-    names = json.loads(world_file("names.json").read_text(encoding="utf-8"))
+    names = bundled_json("world/names.json")
     maker = _Maker(names, seed)
     rows = [row for split in SPLITS for row in maker.rows(split, limit)]
     return _swapped(rows, names, seed) if swap else rows
@@ -69,8 +68,6 @@ class _Read(NamedTuple):
 
 
 class _Maker:
-    """Plays a split's questions and writes their pairs."""
-
     def __init__(self, names: Mapping[str, str], seed: int) -> None:
         self.names, self.seed = names, seed
         self.finder = NameFinder(names)

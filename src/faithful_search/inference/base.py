@@ -9,11 +9,7 @@ from ..errors import ConfigError
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How to sample. `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 keep the whole distribution.
-
-    Raises:
-        ConfigError: for a value out of range.
-    """
+    """How to sample. `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 keep the whole distribution."""
 
     temperature: float = 1.0
     top_p: float = 1.0

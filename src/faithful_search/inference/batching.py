@@ -20,7 +20,7 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Row numbers, longest rows first, such that rows x longest row of a batch is at most `budget` tokens.
 
     A row longer than the budget gets a batch of its own. The longest come first so that memory runs out at once or not
-    at all. Raises `ConfigError` for a budget below 1.
+    at all.
 
     >>> list(batches([3, 10, 4, 9], budget=20))
     [[1, 3], [2, 0]]
@@ -70,8 +70,8 @@ class Plan:
 
     @cached_property
     def passes(self) -> list[list[int]]:
-        """Numbers of the rows that are read together, apart for each pass of heads: behind heads of other lengths a row
-        would attend to their padding."""
+        """Numbers of the rows that are read together, none behind heads of different lengths: it would attend to
+        padding."""
         found = []
         for group in [[head for head, tokens in enumerate(self.heads) if not tokens], *self.head_passes]:
             own = [row for row, owner in enumerate(self.owners) if owner in group]

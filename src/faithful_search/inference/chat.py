@@ -53,7 +53,7 @@ class ChatFormat:
 
         Raises:
             TemplateError: when the dialect needs a template and the tokenizer has none, or one that refuses, drops or
-                rewrites turns, or refuses the dialect's prompt; as `fencing.check_reader`.
+                rewrites turns; as `fencing.check_reader`.
         """
         check_reader(tokenizer, dialect)
         has_template = bool(getattr(tokenizer, "chat_template", None))
@@ -85,7 +85,6 @@ class ChatFormat:
 
     @cached_property
     def end_ids(self) -> list[int]:
-        """`end` as ids."""
         return self.encode(self.end)
 
     @cached_property
@@ -95,7 +94,7 @@ class ChatFormat:
         return [] if eos is None or self.end_ids[-1:] == [eos] else [eos]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text` without anything added around it; of half characters, see `well_formed`."""
+        """Ids of `text` without anything added around it."""
         return self.tokenizer(well_formed(text), add_special_tokens=False)["input_ids"]
 
     def prompt_ids(self, question: str, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
@@ -105,8 +104,8 @@ class ChatFormat:
     def messages_ids(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Ids of chat messages, ready for the next assistant turn; raw text when the tokenizer has no template.
 
-        The dialect's prompt describes the tools itself, so the template gets no `tools`; it gets their names as
-        `tool_names`, for templates that tell a small model only those.
+        The dialect's prompt describes the tools, so the template gets only their names, as `tool_names`: some tell a
+        small model no more.
         """
         if not getattr(self.tokenizer, "chat_template", None):
             return opening_ids(self.tokenizer) + self.encode("\n".join(message["content"] for message in messages))
@@ -114,10 +113,8 @@ class ChatFormat:
         return self.encode(templated(self.tokenizer, messages, "these messages", tool_names=names))
 
     def observation_ids(self, text: str, ended: bool, opened: str = "") -> list[int]:
-        """Ids the environment appends for the tool response `text`; `ended`: the model closed its turn itself.
-
-        `opened` is what the environment writes of the agent's next turn.
-        """
+        """Ids the environment appends for the tool response `text`; `ended`: the model closed its turn itself;
+        `opened`: what the environment writes of the agent's next turn."""
         if self.dialect.observation_role is None:
             return self.encode(text + opened)
         # `end` is encoded either way: some tokenizers let it swallow the blanks behind it
@@ -136,10 +133,8 @@ class ChatFormat:
 
     @property
     def answer_opening(self) -> str:
-        """What the environment writes of a later turn to make it an answer; a thought that is open is closed first.
-
-        Empty where the dialect has no such opening.
-        """
+        """What the environment writes of a later turn to make it an answer, if the dialect has such an opening; a
+        thought that is open is closed first."""
         opening = self.dialect.answer_opening
         return f"</think>\n{opening}" if opening and self.opened(first=False) else opening or ""
 
@@ -152,11 +147,8 @@ class ChatFormat:
         return bool(self.end_ids) and list(ids[-len(self.end_ids) :]) == self.end_ids
 
     def transcript(self, trajectory: Trajectory, tools: Sequence[dict[str, Any]] = ()) -> Tokens:
-        """A trajectory as its agent would have sampled it.
-
-        It goes turn by turn, each turn closed where the dialect closes it; what the template writes of a turn
-        (`prefill`) is left to it.
-        """
+        """A trajectory as its agent would have sampled it: each turn closed where the dialect closes it, without what
+        the template writes of it (`prefill`)."""
         ids: list[int] = []
         mask: list[int] = []
         turns: list[tuple[int, int, int]] = []
@@ -183,8 +175,8 @@ class ChatFormat:
 
 
 def templated(tokenizer: Any, messages: Sequence[dict[str, Any]], what: str, **how: Any) -> str:
-    """The text that the chat template makes of messages; where it refuses the system role, with that text in the
-    user's message.
+    """The text that the chat template makes of messages; where it refuses the system role, with that text in the user's
+    message.
 
     Raises `TemplateError`, which names `what` they are, where it refuses that, too.
     """

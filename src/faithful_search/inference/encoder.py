@@ -59,11 +59,8 @@ class Encoder:
         """The encoder of a Hub id or a directory; `trust_remote_code` as of `open_model`.
 
         Pooling, length and prefixes are those that the sentence-transformers files beside the model name; without such
-        files the mean is taken over at most 512 tokens, and E5 and BGE models get the prefixes of their cards.
-
-        Raises:
-            ConfigError: when it cannot be opened, or its layout has parts other than a Transformer, one of these
-                poolings and the normalisation.
+        files the mean is taken over at most 512 tokens, and E5 and BGE models get the prefixes of their cards. Other
+        parts and poolings are a `ConfigError`.
         """
         files = partial(_beside, model, revision)
         parts = {each["type"].rsplit(".", 1)[-1]: each for each in files("modules.json") or [_PLAIN]}
@@ -128,11 +125,6 @@ class Encoder:
         # tokenizers refuse lone surrogates; a text that spells control tokens is read as the characters it is
         fine = [well_formed(text) for text in texts]
         return self.tokenizer(fine, split_special_tokens=True, verbose=False, **how)["input_ids"] if fine else []
-
-
-def one_thread() -> None:
-    """For a forked child: the parent's OpenMP threads do not exist there, and would be waited for."""
-    torch.set_num_threads(1)
 
 
 def _beside(model: str, revision: str | None, name: str) -> Any:

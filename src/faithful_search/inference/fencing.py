@@ -26,21 +26,16 @@ _RARE = tuple("\x01\u00ad\u034f\u200b\ufeff\ue000\U0001f600")
 
 
 def control_tokens(tokenizer: Any) -> tuple[str, ...]:
-    """The tokens that steer a model, so that text from outside must never become one.
-
-    All special tokens, named or only added, and added tokens that look like markup, such as `<tool_call>`.
-    """
+    """The tokens that steer a model, so that text from outside must never become one: all special tokens, named or only
+    added, and added tokens that look like markup, such as `<tool_call>`."""
     added = tokenizer.added_tokens_decoder.values()
     steering = [token.content for token in added if token.special or _MARKER.fullmatch(token.content)]
     return tuple(dict.fromkeys([*tokenizer.all_special_tokens, *steering]))
 
 
 def guarded(fence: Fence, tokenizer: Any) -> Fence:
-    """`fence` for the model of this tokenizer.
-
-    It also forbids the control tokens, what the chat template writes around messages, and whatever the tokenizer reads
-    as something forbidden.
-    """
+    """`fence` for the model of this tokenizer: it also forbids the control tokens, what the chat template writes around
+    messages, and whatever the tokenizer reads as something forbidden."""
     # some read a byte's piece that is written out in a text as this byte
     bytes_ = ["<0x"] if tokenizer.convert_tokens_to_ids("<0x3C>") in _ids(tokenizer, "<0x3C>") else []
     tokens = [*control_tokens(tokenizer), *_marks_and_words(tokenizer)[0], *bytes_]
@@ -48,11 +43,8 @@ def guarded(fence: Fence, tokenizer: Any) -> Fence:
 
 
 def check_reader(tokenizer: Any, dialect: Dialect) -> None:
-    """Raise `TemplateError` for a tokenizer or chat template with which no fence can hold.
-
-    To such a tokenizer a line break is a blank, a bracket something else, or a character nothing; such a template
-    writes roles as bare words.
-    """
+    """Raise `TemplateError` for a tokenizer or chat template with which no fence can hold: to it a line break is a
+    blank, a bracket something else, or a character nothing; or it writes roles as bare words."""
     fold: Callable[[str], str] = _folding(tokenizer) or str
     shown = dialect.render_observation([Evidence("a", "a", "E1")] * 2)
     texts = (*(f"a{sign}a" for sign in _SIGNS), shown)
@@ -108,11 +100,7 @@ class Folding:
 
 
 def _folding(tokenizer: Any) -> Folding | None:
-    """How this one reads texts, if not as they are.
-
-    Raises `TemplateError` for one that reads entities as something else, and for one that does not say how it reads,
-    and does not read characters as they are: nothing could be kept out of their text.
-    """
+    """How this one reads texts, if not as they are; `TemplateError` where nothing could be kept out of its text."""
 
     def alike(sign: str, other: str) -> bool:
         return _ids(tokenizer, f"a{sign}a") == _ids(tokenizer, f"a{other}a")

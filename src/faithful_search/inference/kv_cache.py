@@ -33,7 +33,7 @@ class RoomyLayer(DynamicLayer):
     """Keys and values of a batch, the first `end` of them in use: with room behind, a step need not copy them all.
 
     What is remembered of the rows is put together when the layer is reached; with `once` nothing of it is kept, so that
-    a single pass takes no more memory than one layer needs at a time.
+    a pass takes no more memory than one layer needs.
     """
 
     def __init__(self, once: bool = False) -> None:
@@ -42,11 +42,9 @@ class RoomyLayer(DynamicLayer):
         self.rows: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
     def fill(self, rows: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Takes what is remembered of each row, to be padded at the left."""
         self.rows, self.end = rows, max(keys.shape[1] for keys, _ in rows)
 
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Takes what is new and gives all."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
@@ -67,7 +65,6 @@ class RoomyLayer(DynamicLayer):
         return self.end
 
     def select(self, rows: torch.Tensor, start: int) -> None:
-        """Only these rows, without their first `start` tokens."""
         own: tuple[Any, Any] = (self.keys, self.values)
         self.keys, self.values = (part[:, :, start:][rows] for part in own)
         self.end -= start
@@ -91,8 +88,8 @@ def _with_room(part: Any, length: int) -> torch.Tensor:
 
 
 def by_row(model: Any, once: bool = False) -> Cache:
-    """A cache whose rows can be taken out and put together anew; raises `ValueError` where the model remembers more
-    than keys and values, or forgets them behind a window."""
+    """A cache whose rows can be taken out and put together anew; `ValueError` where the model remembers more than keys
+    and values, or forgets them behind a window."""
     layers = DynamicCache(config=model.config).layers
     if not all(type(layer) is DynamicLayer for layer in layers):
         raise ValueError("not keys and values alone")
@@ -100,13 +97,13 @@ def by_row(model: Any, once: bool = False) -> Cache:
 
 
 def as_a_whole(model: Any) -> Cache:
-    """Transformers' own cache: a batch is read on behind it, but its rows stay together."""
+    """Transformers' own cache, whose rows stay together."""
     return DynamicCache(config=model.config)
 
 
 def reads_on(model: Any) -> MakeCache | None:
-    """The cache with which a model reads on behind what it has read, tried with one token; `None` if it can do with
-    neither: it is then shown everything again at each step."""
+    """The cache with which a model reads on behind what it has read, tried with one token; `None`: it is shown
+    everything again at each step."""
     adapters = getattr(model, "peft_config", None) or {}
     if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
         return None  # it puts remembered tokens of its own before those of the rows
@@ -123,8 +120,7 @@ def reads_on(model: Any) -> MakeCache | None:
 class Batch:
     """Rows that a model reads on together, each behind what it remembers of its beginning.
 
-    Padding stands at the left; positions do not count it. `logits` are those behind the last `keep` tokens that were
-    read of each row.
+    Padding stands at the left; positions do not count it. `logits` are those behind the last `keep` tokens of each row.
     """
 
     def __init__(
@@ -166,12 +162,11 @@ class Batch:
         ).logits[:, -keep:]
 
     def states(self, row: int, ids: Row) -> States:
-        """What the model remembers of a row by now, which is `ids`; nothing is copied."""
+        """What the model remembers of a row, which is `ids` by now; nothing is copied."""
         own = slice(self.mask.shape[1] - len(ids), self.mask.shape[1])
         return States(ids, [(layer.keys[row, :, own], layer.values[row, :, own]) for layer in self.cache.layers])
 
     def select(self, rows: Sequence[int]) -> None:
-        """Only these rows from now on."""
         own = torch.tensor(rows, device=self.device)
         start = int(self.mask[own].any(0).nonzero()[0])  # a longer row, now gone, may have been all that was there
         self.mask = self.mask[own, start:]
@@ -194,7 +189,7 @@ class Batch:
 
 
 def remembered(model: Any, rows: Sequence[Row], call: int, states: Sequence[States] = ()) -> list[States]:
-    """What a model remembers of rows, read in the `batching.passes` that cost least, each behind its own of `states`."""
+    """What a model remembers of rows, each read behind its own of `states`, in the passes that cost least."""
     found = [*states] or [NOTHING] * len(rows)
     due = [row for row, own in enumerate(found) if len(own.ids) < len(rows[row])]
     for group in passes([len(rows[row]) - len(found[row].ids) for row in due], call):
@@ -208,8 +203,7 @@ def remembered(model: Any, rows: Sequence[Row], call: int, states: Sequence[Stat
 class Memory:
     """What a model remembers of the rows that the last call continued, at most `limit` bytes of it.
 
-    An ended episode is thus forgotten with the next turn of the others. Nothing is kept of a model whose cache cannot
-    be taken apart (`by_row`).
+    An ended episode is thus forgotten with the next turn of the others.
     """
 
     def __init__(self, model: Any, limit: int, call: int) -> None:
@@ -234,8 +228,8 @@ class Memory:
     def read(self, prompts: Sequence[Row], known: Sequence[States]) -> Batch:
         """A batch in which the prompts have been read, each behind what is known of it.
 
-        Equal prompts are read once, and so is what others begin with alike, if nothing of them is known. Prompts of
-        which more is new are not padded to the length of others where a pass of their own costs less.
+        Equal prompts, and what others begin with alike, are read once, and no prompt is padded to the length of others
+        where a pass of its own costs less.
         """
         if not self.by_row:
             return Batch(self.model, self.make, prompts)

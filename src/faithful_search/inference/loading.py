@@ -26,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ..errors import ConfigError
 from .threads import choose_threads
-from .transformers import TransformersGenerator
+from .transformers import TransformersGenerator, positions_of
 
 _SAYS_NOTHING = 10**6  # tokenizers without a limit name a huge one
 _CONFIGS = ("config.json", "adapter_config.json")
@@ -69,12 +69,12 @@ def open_model(
 
 
 def read_tokenizer(name: str, **where: Any) -> Any:
-    """The tokenizer of a model; `revision`, `subfolder`, `trust_remote_code` and errors as of `open_model`."""
+    """The tokenizer of a model; arguments and errors as of `open_model`."""
     return _read(AutoTokenizer, f"the tokenizer of {name!r}", name, **where)
 
 
 def read_config(name: str, **where: Any) -> Any:
-    """The Transformers configuration of a model; arguments as of `read_tokenizer`."""
+    """The Transformers configuration of a model; arguments and errors as of `open_model`."""
     return _read(AutoConfig, f"the model {name!r}", name, **where)
 
 
@@ -87,7 +87,7 @@ def _read(auto: Any, what: str, name: str, *, trust_remote_code: bool = False, *
 
 @contextmanager
 def opening(what: str, hint: str = "") -> Iterator[None]:
-    """What `from_pretrained` raises for wrong names and broken files becomes a `ConfigError`, a line that names it."""
+    """Errors of `from_pretrained` for wrong names and broken files become a `ConfigError` of one line."""
     try:
         yield
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -104,10 +104,7 @@ def read_model(
     trainable: bool = False,
     **how: Any,
 ) -> Any:
-    """The model at a Hub id or in a directory; for a PEFT adapter, its base model with the adapter on it.
-
-    Arguments and errors are those of `open_model`; an adapter's weights are trained on if it is `trainable`.
-    """
+    """As `open_model`, the model alone, left where it is loaded; the weights of an adapter may be `trainable`."""
     how = {"trust_remote_code": trust_remote_code, **how}
     base = adapter_base(name, revision, subfolder)
     if base is None:
@@ -152,8 +149,7 @@ def check_there(name: str, revision: str | None = None) -> None:
 def file_beside(model: str, name: str, revision: str | None = None) -> Path | None:
     """A file in a model's directory or Hub repository; `None` where there is none.
 
-    Raises `ConfigError` when there is no such model, or when nobody knows whether there is such a file: the Hub was not
-    asked for it, and cannot be reached.
+    Raises `ConfigError` when there is no such model, or the Hub was never asked for the file and cannot be reached.
     """
     if Path(model).is_dir():
         path = Path(model) / name
@@ -176,10 +172,7 @@ def file_beside(model: str, name: str, revision: str | None = None) -> Path | No
 
 
 def adapter_base(name: str, revision: str | None = None, subfolder: str = "") -> tuple[str, str | None] | None:
-    """Name and revision of the model that a PEFT adapter was made for; `None` when there is no adapter at `name`.
-
-    Raises `ConfigError` when there is nothing at `name`, or the adapter's settings cannot be read.
-    """
+    """Name and revision of the model that a PEFT adapter was made for; `None` when there is no adapter at `name`."""
     check_there(name, revision)
     with opening(f"the model {name!r}"):
         file = find_adapter_config_file(name, revision=revision, subfolder=subfolder)
@@ -202,9 +195,7 @@ def sample_alike(seed: int) -> None:
 
 def max_tokens(model: Any, tokenizer: Any) -> int | None:
     """How many tokens, special ones included, model and tokenizer take; `None` when neither says."""
-    limits = [tokenizer.model_max_length]
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-    limits += [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
+    limits = [tokenizer.model_max_length, positions_of(model.config)]
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             # RoBERTa and its kin count positions from behind the padding token's

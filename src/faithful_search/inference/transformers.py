@@ -53,10 +53,7 @@ class TransformersGenerator:
     def generate(
         self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
     ) -> list[Completion]:
-        """See `Generator.generate`.
-
-        Prompts of similar length share a batch; results come in the order of the prompts. The model's own generation
-        settings (penalties, suppressed tokens, …) do not apply.
+        """See `Generator.generate`. The model's own generation settings (penalties, suppressed tokens, …) do not apply.
 
         Raises:
             ConfigError: when a prompt leaves no position of the model for a new token.
@@ -89,13 +86,12 @@ class TransformersGenerator:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """While this lasts, what the model remembers of the rows that `generate` continued is kept for the next call:
-        a prompt that goes on from one of them, as an episode's next turn does, is read only from there.
+        """While this lasts, what the model remembers of the rows that `generate` continued is kept for the next call: a
+        prompt that goes on from one of them, as an episode's next turn does, is read only from there.
 
-        Completions are distributed as without it. Weights and adapters must not change. Between calls at most
-        `KEEP_BYTES` are kept, only of rows of the last call (while one lasts, as much again may be there); other
-        prompts, and changed ones, are read from where they differ. Models that forget tokens behind a window, or
-        remember more than keys and values, keep nothing. Nothing is left when this ends.
+        Weights and adapters must not change. Between calls at most `KEEP_BYTES` are kept, only of rows of the last
+        call; changed prompts are read from where they differ. Models that forget tokens behind a window, or remember
+        more than keys and values, keep nothing.
         """
         with self._remembering(KEEP_BYTES):
             yield
@@ -107,14 +103,10 @@ class TransformersGenerator:
     def choice_logprobs(
         self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
     ) -> list[list[float]]:
-        """See `Scorer.choice_logprobs`.
+        """See `Scorer.choice_logprobs`; a choice without tokens is a `ConfigError`.
 
         Choices of one token cost a row for each prompt; longer ones a row each. What the prompts of a batch begin with
-        alike is computed once where that saves tokens (never for models that forget tokens behind a window), and rows
-        are padded only where that costs less than a pass of their own.
-
-        Raises:
-            ConfigError: for a choice without tokens.
+        alike is computed once where that saves tokens (never for models that forget tokens behind a window).
         """
         check_choices(choices)
         wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
@@ -151,7 +143,6 @@ class TransformersGenerator:
         sampling: Sampling,
         end: "_End",
     ) -> list[Completion]:
-        """Continues each prompt of a batch in which all have been read, until it ends."""
         choose, done = chooser(sampling), dict[int, Completion]()
         ids: list[Row] = [[] for _ in prompts]
         logprobs: list[list[float]] = [[] for _ in prompts]

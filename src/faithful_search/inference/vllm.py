@@ -1,7 +1,5 @@
-"""Generation and probing with vLLM, in this process or served: rows of any length together, prefixes kept between turns.
-
-A server is asked by each process of a training on its own.
-"""
+"""Generation and probing with vLLM, in this process or served: rows of any length together, prefixes kept between
+turns. Each process of a training asks a server on its own."""
 
 import math
 import sys
@@ -45,7 +43,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class VLLM(ABC):
-    """A policy held by vLLM, wherever that runs: subclasses say how it is asked and how many positions it has.
+    """A policy held by vLLM, wherever that runs.
 
     Log-probabilities are those of the distribution that was sampled from: scaled by the temperature and, where `top_p`
     or `top_k` cut it, renormalised. Greedy rows report them at temperature 1.
@@ -66,8 +64,8 @@ class VLLM(ABC):
         """See `Generator.generate`. A row also ends at the model's last position; its generation settings do not apply.
 
         Raises:
-            ConfigError: when a prompt leaves no position for a new token, for a temperature above 2, or when log-probs
-                are asked for and the engine reports others than those sampled from.
+            ConfigError: when a prompt leaves no position for a new token, for a temperature above 2, or for log-probs
+                where the engine reports others than those sampled from.
             GeneratorError: when vLLM gave up on a row.
         """
         if not prompts:
@@ -94,11 +92,10 @@ class VLLM(ABC):
         return [self._completion(answer, sampling) for answer in answers]
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
-        """See `Generator.choice_probs`.
+        """See `Generator.choice_probs`; `ConfigError` when prompt and choice do not fit into the positions.
 
-        Each token of a choice is a row that ends with the token before it and reports that one's probability, so that
-        prompts are read from the prefix cache. Raises `ConfigError` when prompt and choice do not fit into the
-        positions.
+        Each token of a choice is a row that ends with the token before it, so that prompts are read from the prefix
+        cache.
         """
         check_choices(choices)
         # what is asked about each choice: rows, and the token behind each
@@ -151,8 +148,7 @@ class VLLM(ABC):
 class VLLMGenerator(VLLM):
     """A policy held by a `vllm.LLM` of this process, made with `logprobs_mode="processed_logprobs"`.
 
-    Its prefix cache is used by every call, so that a later turn of an episode only reads what is new. Who changes the
-    weights has to clear it (`llm.reset_prefix_cache()`).
+    Who changes the weights has to clear its prefix cache (`llm.reset_prefix_cache()`).
     """
 
     def __init__(self, llm: Any, tokenizer: Any) -> None:
@@ -230,8 +226,8 @@ def wait_for_server(url: str, seconds: float) -> None:
 class VLLMServer(VLLM):
     """A policy held by a vLLM server (`vllm serve MODEL --logprobs-mode processed_logprobs`).
 
-    A row is a request, so that the server batches the rows of all its clients, and no client waits for another.
-    What fails on the way is asked for again a few times within some seconds; then the call ends in an error.
+    A row is a request, so that the server batches the rows of all its clients. What fails on the way is asked for again
+    a few times within some seconds; then the call ends in an error.
 
     Args:
         url: of the server, as `http://127.0.0.1:8000`.
@@ -239,8 +235,8 @@ class VLLMServer(VLLM):
         timeout: seconds that one row may take, the wait for its turn on the server included.
 
     Raises:
-        ConfigError: when no vLLM server is there, or one that does not return token ids.
-        GeneratorError: when the server is down or does not answer.
+        ConfigError: when what answers is no vLLM server.
+        GeneratorError: when it is down, or does not return token ids.
     """
 
     def __init__(self, url: str, tokenizer: Any, timeout: float = 600.0) -> None:
@@ -288,7 +284,6 @@ class VLLMServer(VLLM):
         return answers
 
     def _send(self, path: str, bodies: list[dict[str, Any] | None]) -> list[Any]:
-        """What the server answers to each body; transient failures are retried."""
         try:
             return self._background.run(map_concurrently(partial(self._llm.post, path), bodies, _CONCURRENCY))
         except Unanswered as fault:

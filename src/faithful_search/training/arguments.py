@@ -80,8 +80,8 @@ def refuse_unread(flags: Any, reads: object, names: Iterable[str], reader: str) 
 
 
 def native_bf16() -> bool:
-    """Whether this processor multiplies bfloat16 natively: else autocast emulates it, and a step takes several times as
-    long as in float32. PyTorch before 2.11 cannot say: then not."""
+    """Whether this processor multiplies bfloat16 natively: else autocast emulates it, which takes several times as long
+    as float32. PyTorch before 2.11 cannot say: then not."""
     found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return any(found.get(name) is True for name in NATIVE)
 
@@ -99,7 +99,7 @@ def precision_line(args: Any) -> str:
 
 def prepare(args: Any) -> None:
     """What comes before Transformers reads a trainer's settings: on a CPU, bfloat16 only where that is native, and a
-    process group with `ddp_timeout`, which Transformers passes on for accelerators only; it uses what it finds."""
+    process group with `ddp_timeout`, which Transformers passes on for accelerators only."""
     check_least(args, seed=0, learning_rate=0)
     if args.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available():
         args.use_cpu = True
@@ -132,8 +132,8 @@ class SearchSFTConfig(SFTConfig):
 
 
 def check_vllm(args: GRPOConfig, device: str | None = None) -> None:
-    """Raise `ConfigError`, before anything is loaded, for settings that cannot be trained with or that rollouts by vLLM
-    would ignore; with the type of the device that trains, also where that cannot be done there."""
+    """Raise `ConfigError`, before anything is loaded, for settings that rollouts by vLLM cannot work with or would
+    ignore; with the type of the device that trains, also where weights cannot be brought to vLLM."""
     if not args.use_vllm:
         return
     check_choices(args, {"vllm_mode": tuple(_USED)})
@@ -161,8 +161,8 @@ def check_vllm(args: GRPOConfig, device: str | None = None) -> None:
 
 @dataclass
 class PPOSettings:
-    """PPO's own. Of TRL's settings, `num_iterations` are its epochs, `epsilon` is its clipping and `beta` the weight of
-    the KL divergence. The defaults are Search-R1's."""
+    """PPO's own, with Search-R1's defaults. Of TRL's settings, `num_iterations` are its epochs, `epsilon` is its
+    clipping and `beta` the weight of the KL divergence."""
 
     gamma: float = flag(1.0, "PPO: discount of later rewards, by token or by turn")
     lam: float = flag(1.0, "PPO: λ of GAE: 1 trusts the returns, 0 the value")
@@ -181,11 +181,7 @@ class SearchGRPOConfig(PPOSettings, GRPOConfig):
     """TRL's `GRPOConfig`, on CPUs too, with what a search trainer can do besides.
 
     Each setting is a flag of the recipes; `metadata["help"]` of its field says what it does. A token of the Hub does
-    not stay in it.
-
-    Raises:
-        ConfigError: for values out of range or unknown, those that nothing would read, and what an engine's rollouts
-            would ignore or a resumed run could not go on from.
+    not stay in it. Values that are out of range, or that nothing would read, are a `ConfigError`.
 
     Example:
         ```python

@@ -31,10 +31,8 @@ logger = logging.getLogger(__name__)
 
 
 class QuestionOrder(TrainerCallback):
-    """Has a resumed run ask what an uninterrupted one would.
-
-    TRL's sampler draws a new order in each pass over the questions, from one generator that a resumed run begins anew.
-    """
+    """Has a resumed run ask what an uninterrupted one would: TRL's sampler draws a new order in each pass over the
+    questions, from one generator that a resumed run begins anew."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
         batches = train_dataloader.batch_sampler
@@ -46,8 +44,8 @@ class QuestionOrder(TrainerCallback):
 class TrajectoryLog(TrainerCallback):
     """Appends every rollout of training, with its scores and reasons, to a JSONL file as it happens.
 
-    On resume, rollouts made after the checkpoint are removed first: the resumed run makes them again. With `--report_to
-    trackio` the first four of each step are logged there, too, as conversations beside their scores.
+    On resume, rollouts made after the checkpoint are removed first. With `--report_to trackio` the first four of each
+    step are logged there, too, as conversations beside their scores.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -142,9 +140,8 @@ def nothing_is_learnt(log: Log, rollouts: int) -> str:
 def collapse(log: Log, rollouts: int) -> str:
     """Right answers become less likely ("lazy likelihood displacement", arXiv 2512.04220).
 
-    Either one update leaves the step's own right answers less likely (`MOVED`): it went too far, whatever the next
-    rollouts will look like. Or, slowly, their log-probability and the gradients' norm become one and a half times what
-    they were at first.
+    Either one update leaves the step's own right answers less likely (`MOVED`): it went too far. Or, slowly, their
+    log-probability and the gradients' norm become one and a half times what they were at first.
     """
     advice = "runs collapse like this. Lower --learning_rate, or give --llds 0.1"
     moved = log[-1].get(MOVED, 0.0)  # none without a right answer

@@ -19,8 +19,8 @@ LOOKED_AT = 100
 class ChangedWorlds:
     """Which rollouts of a batch are in a changed world, and in which.
 
-    All changed rollouts of a question are in the same world, a new one at each step. It is drawn from the world's seed
-    and the step, so it is the same in all processes and in a resumed run.
+    All changed rollouts of a question are in the same world, a new one at each step, drawn from the world's seed and
+    the step: the same in all processes and in a resumed run.
 
     Args:
         tasks: the training questions, with what `world` changes them by.

@@ -45,14 +45,12 @@ class _StopAtTheEnd(TrainerCallback):
 
 
 def train(trainer: Any, resume: bool = False) -> None:
-    """Train from the beginning, or from the last complete checkpoint in the trainer's `output_dir`.
+    """Train from the beginning, or from the last complete checkpoint in the trainer's `output_dir` (`ConfigError`:
+    there is none).
 
-    A new run renames the checkpoints of an earlier one to `_earlier-checkpoint-N`, so that nobody resumes from them by
-    mistake; a resumed run those of later steps to `_broken-checkpoint-N`, which would count as the newest when old ones
-    are deleted. A checkpoint of the last step is loaded, and nothing is trained beyond it.
-
-    Raises:
-        ConfigError: if it is to resume and there is nothing to resume from.
+    A new run renames the checkpoints of an earlier one to `_earlier-checkpoint-N`; a resumed run those of later steps
+    to `_broken-checkpoint-N`, which would count as the newest when old ones are deleted. Nothing is trained beyond the
+    last step.
     """
     output, state = str(trainer.args.output_dir), PartialState()
     trainer.add_callback(Manifest)

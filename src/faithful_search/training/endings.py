@@ -72,8 +72,7 @@ def ending_after(seconds: float, line: str) -> Iterator[None]:
 def heeding_signals() -> Iterator[None]:
     """Within the block SIGTERM raises `Terminated`, so that everything is cleaned up; a second one ends at once.
 
-    The launcher's end counts as one: `accelerate launch` and `torchrun` do not pass on a signal that only they get, and
-    a killed launcher would leave its processes running.
+    The launcher's end counts as one: `accelerate launch` and `torchrun` do not pass on a signal that only they get.
     """
     own, launcher = os.getpid(), os.getppid()
 
@@ -103,8 +102,7 @@ class OrderlyStop(TrainerCallback):
     """Ends training with a checkpoint once `silence`, which every process sets alike, says what is wrong with a judge;
     if `on_sigterm` also after SIGTERM, which clusters send some time before they take a machine.
 
-    The steps that use the current rollouts are still made, so that a resumed run asks new questions, or equals an
-    uninterrupted one.
+    The steps that use the current rollouts are still made, so that a resumed run equals an uninterrupted one.
     """
 
     def __init__(self, on_sigterm: bool) -> None:

@@ -35,9 +35,7 @@ _REFERENCE = "ref"  # TRL's copy of an adapter that is trained further, its KL r
 def policy_source(name: str, dialect: str) -> str:
     """A directory or Hub id of a policy: `"tiny"` is the bundled one that writes the dialect, others are in `BUNDLED`.
 
-    Raises:
-        DataError: if no bundled policy writes the dialect.
-        ConfigError: for a cold start that configurations name and that has not been made yet.
+    `DataError` if no bundled policy writes the dialect, `ConfigError` for a cold start that has not been made yet.
     """
     if name.startswith(COLD_STARTS) and not any(Path(name).glob("*config.json")):  # an adapter's, too
         raise ConfigError(
@@ -54,8 +52,8 @@ def open_policy(source: str, model_args: ModelConfig, args: Any, merged: bool = 
     `PeftModel` whose adapter is trained further (with `beta` > 0 the reference is the adapter as it was at the start).
 
     Raises:
-        ConfigError: as `check_flags` and `model_init_kwargs`; for layers that the model does not have, or a model that
-            cannot be opened.
+        ConfigError: for flags that do not fit together, layers that the model does not have, or a model that cannot be
+            opened.
     """
     own = adapter_base(source, model_args.model_revision)
     check_flags(source, model_args, args, own is not None, merged)
@@ -72,10 +70,7 @@ def open_policy(source: str, model_args: ModelConfig, args: Any, merged: bool = 
 
 
 def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
-    """Arguments of `from_pretrained`: revision, dtype, attention and quantisation of TRL's `ModelConfig`.
-
-    An unknown dtype, and quantisation without the package that does it, are a `ConfigError`.
-    """
+    """Arguments of `from_pretrained`: revision, dtype, attention and quantisation of TRL's `ModelConfig`."""
     check_dtype(model_args.dtype)
     bits = _quantised(model_args)
     missing = f"--{bits} true needs bitsandbytes: pip install 'faithful-search[qlora]'"
@@ -142,11 +137,8 @@ def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) ->
     """Save policy and tokenizer to the trainer's `output_dir`; called by every process.
 
     An adapter is saved as such, with `merged` also the full model, in `output_dir/merged`: the main process merges what
-    was saved, on its CPU, into the base model's own files, so that it does not matter how the adapter was trained.
-    `dtype` is that of full and merged weights; by default that of training.
-
-    Raises:
-        ConfigError: if the trainer wrote no weights, or as `merge_adapter`.
+    was saved, on its CPU, into the base model's own files. `dtype` is that of full and merged weights; by default that
+    of training. No weights to save are a `ConfigError`.
     """
     if trainer.is_fsdp_enabled:  # shards would not be written
         trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")

@@ -55,9 +55,6 @@ class SearchPPOTrainer(SearchGRPOTrainer):
 
     The value is a part of the policy while it is trained, so that several processes, sharding and checkpoints treat it
     as they treat the policy, and is gone when `train` returns.
-
-    Raises:
-        ConfigError: as there; for a trunk of a policy that was not loaded by name.
     """
 
     estimators: ClassVar[Sequence[str]] = (PPO,)

@@ -26,7 +26,7 @@ def check_processes(accelerator: Any) -> None:
 
 def hold_head(model: Any, accelerator: Any) -> None:
     """Have ZeRO-3 gather the output layer's weight in every pass: TRL's loss reads it without calling the layer, which
-    ZeRO-3 does not notice after a pass that called it, such as a probe's, since the weight is prefetched then."""
+    ZeRO-3 does not notice after a pass that called it, such as a probe's."""
     deepspeed = _plugin(accelerator, "deepspeed")
     head = model.get_output_embeddings()
     if deepspeed is not None and deepspeed.zero_stage == 3 and head is not None:

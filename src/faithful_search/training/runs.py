@@ -78,7 +78,7 @@ def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOT
 
 
 class BeforeTraining(TrainerCallback):
-    """Evaluates the policy when training begins, after the trainer has prepared it and moved it to its device.
+    """Evaluates the policy when training begins, after the trainer has moved it to its device.
 
     The result is kept in the output directory, so that a resumed run compares with the true beginning.
     """
@@ -124,8 +124,6 @@ def trained(
     condenser: Callable[[], Condenser | None] = lambda: None,
 ) -> Iterator[Record | None]:
     """A recipe's run: evaluate, train, save, evaluate again. Within the block it keeps the output directory and tools.
-
-    A resumed run starts from the last complete checkpoint, and keeps the evaluation that it made when it began.
 
     Args:
         reward: makes the reward, given the judge.
@@ -186,8 +184,7 @@ def record_of(trainer: SearchGRPOTrainer, flags: Flags, before: Evaluation | Non
 def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> Evaluation | None:
     """Greedy episodes on the held-out questions, with tools as they are, blanked and under the conditions of
     `measure.controls`, shared out over the processes. The main process scores them and returns the result; rewards that
-    ask the policy are scored by all together: if its weights are sharded, no process can ask it alone.
-    """
+    ask the policy are scored by all together: if its weights are sharded, no process can ask it alone."""
     tasks = script.held_out()
     if not tasks:
         return None

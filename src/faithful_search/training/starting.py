@@ -89,9 +89,9 @@ def parse_recipe(
     """Instances of `types`, dataclasses whose fields are the flags, from `--config FILE` and `argv`; flags win.
 
     A file's `extends: other.yaml` (relative to it) gives the settings it does not set itself. A file that does not
-    exist is looked for among the package's own, by its name; `default` is read without `--config`. `env:` sets
-    environment variables, as in TRL. With `--dry_run true` the settings are checked as they are, and then made small;
-    see `dry_run.rehearse`.
+    exist is looked for among the package's own; `default` is read without `--config`. `env:` sets environment
+    variables, as in TRL. With `--dry_run true` the settings are checked as they are, and then made small
+    (`dry_run.rehearse`).
 
     Raises:
         ConfigError: for a file that cannot be read, settings that no dataclass has, or that one refuses.
@@ -139,12 +139,8 @@ def parse_run(
     default: Path,
     config: type[SearchGRPOConfig] = SearchGRPOConfig,
 ) -> Flags:
-    """The flags of a training recipe, see `parse_recipe`.
-
-    Raises:
-        ConfigError: as there; for data that do not go together: the bundled world with other questions or passages, or
-            changed worlds with tools that do not know of them.
-    """
+    """The flags of a training recipe, see `parse_recipe`; a `ConfigError` also for data that do not go together: the
+    bundled world with other questions or passages, or changed worlds with tools that do not know of them."""
     script, args, model_args = parse_recipe((kind, config, ModelConfig), argv, default)
     asked = [script.questions, *([script.eval_questions] if script.eval_limit else [])]
     data = f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus {script.corpus!r}"
@@ -195,8 +191,8 @@ def started(script: StartArguments, args: Any) -> Iterator[None]:
     `script.threads` becomes the number that was taken, so that it is kept with the run.
 
     Raises:
-        ConfigError: for threads below 0 and a `--report_to` that is not installed; if the folder cannot be written, or
-            holds a run that is neither to be resumed nor overwritten.
+        ConfigError: for a `--report_to` that is not installed; if the folder cannot be written, or holds a run that is
+            neither to be resumed nor overwritten.
         DataError: if another run is writing to it.
     """
     check_least(script, threads=0)

@@ -108,8 +108,8 @@ def rollout_metrics(rollouts: Sequence[Trajectory], tools: Sequence[str], ending
 
 
 def world_metrics(rollouts: Sequence[Trajectory], due: Sequence[bool]) -> Metrics:
-    """`counterfactual/…`: the share of rollouts in a changed world, of those that were `due` to be the share whose
-    question has none, and exact match in changed worlds and of the other rollouts."""
+    """`counterfactual/…`: the share of rollouts in a changed world, of those that were `due` the share whose question
+    has none, and exact match in changed worlds and of the other rollouts."""
     changed = [Change.of(item.meta) is not None for item in rollouts]
     right = [BEHAVIOUR["exact_match"].score(item).value for item in rollouts]
     found: dict[str, Sequence[float | None]] = {

@@ -32,7 +32,7 @@ def verdict_moves(
     """Δ of each rollout, given its probes; shape (rows,), with gradient.
 
     `at_once` contexts are read in a forward pass. `agree` makes of the passes this process needs those that every
-    process makes, since a pass of a sharded model needs all of them; extra ones are of one token and count nothing.
+    process makes; extra ones are of one token and count nothing.
     """
     asked = [
         (context + probe.choices[0][:-1], probe.choices[0], row, sign * probe.sign / len(own))
@@ -57,10 +57,8 @@ def verdict_moves(
 def choice_probability(
     model: Any, contexts: Sequence[list[int]], choices: Sequence[list[int]], device: Any = None
 ) -> torch.Tensor:
-    """p(choice) at the end of each context, shape (rows,): the product of its tokens' probabilities, with gradient.
-
-    A context ends with all but the last token of its choice.
-    """
+    """p(choice) at the end of each context, which ends with all but the choice's last token; shape (rows,), with
+    gradient."""
     ids, choice = _padded(contexts, 0, device), _padded(choices, NO_TOKEN, device)
     mask = _padded([[1] * len(context) for context in contexts], 0, device)
     logits = model(

@@ -42,8 +42,8 @@ WATCHED = 8
 class UpdateTrainer(GRPOTrainer):
     """TRL's trainer with estimators of advantages and terms of the loss.
 
-    `SearchGRPOTrainer` notes what it knows of the rollouts that it has scored last: `batch` are those of all processes,
-    `own` this one's.
+    `SearchGRPOTrainer` notes what it knows of the rollouts scored last: `batch` are those of all processes, `own` this
+    one's.
     """
 
     args: SearchGRPOConfig
@@ -65,7 +65,6 @@ class UpdateTrainer(GRPOTrainer):
 
     @property
     def _generations(self) -> int:
-        """Rollouts of a question."""
         return int((self.num_generations if self._training else self.num_generations_eval) or 1)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -99,7 +98,6 @@ class UpdateTrainer(GRPOTrainer):
         return self._share(estimator(_tensor([row.score.value for row in self.batch]), self._generations), own)
 
     def _share(self, every: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """This process's rows of a global batch."""
         first = self.accelerator.process_index * len(own)
         return every[first : first + len(own)].to(own)
 
@@ -128,7 +126,6 @@ class UpdateTrainer(GRPOTrainer):
         return cast(tuple[Read, ...], forward(*args, **given))
 
     def _logps(self, model: Any, inputs: dict[str, Any], **given: Any) -> torch.Tensor:
-        """Log-probabilities of a batch's completions."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         self._numbers = inputs["turn_numbers"]  # of these rollouts, not of those that were sampled last
@@ -206,9 +203,8 @@ def by_length(
 ) -> tuple[Read, ...]:
     """What `forward` computes, in so many passes over rows of like length: what only pads them is not computed.
 
-    Prompts are padded on the left, completions, the last `kept` columns, on the right. Processes that share a model
-    must make as many passes, even those that have fewer rows. Values of tokens are `(rows, kept)`, 0 where a pass left
-    padding out; of single numbers (an auxiliary loss) the result is the mean of the passes.
+    Prompts are padded on the left, completions, the last `kept` columns, on the right. Values of tokens are `(rows,
+    kept)`, 0 where a pass left padding out; of single numbers (an auxiliary loss) the result is the mean of the passes.
     """
     columns = input_ids.shape[1]
     found = []

@@ -104,11 +104,11 @@ class Embedder:
             raise ConfigError(f"{told}: open it with that model, at the revision it had then, or build it anew")
 
     def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"]) -> np.ndarray:
-        # torch's threads do not cross a fork, and a lock may have been held at that moment
+        # torch's threads do not cross a fork and would be waited for, and a lock may have been held at that moment
         if os.getpid() != self._process:
-            from ...inference.encoder import one_thread
+            from ...inference.threads import choose_threads
 
-            one_thread()
+            choose_threads(1)
             self._lock, self._process = threading.Lock(), os.getpid()
         with self._lock:  # tokenizers refuse to be used by two threads at once
             return self._encoder.encode(texts, kind)
