@@ -25,7 +25,7 @@ from trl import ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
-from faithful_search.hub import takes_over
+from faithful_search.hub.pushing import takes_over
 from faithful_search.judges import Judge
 from faithful_search.rewards import Mix, pokee_mix
 from faithful_search.training.arguments import SearchGRPOConfig, check_choices, flag

@@ -30,7 +30,7 @@ from trl import ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
-from faithful_search.hub import takes_over
+from faithful_search.hub.pushing import takes_over
 from faithful_search.judges import Judge, Writer
 from faithful_search.judges.condensing import Condensing
 from faithful_search.judges.facts import FactsJudge

@@ -25,9 +25,9 @@ from typing import Any
 
 from trl import ModelConfig
 
-from faithful_search.analysis import self_preference
+from faithful_search.analysis.figures import self_preference
 from faithful_search.analysis.results import leave
-from faithful_search.hub import takes_over
+from faithful_search.hub.pushing import takes_over
 from faithful_search.measure.behaviour import error_counts, error_table
 from faithful_search.measure.evaluation import Record
 from faithful_search.rewards import Correctness, Mix, Reward, SelfCorrectness, SelfRubric, WorldRubric, self_eval_mix

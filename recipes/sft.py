@@ -52,7 +52,8 @@ from faithful_search.coldstart.sft import build_dataset, sft_trainer
 from faithful_search.coldstart.swap_names import NameSwapper, check_unseen, swapped_copies, world_part, world_swapper
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.hub import merged_card, model_card, push_run, takes_over
+from faithful_search.hub.cards import merged_card, model_card
+from faithful_search.hub.pushing import push_run, takes_over
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
 from faithful_search.measure.evaluation import MERGED, Record

@@ -27,9 +27,9 @@ from tqdm.auto import tqdm
 
 from faithful_search import __version__
 from faithful_search.bundled import TINY, tiny_policy
-from faithful_search.hub import Repository, stage_trajectories, stage_world
-from faithful_search.hub.policy_card import eval_results
-from faithful_search.hub.pushing import Files, metric_folders, staged, staged_space
+from faithful_search.hub.cards import eval_results
+from faithful_search.hub.datasets import stage_trajectories, stage_world
+from faithful_search.hub.pushing import Files, Repository, metric_folders, staged, staged_space
 
 ROOT = Path(__file__).parent.parent
 OWNER = "OWNER"

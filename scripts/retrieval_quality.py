@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import tqdm
 
-from faithful_search.analysis import bars
+from faithful_search.analysis.figures import bars
 from faithful_search.measure.stats import Estimate, bootstrap
 from faithful_search.tasks import read_rows
 from faithful_search.tools.retrieval.bm25 import BM25Index

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from faithful_search.analysis import bars, compare, lines
+from faithful_search.analysis.figures import bars, compare, lines
 from faithful_search.bundled import tiny_policy
 from faithful_search.measure.evaluation import POOLED, Evaluation
 from faithful_search.measure.stats import (

@@ -9,9 +9,8 @@ import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HTTPError
 
-from faithful_search.hub import model_card
+from faithful_search.hub.cards import model_card, usage
 from faithful_search.hub.models import license_of
-from faithful_search.hub.policy_card import usage
 from faithful_search.measure.evaluation import Evaluation, Record
 from faithful_search.measure.stats import Estimate, mean_ci
 

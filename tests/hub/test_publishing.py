@@ -18,8 +18,10 @@ from faithful_search import __version__
 from faithful_search.bundled import shipped, tiny_policy
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
-from faithful_search.hub import Repository, model_card, push, stage_trajectories
+from faithful_search.hub.cards import model_card
+from faithful_search.hub.datasets import stage_trajectories
 from faithful_search.hub.models import trained_with
+from faithful_search.hub.pushing import Repository, push
 from faithful_search.judges.distilled import JudgeFile
 from faithful_search.measure.evaluation import Record
 from faithful_search.measure.metrics import names

@@ -2,7 +2,7 @@
 
 import pytest
 
-from faithful_search.analysis import self_preference
+from faithful_search.analysis.figures import self_preference
 from faithful_search.measure.behaviour import error_counts, error_of, error_table
 from faithful_search.trajectory import Trajectory
 

@@ -9,8 +9,16 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from faithful_search.analysis import bars, compare, lines, reliability, reward_curves, stability_curves, tool_curves
-from faithful_search.analysis.figures import running_mean
+from faithful_search.analysis.figures import (
+    bars,
+    compare,
+    lines,
+    reliability,
+    reward_curves,
+    running_mean,
+    stability_curves,
+    tool_curves,
+)
 from faithful_search.errors import DataError
 from faithful_search.measure.agreement.statistics import Bin
 

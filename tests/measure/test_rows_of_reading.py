@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from faithful_search.coldstart.twins import TRAINING_BLANKS
 from faithful_search.errors import ConfigError, JudgeError
-from faithful_search.hub import model_card
+from faithful_search.hub.cards import model_card
 from faithful_search.inference.base import Sampling
 from faithful_search.judges import GroundingJudge, LexicalJudge, Verdict, reads_queries
 from faithful_search.judges.embedding import EmbeddingJudge

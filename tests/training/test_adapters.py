@@ -20,7 +20,7 @@ from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
-from faithful_search.hub import merged_card
+from faithful_search.hub.cards import merged_card
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import open_generator

@@ -13,8 +13,8 @@ from tiny_trainer import trainer
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
-from faithful_search.hub import Repository, model_card, push, stays, takes_over
-from faithful_search.hub.card import command_line
+from faithful_search.hub.cards import command_line, model_card
+from faithful_search.hub.pushing import Repository, push, stays, takes_over
 from faithful_search.measure.evaluation import Record
 from faithful_search.measure.writing import write_metrics
 from faithful_search.training.arguments import SearchGRPOConfig

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..hub import Repository, merged_card, model_card, push_run
+from ..hub.cards import merged_card, model_card
+from ..hub.pushing import Repository, push_run
 from ..measure import report
 from ..measure.evaluation import MERGED, Record
 from ..measure.writing import write_metrics

@@ -113,7 +113,7 @@ def label(files: tuple[Path, ...], out: Path, estimate: bool, **given: Any) -> N
     echo(f"{found.pairs:,} pairs labelled by {found.judge} for {found.metric}{share}\n{met:,} pairs met{without}")
     echo(f"pairs.jsonl, provenance.json, README.md in {out}")
     if given["push_to"]:
-        from ..hub import Repository, push
+        from ..hub.pushing import Repository, push
 
         echo(push(out, Repository(given["push_to"], "dataset", given["private"]), "Upload labelled pairs"))
     if not found.complete:

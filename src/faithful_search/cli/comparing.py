@@ -59,7 +59,7 @@ def agreement(
     drawn = ""
     if found.curves:
         try:
-            from ..analysis import reliability
+            from ..analysis.figures import reliability
 
             reliability(found.curves, out / "reliability.png")
             drawn = " and reliability.png"

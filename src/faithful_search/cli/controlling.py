@@ -185,7 +185,7 @@ def _cost(due: Sequence[str], environment: EnvironmentArguments, toolbox: Toolbo
 
 
 def _show(study: Study, folder: Path) -> None:
-    from ..analysis import bars
+    from ..analysis.figures import bars
     from ..measure.control_study import RESULTS, ROLLOUTS
 
     written = [RESULTS, ROLLOUTS]

@@ -13,8 +13,7 @@ import click
 from .options import ANY_PATH, FOLDER, Commands, echo, together, trust_remote_code
 
 if TYPE_CHECKING:
-    from ..hub import Repository
-    from ..hub.pushing import Files
+    from ..hub.pushing import Files, Repository
 
 _SHOWN = 10
 
@@ -33,7 +32,7 @@ def merge(adapter: str, out: Path, dtype: str | None, trust_remote_code: bool) -
 
     What lies at OUT is replaced when all is written. It is done on the CPU and takes the memory of the full model.
     """
-    from ..hub import merged_card
+    from ..hub.cards import merged_card
     from ..training.policies import merge_adapter
 
     merge_adapter(adapter, out, dtype, trust_remote_code)
@@ -81,7 +80,7 @@ def push_policy(folder: Path, repository: str, merged: bool, benchmark: str | No
     is a folder here, push it --merged. With --benchmark its results are also written to .eval_results, where the Hub
     shows those on known benchmarks.
     """
-    from ..hub.policy_card import eval_results
+    from ..hub.cards import eval_results
     from ..hub.pushing import policy_folders
 
     folders = policy_folders(folder, _repository(repository, "model", given), merged)
@@ -124,7 +123,7 @@ def push_trajectories(file: Path, repository: str, dialect: str | None, **given:
     FILE is whatever `audit` reads; it becomes parquet with a column for each score and its reason. Keys of yours
     (environment variables, the shapes of tokens) are taken out of all texts.
     """
-    from ..hub import stage_trajectories
+    from ..hub.datasets import stage_trajectories
 
     with TemporaryDirectory() as folder:
         files = stage_trajectories(file, folder, repository, dialect)
@@ -136,7 +135,7 @@ def push_trajectories(file: Path, repository: str, dialect: str | None, **given:
 @_options
 def push_world(repository: str, **given: Any) -> None:
     """Push the bundled world as a dataset."""
-    from ..hub import stage_world
+    from ..hub.datasets import stage_world
 
     with TemporaryDirectory() as folder:
         _publish(stage_world(folder, repository), _repository(repository, "dataset", given), "Upload the world", given)
@@ -167,7 +166,7 @@ def _push_model(
 
 
 def _repository(name: str, kind: str, given: dict[str, Any]) -> Repository:
-    from ..hub import Repository
+    from ..hub.pushing import Repository
 
     # The options have the names of the repository's attributes
     return Repository(name, kind, **{key: value for key, value in given.items() if key != "dry_run"})

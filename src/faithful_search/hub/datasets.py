@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
@@ -13,7 +13,7 @@ import msgspec
 
 from .. import __version__
 from ..bundled import world_file
-from ..errors import ConfigError, DataError
+from ..errors import DataError, needs
 from ..measure.convert import WRITERS, Document
 from ..measure.rows import read_trajectories
 from ..measure.writing import card_of
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 1000  # rows of a parquet row group
 _SESSIONS = 500  # rows that also become a session, each a file of the repository
 _NUMBER = (int, float)
+_PLAIN = ("id", "question", "answer", "stop_reason", "dialect", "text")  # columns that are parts of a trajectory
 
 
 def stage_trajectories(
@@ -35,11 +36,8 @@ def stage_trajectories(
     """Write a file of trajectories to a folder as the dataset `name`; keys in texts are taken out (`wire.redact`).
 
     `source` is whatever `read_trajectories` reads, `dialect` that of all rows, by default each row's own. Returns the
-    dataset's files by their path in the repository. Rows that cannot be read are logged and left out.
-
-    Raises:
-        ConfigError: when pyarrow is not installed.
-        DataError: when the file cannot be read, or not one row of it.
+    dataset's files by their path in the repository. Rows that cannot be read are logged and left out. Raises
+    `ConfigError` without pyarrow, `DataError` when the file or every row of it cannot be read.
     """
     # The file is read twice: parquet needs all columns before the first row, and a log may be larger than the memory
     scored: set[str] = set()
@@ -83,27 +81,26 @@ def stage_trajectories(
 
 def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
     """Write the bundled world to a folder as the dataset `name`; returns and raises as `stage_trajectories` does."""
-    parts: dict[str, Iterable[dict[str, Any]]] = {}
+    parts: dict[tuple[str, str], Iterable[dict[str, Any]]] = {}
     for split in SPLITS:
-        parts[f"questions/{split}"] = (
+        parts["questions", split] = (
             {"id": task.id, "question": task.question, "answers": list(task.answers), "hops": task.meta["hops"]}
             | {"chain": task.meta["chain"], "supporting_ids": list(task.supporting_ids)}
             for task in load_tasks("world", split)
         )
     # by name: the viewer of the Hub shows a list of three without saying what is what
     names = ("subject", "relation", "object")
-    parts["passages/train"] = (
+    parts["passages", "train"] = (
         {**row, "facts": [dict(zip(names, fact, strict=True)) for fact in row["facts"]]}
         for row in read_rows(world_file("passages.jsonl.gz"))
     )
-    parts["triples/train"] = read_rows(world_file("triples.jsonl.gz"))
+    parts["triples", "train"] = read_rows(world_file("triples.jsonl.gz"))
     counts: Counter[str] = Counter()
     files: dict[str, Path | bytes] = {}
-    configs: dict[str, dict[str, str]] = {}
-    for part, rows in parts.items():
-        config, _, split = part.partition("/")
-        files[f"data/{part}.parquet"] = path = Path(folder) / f"{config}-{split}.parquet"
-        configs.setdefault(config, {})[split] = f"data/{part}.parquet"
+    configs: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for (config, split), rows in parts.items():
+        path, there = Path(folder) / f"{config}-{split}.parquet", f"data/{config}/{split}.parquet"
+        files[there], configs[config][split] = path, there
         counts[config] += _write(path, rows)
     tags, title = ["multi-hop", "question-answering"], name.rpartition("/")[2]
     return {"README.md": _card("world_card.md", configs, tags, "apache-2.0", title=title, **counts), **files}
@@ -126,14 +123,11 @@ def _card(
 
 def _write(path: Path, rows: Iterable[dict[str, Any]], scored: list[str] | None = None) -> int:
     """Write rows to a parquet file, a group at a time; returns how many. `scored`: they are trajectories."""
-    try:
+    with needs("a pushed dataset", "parquet"):
         import pyarrow as pa
         from pyarrow import parquet
-    except ImportError as error:
-        raise ConfigError("datasets are pushed as parquet: pip install 'faithful-search[parquet]'") from error
     rows, many = iter(rows), 0
     group = list(islice(rows, _AT_ONCE))
-    # Given for trajectories, not inferred: a column that is empty in the first group of rows has a type all the same
     schema = pa.Table.from_pylist(group).schema if scored is None else _schema(scored)
     with parquet.ParquetWriter(path, schema) as writer:
         while group:
@@ -158,19 +152,13 @@ def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:
     calls = [step.call.name for step in one.steps if step.call]
     scores, reasons = _told(one, "scores"), _told(one, "reasons")
     whole = msgspec.to_builtins(msgspec.structs.replace(one, tokens=None))
-    row = {
-        "id": one.id,
-        "question": one.question,
+    row = {name: getattr(one, name) for name in _PLAIN} | {
         "gold": list(one.answers),
-        "answer": one.answer,
-        "stop_reason": one.stop_reason,
-        "dialect": one.dialect,
         "calls": len(calls),
         "tools": sorted(set(calls)),
         "evidence": [msgspec.to_builtins(item) for item in one.evidence.values()],
         "cited": list(dict.fromkeys(ref for step in one.steps for ref in step.refs)),
         "issues": [issue.kind for issue in one.all_issues()],
-        "text": one.text,
         "step": _if((int,), one.meta.get("step")),
         "reward": _if(_NUMBER, one.meta.get("reward")),
         **{f"score_{name}": _if(_NUMBER, scores.get(name)) for name in names},
@@ -180,18 +168,13 @@ def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:
     return {**redact(row), "trajectory": msgspec.convert(redact(whole), Trajectory).to_json()}
 
 
-def _schema(names: list[str]) -> Any:
+def _schema(scored: list[str]) -> Any:
+    """The types of `_row`'s columns: one that is empty in the first group of rows has a type all the same."""
     import pyarrow as pa
 
     text, texts, whole, real = pa.string(), pa.list_(pa.string()), pa.int64(), pa.float64()
     item = dict.fromkeys(("id", "title", "text", "source", "url"), text) | {"score": real}
-    lists = {"evidence": pa.list_(pa.struct(item)), "cited": texts, "issues": texts}
-    return pa.schema(
-        {
-            **{"id": text, "question": text, "gold": texts, "answer": text, "stop_reason": text, "dialect": text},
-            **{"calls": whole, "tools": texts, **lists, "text": text, "step": whole, "reward": real},
-            **{f"score_{name}": real for name in names},
-            **{f"why_{name}": text for name in names},
-            "trajectory": text,
-        }
-    )
+    own = dict.fromkeys(_PLAIN, text) | dict.fromkeys(("gold", "tools", "cited", "issues"), texts)
+    own |= {"calls": whole, "evidence": pa.list_(pa.struct(item)), "step": whole, "reward": real}
+    scores = {f"score_{name}": real for name in scored} | {f"why_{name}": text for name in scored}
+    return pa.schema({**own, **scores, "trajectory": text})

@@ -68,17 +68,16 @@ class Repository:
     def make(self) -> str:
         """Create it unless it exists; returns its full name.
 
-        Raises `ConfigError` without a token, where the Hub refuses, and when it is to be private and exists as a public
-        one.
+        Raises `ConfigError` without a token, where the Hub refuses, and where it is public and is to be private.
         """
-        api = self._api()
         sdk = "gradio" if self.type == "space" else None
-        with self._refusals(f"cannot push to {self.id!r} on the Hub", api):
+        with self._api(f"cannot push to {self.id!r} on the Hub") as api:
             made = api.create_repo(self.id, repo_type=self.type, private=self.private, exist_ok=True, space_sdk=sdk)
             id = str(made.repo_id)
-            public = self.private and not api.repo_info(id, repo_type=self.type).private
-        if public:
-            raise ConfigError(f"{id!r} is a public repository already: make it private there, or leave --private out")
+            if self.private and not api.repo_info(id, repo_type=self.type).private:
+                raise ValueError(
+                    f"{id!r} is a public repository already: make it private there, or leave --private out"
+                )
         return id
 
     def commit(self, files: Files, message: str) -> str:
@@ -91,17 +90,17 @@ class Repository:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
         from huggingface_hub.utils import filter_repo_objects
 
-        api = self._api()
         # before anything is created; an older version of this package wrote the token into cards
+        token = _token(self.id).encode()
         for path, content in files.items():
-            if Path(path).suffix in _TEXT:
-                read = content if isinstance(content, bytes) else content.read_bytes()
-                if str(api.token).encode() in read:
-                    raise ConfigError(f"{path} holds the Hub token: take it out; if it was shared, make a new token")
+            if Path(path).suffix in _TEXT and token in (
+                content if isinstance(content, bytes) else content.read_bytes()
+            ):
+                raise ConfigError(f"{path} holds the Hub token: take it out; if it was shared, make a new token")
         own = replace(self, id=self.make())
         place: dict[str, Any] = {"repo_id": own.id, "repo_type": own.type}
-        with own._refusals(f"cannot push to {own.id!r} on the Hub", api):
-            # now, and not when all is published; the error becomes a `ConfigError` like those of the Hub
+        with own._api(f"cannot push to {own.id!r} on the Hub") as api:
+            # now, and not when all is published
             if self.tag and self.tag in {ref.name for ref in api.list_repo_refs(**place).tags}:
                 raise ValueError(f"there is a tag {self.tag!r} already: choose another, or delete that one")
             if self.revision:
@@ -111,7 +110,7 @@ class Repository:
             operations += [CommitOperationDelete(path) for path in there if path not in files]
             done = api.create_commit(**place, operations=operations, commit_message=message, revision=self.revision)
         # what fails from here on leaves the commit where it is, and the message has to say so
-        with own._refusals(f"pushed ({done.commit_url}), but not tagged or collected", api):
+        with own._api(f"pushed ({done.commit_url}), but not tagged or collected") as api:
             if self.tag:
                 api.create_tag(**place, tag=self.tag, revision=done.oid)
             if self.collection:
@@ -120,28 +119,29 @@ class Repository:
                 api.add_collection_item(found.slug, own.id, own.type, exists_ok=True)
         return str(done.commit_url)
 
-    def _api(self) -> Any:
-        from huggingface_hub import HfApi, get_token
-
-        token = get_token()
-        if not token:
-            advice = "run `hf auth login`, or set HF_TOKEN"
-            raise ConfigError(f"no Hugging Face token to push to {self.id!r} with: {advice}")
-        return HfApi(token=token, library_name="faithful-search")
-
     @contextmanager
-    def _refusals(self, what: str, api: Any) -> Iterator[None]:
-        """Errors of the Hub as `ConfigError`, with advice and without the token."""
+    def _api(self, what: str) -> Iterator[Any]:
+        """The Hub's client; its errors become `ConfigError`, with advice and without the token."""
+        from huggingface_hub import HfApi
         from huggingface_hub.errors import HTTPError  # of the HTTP library that it uses
 
+        token = _token(self.id)
         try:
-            yield
+            yield HfApi(token=token, library_name="faithful-search")
         except (HTTPError, OSError, ValueError) as error:
             code = getattr(getattr(error, "response", None), "status_code", None)
             told = getattr(error, "server_message", None)
-            said = redact(" ".join((f"{code}, {told}" if told else str(error)).split()), [str(api.token)])
+            said = redact(" ".join((f"{code}, {told}" if told else str(error)).split()), [token])
             # Without its cause, whose message may hold the token
             raise ConfigError(f"{what}: {said}{f'; {_ADVICE[code]}' if code in _ADVICE else ''}") from None
+
+
+def _token(id: str) -> str:
+    from huggingface_hub import get_token
+
+    if found := get_token():
+        return found
+    raise ConfigError(f"no Hugging Face token to push to {id!r} with: run `hf auth login`, or set HF_TOKEN")
 
 
 def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:

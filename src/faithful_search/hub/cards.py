@@ -1,38 +1,108 @@
-"""A policy's model card: how it was made and measured, and code that runs it; also of an adapter that was merged."""
+"""Model cards: how a policy or a distilled judge was made and measured, and code that runs it.
+
+No secret is written, wherever it stands: see `wire.redact`.
+"""
 
 import dataclasses
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ..bundled import bundled_json
 from ..errors import ConfigError, DataError
-from ..measure.evaluation import Evaluation, Record
+from ..measure import provenance
+from ..measure.evaluation import Record
 from ..measure.report import as_evaluation, table
 from ..measure.stats import Estimate
 from ..measure.writing import card_of, filled, write_whole
 from ..rollout.arguments import EnvironmentArguments
+from ..text import printable
 from ..wire.redact import redact
-from .card import command_line
 from .models import adapter_config, is_hub_id, license_of
 
 RESULT_NAMES: dict[str, str] = bundled_json("result_names.json")
 """Rows of an evaluation that go into the card's front matter, with what they are called there."""
-_TAGS = ("lora", "peft")
+_TERMS: dict[str, str] = bundled_json("label_terms.json")  # by the source that `labelled.load` gives a row
+_ADAPTER_TAGS = ("lora", "peft")
 _WORLD_QUESTION = "Which city is the capital of the country that Mount Olympus is in?"
-_ANY_QUESTION = "Your question?"
 _OF_THE_MACHINE = ("tool_", "cassette", "generation_", "contact")
 """How the names of settings begin that say nothing of what a policy sees."""
+
+
+def command_line(recipe: str, argv: Sequence[str]) -> str:
+    """How a recipe was called, to be pasted into a shell, without the secrets among its flags.
+
+    Example:
+        >>> command_line("recipes/pou.py", ["--seed", "1", "--hub_token", "x"])
+        'accelerate launch recipes/pou.py --seed 1 --hub_token [secret]'
+    """
+    words = redact(["accelerate", "launch", recipe, *argv])  # before quoting, which would hide one with a quote in it
+    return str(redact(shlex.join(words)))
+
+
+def judge_card(
+    folder: Path,
+    *,
+    file: Any,
+    base_model: str,
+    agreement: Any,
+    argv: Sequence[str],
+    config: Mapping[str, Any],
+    pairs: Sequence[str] = (),
+    license: str | None = None,
+) -> Path:
+    """Write `README.md`, a distilled judge's model card: what it was taught, and how far it agrees with labels.
+
+    Args:
+        file: the judge's `judges.distilled.JudgeFile`.
+        base_model: what training started from; a Hub id also goes into the front matter.
+        agreement: the held-out measurement (`measure.agreement.Agreement`); `None` where there is none.
+        argv: the flags of `recipes/reward_model.py`.
+        pairs: the files and folders of pairs that it was trained on.
+        license: of the weights; left out where it is not known.
+    """
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        base_model=base_model if is_hub_id(base_model) else None,
+        library_name="peft" if (folder / "adapter_config.json").exists() else "transformers",
+        pipeline_tag="text-classification" if file.kind == "nli" else "text-generation",
+        license=license,
+        tags=["faithful-search", "faithfulness", "judge"],
+    )
+    card = card_of(
+        __package__,
+        "judge_card.md.j2",
+        data,
+        title=folder.absolute().name,
+        name=str(folder),
+        file=file,
+        base=base_model,
+        sources=_terms_of(file.trained_on, pairs),
+        command=command_line("recipes/reward_model.py", argv),
+        config=config,
+        # shown between fences, which nothing in a table may close
+        agreement="Not measured." if agreement is None else printable(agreement.table()).replace("```", "'''"),
+        license=license,
+    )
+    return write_whole(folder / "README.md", card)
+
+
+def _terms_of(sources: Iterable[str], places: Sequence[str]) -> dict[str, str]:
+    """Provenance and terms of each source of labelled pairs, and of each folder of labels with a `provenance.json`."""
+    terms = {source: _TERMS.get(source, "terms not known") for source in sources}
+    for place in places:
+        if (made := provenance.read(Path(place))) is not None:
+            terms[place] = f"{made.pairs} pairs labelled by {made.judge}; licence: {made.license or 'not stated'}"
+    return terms
 
 
 def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence[str] = ()) -> Path:
     """Write `README.md`, a run's model card, into its folder. Where an adapter lies there, it is one of an adapter.
 
-    The licence is the base model's (`license_of`). No secret is written, wherever it stands: see `wire.redact`.
+    The licence is the base model's (`license_of`).
 
     Args:
         record: the run; its settings say which tools and limits the card's code has.
@@ -40,29 +110,42 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
         argv: the flags it was called with.
         plots: files in the folder that the card shows.
     """
-    from huggingface_hub import ModelCardData
+    from huggingface_hub import EvalResult, ModelCardData
 
     folder, config = Path(record.folder), record.settings
     name, title = record.folder, folder.absolute().name
     in_world = "world" in (config.get("corpus", "world"), config.get("triples", "world"))
-    question = _WORLD_QUESTION if in_world else _ANY_QUESTION  # the world's would find nothing elsewhere
+    question = _WORLD_QUESTION if in_world else "Your question?"  # the world's would find nothing elsewhere
     adapter = adapter_config(folder)
     base = str(adapter.get("base_model_name_or_path")) if adapter else record.model
     license = license_of(base)
     evaluated = [own for own in (record.before, record.after) if own is not None]
-    rows = _named(evaluated[-1].rows) if evaluated else {}
+    results = [
+        EvalResult(
+            task_type="question-answering",
+            task_name="Question answering with search",
+            dataset_type=record.questions,
+            dataset_name=record.questions,
+            metric_type=metric,
+            metric_name=RESULT_NAMES[metric],
+            metric_value=row["value"],
+            metric_args={"n": row["n"], "ci95": [row["low"], row["high"]]},
+        )
+        for metric, row in _named(evaluated[-1].rows if evaluated else {}).items()
+    ]
     data = ModelCardData(
         base_model=base if is_hub_id(base) else None,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
         license=license,
-        tags=sorted({"faithful-search", "search-agent", "tool-use", *(_TAGS if adapter else ())}),
-        model_name=title if rows else None,
-        eval_results=[_result(metric, row, record.questions) for metric, row in rows.items()] or None,
+        tags=sorted({"faithful-search", "search-agent", "tool-use", *(_ADAPTER_TAGS if adapter else ())}),
+        model_name=title if results else None,
+        eval_results=results or None,
     )
     # Without these flags `ask` would search elsewhere than in training
     flags = {"corpus": config.get("corpus"), "triples": config.get("triples"), "top-k": config.get("search_top_k")}
     given = {flag: shlex.quote(str(value)) for flag, value in flags.items() if value not in (None, "world")}
+    columns = ("before", "after") if len(evaluated) == 2 else ("value", "")
     card = card_of(
         __package__,
         "policy_card.md.j2",
@@ -81,7 +164,7 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
         config=config,
         plots=list(map(Path, plots)),
         dataset=record.questions,
-        table=_table(*evaluated) if evaluated else None,
+        table=table(evaluated[0], evaluated[1] if len(evaluated) == 2 else None, columns) if evaluated else None,
         made_by=evaluated[-1].made_by if evaluated else {},
         license=license,
     )
@@ -106,7 +189,7 @@ def merged_card(adapter: str | Path, out: str | Path) -> Path:
     text = card.text.replace(own, merged) if own in card.text else f"# {out.name}\n\nA search agent. {merged}\n"
     card.text = text.replace(json.dumps(str(adapter)), json.dumps(str(out)))
     card.data.library_name = "transformers"  # no longer peft
-    card.data.tags = [tag for tag in card.data.tags or ["faithful-search"] if tag not in _TAGS]
+    card.data.tags = [tag for tag in card.data.tags or ["faithful-search"] if tag not in _ADAPTER_TAGS]
     card.data.base_model = base if is_hub_id(base) else None
     ModelCard(redact(str(card))).save(out / "README.md")  # somebody else's card may hold a secret
     return out / "README.md"
@@ -139,40 +222,21 @@ def eval_results(folder: Path, benchmark: str) -> dict[str, bytes]:
         raise ConfigError(f"{path} holds no evaluation to write results from: {error}") from error
     entries = []
     for metric, row in rows.items():
-        notes = f"n = {row.n}, 95% interval {row.low} to {row.high}, with tools"
-        entries.append(EvalResultEntry(dataset_id=benchmark, task_id=metric, value=row.value, notes=notes))
+        notes = f"n = {row['n']}, 95% interval {row['low']} to {row['high']}, with tools"
+        entries.append(EvalResultEntry(dataset_id=benchmark, task_id=metric, value=row["value"], notes=notes))
     text = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False)
     return {".eval_results/faithful-search.yaml": text.encode()}
 
 
-def _table(first: Evaluation, second: Evaluation | None = None) -> str:
-    return table(first, second, ("before", "after") if second else ("value", ""))
-
-
-def _named(rows: Mapping[str, Estimate]) -> dict[str, Estimate]:
+def _named(rows: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
     """The estimates of `RESULT_NAMES` that have a value, rounded."""
     found = {}
     for name in RESULT_NAMES:
-        if name in rows and rows[name].value is not None:
-            parts = {part: getattr(rows[name], part) for part in ("value", "low", "high")}
-            told = {part: None if value is None else round(value, 4) for part, value in parts.items()}
-            found[name] = msgspec.structs.replace(rows[name], **told)
+        if (row := rows.get(name)) is not None and row.value is not None:
+            parts = {"value": row.value, "low": row.low, "high": row.high}
+            rounded = {part: None if value is None else round(value, 4) for part, value in parts.items()}
+            found[name] = {**rounded, "n": row.n}
     return found
-
-
-def _result(metric: str, row: Estimate, dataset: str) -> Any:
-    from huggingface_hub import EvalResult
-
-    return EvalResult(
-        task_type="question-answering",
-        task_name="Question answering with search",
-        dataset_type=dataset,
-        dataset_name=dataset,
-        metric_type=metric,
-        metric_name=RESULT_NAMES[metric],
-        metric_value=row.value,
-        metric_args={"n": row.n, "ci95": [row.low, row.high]},
-    )
 
 
 def usage(name: str, dialect: str, config: Mapping[str, Any], question: str) -> str:
