@@ -17,12 +17,9 @@ from .stats import NOTHING, Estimate, question_means
 from .summary import SUMMARY, read_audit
 
 RESULTS = "metrics.json"
-_MADE = ("judge", "prompts", "how", "version")
-"""Settings of an audit by which figures of the same name may differ, though the agents do not."""
-NAMELESS = "\0"
-"""How the key of a row without question and id begins: it is in no pair."""
-SHOWN = 10
-"""Questions whose value fell most, and rose most, that are shown of each metric."""
+_MADE = ("judge", "prompts", "how", "version")  # settings by which figures differ, though the agents do not
+NAMELESS = "\0"  # how the key of a row without question and id begins: it is in no pair
+SHOWN = 10  # questions whose value fell most, and rose most, of each metric
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -126,18 +123,18 @@ def compare(sides: Sequence[Side]) -> Comparison:
                 f"{side.name} shares no question with {start.name} (one there is {next(iter(asked[0]), None)!r}): "
                 "only answers to the same questions can be paired"
             )
-        both = [(name, value, side.made[name]) for name, value in start.made.items() if name in side.made]
-        if named := "; ".join(f"{name}: {old!r} there, {new!r} here" for name, old, new in both if old != new):
+        both = {name: (start.made[name], side.made[name]) for name in start.made if name in side.made}
+        if named := "; ".join(
+            f"{name}: {old!r} there, {new!r} here" for name, (old, new) in both.items() if old != new
+        ):
             other = f"{side.name} was measured in another way than {start.name}"
             notes.append(f"{other}, which may be the difference: {named}")
     for side in sides:
         if nameless := sum(question.startswith(NAMELESS) for question in side.evaluation.questions):
             notes.append(f"{side.name}: {nameless:,} rows without question and id are in no pair")
     runs = [side.evaluation for side in sides]
-    rows = {
-        metric: [run.rows.get(metric, NOTHING) for run in runs]
-        for metric in dict.fromkeys(metric for run in runs for metric in run.rows)
-    }
+    metrics = dict.fromkeys(metric for run in runs for metric in run.rows)
+    rows = {metric: [run.rows.get(metric, NOTHING) for run in runs] for metric in metrics}
     # No difference where a judge abstained too often for a mean: the rows it answered are not a fair sample
     differences = {
         metric: [
@@ -210,12 +207,10 @@ def _audit(folder: Path) -> Side:
         if line.error is None:
             questions.append((line.question or "").strip() or line.id or f"{NAMELESS}{folder}, row {line.row}")
             rows.append(line.row)
-            own = line.values
             for name, column in values.items():
-                column.append(own.get(name))
+                column.append(line.values.get(name))
             for name, counted in calls.items():
                 counted.append(line.tools.get(name, 0))
-    estimates = {**audit.rows, ENTROPY: audit.tools.entropy}
-    evaluation = Evaluation(rows=estimates, questions=questions, values=values, tool_calls=calls)
+    evaluation = Evaluation({**audit.rows, ENTROPY: audit.tools.entropy}, questions, values, calls)
     made = {name: audit.settings.get(name) for name in _MADE}
     return Side(folder.resolve().name, evaluation, made, rows, str(folder))

@@ -25,8 +25,7 @@ from .writing import results_folder, write_metrics
 
 ROLLOUTS, SETTINGS, RESULTS = "rollouts.jsonl", "settings.json", "controls.json"
 RIGHT, DECORATED = "right", "decorated"
-Values = dict[str, dict[Hashable, float]]
-"""Each metric's value for each question that it says something about."""
+Values = dict[str, dict[Hashable, float]]  # each metric's value for each question that it says something about
 _WITHOUT = {BLOCKED: "with the gold evidence blocked", CLOSED: "with tools that returned nothing"}
 
 
@@ -55,7 +54,6 @@ class Study(msgspec.Struct, frozen=True):
     failed: dict[str, str] = {}
 
     def __str__(self) -> str:
-        """The table, a row a condition, and the sentence."""
         header = "condition|right [95% CI]|minus open [95% CI]|same answer|given all the same|follow rate|decorated|n"
         cells = [header.split("|")]
         for condition, row in self.rows.items():
@@ -75,9 +73,8 @@ def plan(
     """What the conditions ask of these questions, the open one always.
 
     `corpus` opens the passages that the tools search, to block those that are gold; it is not called where the
-    questions are the bundled world's. `changes` is as `CounterfactualWorld.change`.
-
-    Raises `ConfigError` for an unknown condition, no question, or a repeated id.
+    questions are the bundled world's. `changes` is as `CounterfactualWorld.change`. Raises `ConfigError` for an unknown
+    condition, no question, or a repeated id.
     """
     if unknown := [name for name in conditions if name not in CONDITIONS]:
         raise ConfigError(f"unknown condition {', '.join(unknown)}; there are: {', '.join(CONDITIONS)}")
@@ -129,11 +126,8 @@ def run_study(
     """Ask what is not there yet, and compare.
 
     `rollouts.jsonl` is written as rollouts end, `controls.json` at the end. `settings` are what the rollouts depend on:
-    a folder holds those of one kind; `anew` throws away what it holds.
-
-    Raises:
-        ConfigError: as `kept`; when no question was answered by the endpoint.
-        DataError: when another run writes there.
+    a folder holds those of one kind; `anew` throws away what it holds. Raises `ConfigError` as `kept`, and when no
+    question was answered by the endpoint, `DataError` when another run writes there.
     """
     file = results_folder(folder) / ROLLOUTS
     with Ledger(file, "evaluation", anew):  # locked: another run may own the folder
@@ -188,14 +182,13 @@ def compare(
 
 def _sentence(values: Mapping[str, Values]) -> str:
     parts = []
-    right = values[OPEN][RIGHT]
-    for condition in [name for name in (BLOCKED, CLOSED) if name in values][:1]:
-        here = values[condition][RIGHT]
-        known = [here[id] for id, value in right.items() if value == 1 and id in here]
+    if without := next((name for name in (BLOCKED, CLOSED) if name in values), None):
+        here = values[without][RIGHT]
+        known = [here[id] for id, value in values[OPEN][RIGHT].items() if value == 1 and id in here]
         given = known.count(1)
         parts.append(
             f"{given / len(known):.0%} of the right answers were given without the evidence too: {given} of "
-            f"{len(known)} were right {_WITHOUT[condition]}."
+            f"{len(known)} were right {_WITHOUT[without]}."
             if known
             else "No answer was right, so none can be missed without evidence."
         )

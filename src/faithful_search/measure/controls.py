@@ -27,9 +27,7 @@ from .origins import declines, holds
 OPEN, CLOSED, BLOCKED, CHANGED = CONDITIONS = ("open", "closed", "blocked", "changed")
 FOLLOW, MEMORY, EM_CHANGED, SAME = "follow_rate", "memory_share", "exact_match_changed", "same_answer"
 EM_UNREMEMBERED = "exact_match_unremembered"
-QUESTIONS = 100
-"""How many questions an evaluation also asks under the conditions: with the tiny policy 8 seconds of a core each."""
-
+QUESTIONS = 100  # an evaluation also asks under the conditions: with the tiny policy 8 seconds of a core each
 Match = Callable[[str | None, Sequence[str]], float]
 """Compares an answer with gold answers: `text.exact_match`, `text.sub_exact_match`."""
 

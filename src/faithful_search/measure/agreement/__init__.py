@@ -38,7 +38,7 @@ _HEADER = ["judge", "labels", "pairs", "true", "agreement [95% CI]", "κ", "AURO
 
 
 class Rated(NamedTuple):
-    """A pair: where it is from, the group that it is resampled with, its label where there is one, all verdicts."""
+    """A pair: where it is from, what it is resampled with, its label where there is one, all verdicts."""
 
     source: str
     group: str
@@ -60,15 +60,6 @@ class Against(msgspec.Struct, frozen=True):
     calibration: Estimate
     brier: Estimate
     bins: int
-
-    @property
-    def cells(self) -> list[str]:
-        """Its line of the table."""
-        true = "-" if self.true is None else f"{self.true:.2f}"
-        shown = [interval(estimate) for estimate in (self.agreement, self.kappa, self.auroc)]
-        error = f"{interval(self.calibration)} ({self.bins})"
-        brier = interval(msgspec.structs.replace(self.brier, low=None))  # without its interval: the line is long enough
-        return [self.judge, self.source, str(self.pairs), true, *shown, error, brier, str(self.abstained)]
 
 
 class Between(msgspec.Struct, frozen=True):
@@ -93,7 +84,14 @@ class Agreement(msgspec.Struct, frozen=True):
 
     def table(self) -> str:
         """Text to read: judges against labels, then judges against each other."""
-        parts = [aligned([_HEADER, *(row.cells for row in self.against)])] if self.against else []
+        lines = [_HEADER]
+        for row in self.against:
+            true = "-" if row.true is None else f"{row.true:.2f}"
+            shown = [interval(estimate) for estimate in (row.agreement, row.kappa, row.auroc)]
+            brier = interval(msgspec.structs.replace(row.brier, low=None))  # alone: the line is long enough
+            error = f"{interval(row.calibration)} ({row.bins})"
+            lines.append([row.judge, row.source, str(row.pairs), true, *shown, error, brier, str(row.abstained)])
+        parts = [aligned(lines)] if self.against else []
         for source, fleiss in self.among.items():
             found = {(row.first, row.second): row.kappa for row in self.between if row.source == source}
             rows = [
@@ -118,12 +116,8 @@ def run(
     """Ask every judge, by its name in the results, about every row; compare them with the labels and with each other.
 
     Verdicts are appended to `OUT/verdicts.jsonl` as they come; a later run into the same directory asks only about what
-    is missing there or was abstained from. `OUT/agreement.json` appears when all is done.
-
-    Args:
-        limit: the most rows of each source, chosen by `seed`.
-        draws: of the bootstrap.
-        progress: show a bar (on a terminal).
+    is missing there or was abstained from. `OUT/agreement.json` appears when all is done. `limit` is the most rows of
+    each source, chosen by `seed`, `draws` are of the bootstrap.
 
     Raises:
         JudgeError: when a judge cannot be asked at all; what was judged before is kept.
@@ -134,7 +128,7 @@ def run(
     rows = list(rows) if limit is None else sample(rows, limit, seed)
     if not rows:
         raise DataError("no labelled rows to judge")
-    with Records(results_folder(Path(out)) / VERDICTS, "agreement", _Line, lambda line: line.kept) as kept:
+    with Records(results_folder(Path(out)) / VERDICTS, "agreement", _Line, _kept) as kept:
         found = {name: _judge_all(name, judge, rows, kept, progress) for name, judge in judges.items()}
     rated = [
         Rated(row.source, row.group, row.label, {name: verdicts[at] for name, verdicts in found.items()})
@@ -145,10 +139,7 @@ def run(
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """A line of `verdicts.jsonl`; `by` is what the judge calls itself, `pair` a digest of what it read.
-
-    One file may hold the verdicts of many judges: a judge of another name or prompt has other keys.
-    """
+    """A line of `verdicts.jsonl`; `by` is what the judge calls itself, `pair` a digest of what it read."""
 
     judge: str
     by: str
@@ -158,27 +149,21 @@ class _Line(msgspec.Struct, frozen=True):
     label: bool | None
     why: str = ""
 
-    @property
-    def kept(self) -> tuple[tuple[str, str, str], Verdict]:
-        """The key, and the verdict; one that abstains is asked about again by the next run."""
-        return (self.judge, self.by, self.pair), Verdict(self.p, self.label, self.why, self.by)
+
+def _kept(line: _Line) -> tuple[tuple[str, str, str], Verdict]:
+    """The key, and the verdict; one that abstains is asked about again by the next run."""
+    return (line.judge, line.by, line.pair), Verdict(line.p, line.label, line.why, line.by)
 
 
 def _judge_all(
     name: str, judge: Judge, rows: Sequence[Labelled], kept: Records[_Line], progress: bool
 ) -> list[Verdict]:
-    """The judge's verdict on each row, those that are known and those that it is asked for."""
     # by the judge's own name too: the same NAME may stand for another model or prompt in a later run
     keys = [(name, judge.name, _digest(row)) for row in rows]
     different = dict(zip(keys, rows, strict=True))
     missing = [(key, row) for key, row in different.items() if key not in kept.kept or kept.kept[key].abstained]
-    with progress_bar(
-        total=len(different),
-        initial=len(different) - len(missing),
-        desc=name,
-        unit="pair",
-        disable=None if progress else True,
-    ) as bar:
+    begun, hidden = len(different) - len(missing), None if progress else True
+    with progress_bar(total=len(different), initial=begun, desc=name, unit="pair", disable=hidden) as bar:
         for answered in ask_in_parts(judge, missing, lambda item: item[1].pair, CHUNK):
             kept.add([_Line(*key, row.id, own.p, own.label, own.why) for (key, row), own in answered])
             bar.update(len(answered))
@@ -186,7 +171,7 @@ def _judge_all(
 
 
 def _digest(row: Labelled) -> str:
-    """Of what a judge reads, the prompt's version included: what changed is asked about again."""
+    # with the prompt's version: what changed is asked about again
     text = json.dumps([row.premise, row.hypothesis, row.question, prompting.load(row.task).digest])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -206,9 +191,8 @@ def from_scores(
     pairs; `settings` says how many pairs that were. Whole rows are resampled. `labels` is a `scores.jsonl` whose pairs
     carry a person's labels; `agreement.json` is written into `out`, where that is given.
 
-    Raises:
-        DataError: for a file that is not a `scores.jsonl`, and when no pair is in all files.
-        ConfigError: for fewer than two files, or the same one twice.
+    Raises `DataError` for a file that is not a `scores.jsonl`, and when no pair is in all, `ConfigError` for fewer than
+    two files, or the same one twice.
     """
     files = [*paths, *([] if labels is None else [labels])]
     if len(files) < 2:
@@ -227,7 +211,8 @@ def from_scores(
     for key in common:
         verdicts = [pairs[key] for _, pairs in read]
         truth = None if labels is None else verdicts.pop().label
-        rated.append(Rated(key.metric, key.digest, truth, dict(zip(judges, verdicts, strict=True))))
+        metric, digest, *_ = key
+        rated.append(Rated(metric, digest, truth, dict(zip(judges, verdicts, strict=True))))
     left_out = {name: len(pairs) - len(common) for name, (_, pairs) in zip(names, read, strict=True)}
     return _measured(rated, {"files": names, "left_out": left_out}, draws, seed, out)
 
@@ -240,18 +225,12 @@ def is_scores(path: PathLike) -> bool:
     return False
 
 
-class _Place(NamedTuple):
-    """Where a pair stands: in the nth row of this digest, as this one of so many that the metric asked about there."""
-
-    metric: str
-    digest: str
-    nth: int
-    number: int
-    many: int
+# Where a pair stands: metric, digest, in the nth row of this digest, as this one of so many asked about there
+_Place = tuple[str, str, int, int, int]
 
 
 def _recorded(path: PathLike) -> tuple[str, dict[_Place, Verdict]]:
-    """The judges' names, and their verdicts."""
+    """The judges' names, and the verdicts by where their pairs stand."""
     # while an audit is not finished a later line of a row stands for the earlier ones
     last = {line.row: line for line in read_scores(path)}
     pairs: dict[_Place, Verdict] = {}
@@ -266,7 +245,7 @@ def _recorded(path: PathLike) -> tuple[str, dict[_Place, Verdict]]:
             # a settled pair needed no judge (a search without a thought), so it says nothing about one
             judged = [pair for pair in parts["pairs"] if not pair.get("settled")]
             for number, pair in enumerate(judged):
-                place = _Place(metric, line.digest, seen[line.digest], number, len(judged))
+                place = (metric, line.digest, seen[line.digest], number, len(judged))
                 pairs[place] = Verdict(pair.get("p"), pair.get("label"))
             # a prompted judge's name goes on with its prompts, which differ from metric to metric
             judges[parts.get("judge", "").partition(" ")[0]] = None
@@ -288,27 +267,24 @@ def _measured(
         truth, groups = [pair.truth for pair in part], [pair.group for pair in part]
         said = {judge: [pair.verdicts[judge].label for pair in part] for judge in judges}
         for judge in judges if labelled else ():
-            p = [pair.verdicts[judge].p for pair in part]
-            judged = [
-                label for label, own in zip(truth, said[judge], strict=True) if own is not None and label is not None
-            ]
+            own, p = said[judge], [pair.verdicts[judge].p for pair in part]
+            judged = [label for label, given in zip(truth, own, strict=True) if None not in (label, given)]
             # the last source is all of them, whose curves are drawn
             result.curves[judge] = statistics.reliability(truth, p)
-            result.against.append(
-                Against(
-                    judge=judge,
-                    source=source,
-                    pairs=len(judged),
-                    abstained=said[judge].count(None),
-                    true=sum(judged) / len(judged) if judged else None,
-                    agreement=statistics.agreement_rate(truth, said[judge], groups, **how),
-                    kappa=statistics.cohen_kappa(truth, said[judge], groups, **how),
-                    auroc=statistics.auroc(truth, p, groups, **how),
-                    calibration=statistics.calibration_error(truth, p, groups, **how),
-                    brier=statistics.brier(truth, p, groups, **how),
-                    bins=len(result.curves[judge]),
-                )
+            row = Against(
+                judge=judge,
+                source=source,
+                pairs=len(judged),
+                abstained=own.count(None),
+                true=sum(map(bool, judged)) / len(judged) if judged else None,
+                agreement=statistics.agreement_rate(truth, own, groups, **how),
+                kappa=statistics.cohen_kappa(truth, own, groups, **how),
+                auroc=statistics.auroc(truth, p, groups, **how),
+                calibration=statistics.calibration_error(truth, p, groups, **how),
+                brier=statistics.brier(truth, p, groups, **how),
+                bins=len(result.curves[judge]),
             )
+            result.against.append(row)
         for one, other in combinations(judges, 2):
             alike = statistics.agreement_rate(said[one], said[other], groups, **how)
             kappa = statistics.cohen_kappa(said[one], said[other], groups, **how)

@@ -72,7 +72,6 @@ class Labelled(msgspec.Struct, frozen=True):
 
     @property
     def pair(self) -> Pair:
-        """What a judge reads of it."""
         return Pair(self.premise, self.hypothesis, self.question, self.task)
 
 
@@ -82,29 +81,23 @@ def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Label
     The columns of the first row say which kind of file it is: one of `KNOWN`, or any that has a premise (a text, or a
     list of texts), a hypothesis and a label in one of `COLUMNS` each. A label is a boolean, 0 or 1, or one of the words
     `TRUE` and `FALSE`. Such a file may also have `question`, `id`, `source`, `task` (what a judge is asked, "support"
-    without it) and `p`, the labeller's probability in [0, 1] that the label is true.
+    without it) and `p`, the labeller's probability in [0, 1] that the label is true. AttributionBench's files are split
+    together with those beside them, also when only one is loaded.
 
-    AttributionBench's files are split together with those beside them, also when only one is loaded.
-
-    Raises:
-        DataError: for what cannot be read, naming file and line; when there are no rows.
-        ConfigError: for an unknown split.
+    Raises `DataError` for what cannot be read, naming file and line, and without rows.
     """
     if split is not None and split not in SPLITS:
         raise ConfigError(f"unknown split {split!r}; there are: {', '.join(SPLITS)}")
     path, endings = Path(path), (".jsonl", ".jsonl.gz")
     wanted = sorted(file for file in path.iterdir() if file.name.endswith(endings)) if path.is_dir() else [path]
     # The test file beside AttributionBench's others says what must leave train, also when only they are loaded
-    tests = {
-        file.with_name(f"{TEST_FILE}{end}")
-        for file in wanted
-        if file.name.startswith("attributionbench")
-        for end in endings
-    }
-    beside = sorted(file for file in tests.difference(wanted) if file.exists())
+    others = [file for file in wanted if file.name.startswith("attributionbench")]
+    tests = {file.with_name(f"{TEST_FILE}{end}") for file in others for end in endings}
+    beside = [file for file in tests.difference(wanted) if file.exists()]
     read = {file: list(_read(file)) for file in [*wanted, *beside]}
-    keyed = [item for own in read.values() for item in own]
-    held_out = {(row.source, key) for row, keys in keyed if row.split == "heldout" for key in keys}
+    held_out = {
+        (row.source, key) for own in read.values() for row, keys in own if row.split == "heldout" for key in keys
+    }
     rows = []
     for row, keys in (item for file in wanted for item in read[file]):
         crosses = row.split == "train" and any((row.source, key) in held_out for key in keys)
@@ -135,8 +128,7 @@ class RecordedJudge:
     """Labels that were given before, by people or another run, as a judge.
 
     It looks a pair up by what it says (question, premise, hypothesis, task) and abstains where there is no label, or
-    both. p is the labeller's where the file has it, else 1 or 0. The name holds a digest of the labels, so that other
-    labels are another judge.
+    both. p is the labeller's where the file has it, else 1 or 0. The name holds a digest of the labels.
     """
 
     name: str
@@ -144,7 +136,6 @@ class RecordedJudge:
 
     @classmethod
     def of(cls, rows: Iterable[Labelled]) -> "RecordedJudge":
-        """Of labelled rows."""
         found: dict[Pair, Verdict] = {}
         for row in rows:
             # without a p the label is as sure as can be: calibration then reads it as 1 or 0
@@ -155,7 +146,6 @@ class RecordedJudge:
         return cls(f"labels@{digest.hexdigest()[:12]}", found)
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """One verdict a pair, in order."""
         missing = Verdict(None, None, "no label for this pair")
         return [self.verdicts.get(pair, missing) for pair in pairs]
 
@@ -170,9 +160,7 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
     MODEL is a Hub id or a directory (for `endpoint` the served name). The name is the kind and the model's last part.
     PATH is a labelled file or a folder of them, such as another run of a judge over the same pairs.
 
-    Raises:
-        ConfigError: for anything else.
-        DataError: for a PATH that holds no labels.
+    Raises `ConfigError` for anything else, `DataError` for a PATH that holds no labels.
     """
     kind, _, model = spec.partition(":")
     served, _, url = model.rpartition("@") if kind == "endpoint" else (model, "", "")
@@ -225,8 +213,7 @@ def _plain(row: Row, kind: str) -> Iterator[Row]:
             said = {"hypothesis": row[f"{which}_answer"], "label": which == "right", "id": which}
             yield {"premise": row["knowledge"], "question": row["question"], "source": kind, **said}
     elif kind:
-        premise, hypothesis, label = (row[column] for column in KNOWN[kind])
-        pair = {"premise": premise, "hypothesis": hypothesis, "label": label}
+        pair = dict(zip(("premise", "hypothesis", "label"), (row[column] for column in KNOWN[kind]), strict=True))
         yield {**pair, "question": row.get("question"), "source": kind}
     else:
         yield row
@@ -239,12 +226,11 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
             raise ValueError(f"no column {' or '.join(names)}; it has: {', '.join(row) or 'nothing'}")
         values.append(value)
     premise, hypothesis, label = values
-    passages, question, p = [premise] if isinstance(premise, str) else premise, row.get("question") or "", row.get("p")
-    if not isinstance(passages, list) or not all(isinstance(text, str) for text in passages):
-        raise TypeError("the premise must be a text or a list of texts")
-    if not isinstance(hypothesis, str) or not isinstance(question, str):
-        raise TypeError("hypothesis and question must be texts")
+    passages, question = [premise] if isinstance(premise, str) else premise, row.get("question") or ""
+    if not isinstance(passages, list) or not all(isinstance(text, str) for text in (*passages, hypothesis, question)):
+        raise TypeError("the premise must be a text or a list of texts, hypothesis and question must be texts")
     task: Any = row.get("task") or "support"
+    p = row.get("p")
     if task not in get_args(Task):
         raise ValueError(f"unknown task {task!r}; there are: {', '.join(get_args(Task))}")
     # `in (0, 1)` is true of booleans and of 1.0, too
