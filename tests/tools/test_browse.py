@@ -115,7 +115,7 @@ def test_other_character_sets_and_wrappings(site, paths, held):
         ("/to-metadata", "redirects to an address that is refused"),
         ("/to-localhost", "redirects to an address that is refused"),
         ("/to-file", "redirects to an address that is refused"),
-        ("/loop", "redirects in a circle"),
+        ("/loop", "redirects more than 5 times"),
         ("/bomb", "sent more than 1,000,000 bytes"),
         ("/bomb-twice", "sent more than 1,000,000 bytes"),
         ("/endless", "sent more than 1,000,000 bytes"),

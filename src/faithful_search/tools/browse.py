@@ -1,7 +1,4 @@
-"""Read web pages and return the paragraphs that have to do with what is looked for.
-
-Pages are got by this machine itself, or by Jina Reader. Either way the guard judges the URL first.
-"""
+"""Read web pages, got by this machine itself or by Jina Reader, and return what has to do with what is looked for."""
 
 import asyncio
 import importlib.util
@@ -55,14 +52,10 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Jina:
-    """Jina Reader, which also runs a page's scripts, gives it as Markdown: `POST` with the URL, at r.jina.ai.
+    """Jina Reader, at r.jina.ai or elsewhere, which also runs a page's scripts, gives it as Markdown.
 
-    The key is read from the environment for each request; without one there are fewer requests a minute.
-
-    Args:
-        url: address of the service, or of one of your own.
-        guard: judges the URLs that are handed over, as written: the service resolves their names.
-        http: the client for the service.
+    The key is read from the environment for each request; without one there are fewer requests a minute. `guard` judges
+    the URLs that are handed over, as written: the service resolves their names.
     """
 
     url: str = "https://r.jina.ai"
@@ -73,10 +66,8 @@ class Jina:
         check_address(self.url, "https://r.jina.ai", _KEY)
 
     async def fetch(self, url: str) -> tuple[Reply, str]:
-        # the service resolves names itself; here only what is plainly not public is stopped
         url = self.guard.check(url, resolved_here=False)
-        key = key_in(_KEY)
-        if key is None:
+        if (key := key_in(_KEY)) is None:
             raise _refused("there is an accent or a line break in the key")
         # pictures would be long addresses in the text
         headers = {"Accept": "application/json", "X-Retain-Images": "none"}
@@ -96,7 +87,7 @@ class Jina:
 
 
 Reader = Fetch | Jina
-"""Gets a document by its URL, or raises `ToolError` with a message for the policy; its text is a part of cache keys."""
+"""Gets a document by its URL; its text is a part of cache keys."""
 
 
 def _refused(reason: str) -> ToolError:
@@ -122,9 +113,6 @@ class Browse(Tool):
         cache: a file of read pages, for other queries; give it a `max_age`.
         condenser: writes what a page says about the query; its summaries, one a page, are then returned instead of
             paragraphs. Where it fails, the paragraphs are.
-
-    Raises:
-        ConfigError: for a number that is not positive.
     """
 
     reader: Reader = field(default_factory=Fetch)
@@ -146,7 +134,6 @@ class Browse(Tool):
         return f"{self.reader} {self.top_k} {self.reading.shortest} {self.reading.longest} {condenser}"
 
     def check(self) -> None:
-        """Raise `ConfigError` when a package that reads pages is missing."""
         for package in ("trafilatura", "pypdf") if isinstance(self.reader, Fetch) else ():
             if importlib.util.find_spec(package) is None:
                 raise ConfigError(f"browsing needs {package}: pip install 'faithful-search[web]'")
@@ -170,17 +157,19 @@ class Browse(Tool):
         found = [page for page in read if not isinstance(page, ToolError)]
         # as the agent wrote them, which may be anything
         shown = [shortened(clean(each), 200) for each in urls]
-        failed = [(each, page) for each, page in zip(shown, read, strict=True) if isinstance(page, ToolError)]
-        passing = any(error.passing for _, error in failed)
+        failed = {each: page for each, page in zip(shown, read, strict=True) if isinstance(page, ToolError)}
+        passing = any(error.passing for error in failed.values())
         if not found:
-            told = " ".join(f"{each} was not read: {error}." for each, error in failed)
+            told = " ".join(f"{each} was not read: {error}." for each, error in failed.items())
             raise ToolError(told, passing=passing, tried=True)
         # that a page was not read takes a place of its own, or the policy would ask for it again
         room = max(1, self.top_k - len(failed))
         results = await self._condensed(query, found, deadline)
         # ranking some thousand paragraphs would hold up the event loop
         results = results or await asyncio.to_thread(_chosen, query, found, room)
-        notes = [Evidence(text=f"Not read: {error}.", title=each, source=each, url=each) for each, error in failed]
+        notes = [
+            Evidence(text=f"Not read: {error}.", title=each, source=each, url=each) for each, error in failed.items()
+        ]
         return (Partial if passing else list)([*results[:room], *notes])
 
     async def _page(self, url: str, deadline: float) -> list[Evidence] | ToolError:
@@ -221,8 +210,10 @@ class Browse(Tool):
         async def summary(page: list[Evidence]) -> Evidence:
             best = await asyncio.to_thread(_chosen, query, [page], _MATERIAL)
             told = (await condenser.condense(query, [item.text for item in best])).strip()
-            text, address = told or "This page says nothing about it.", page[0].url
-            return Evidence(text=text, title=page[0].title, source=f"{address}#summary", url=address)
+            address = page[0].url
+            return Evidence(
+                told or "This page says nothing about it.", page[0].title, "", f"{address}#summary", address
+            )
 
         try:
             async with asyncio.timeout(deadline - time.monotonic()):

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
+import msgspec
+
 from ..errors import ConfigError, ToolError
 from ..trajectory import Evidence
 from ..wire.cache import key_of
@@ -18,13 +20,13 @@ TOKEN = "FAITHFUL_SEARCH_SERVE_TOKEN"
 """The environment variable with the token of a server that wants one."""
 
 _PATHS = {"search_r1": "/retrieve", "recall": "/search"}
-_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class RemoteSearch(Tool):
-    """Passages from a retrieval server, such as `faithful-search serve` starts. What it sends is not trusted. A server
-    that wants a token gets the one in `FAITHFUL_SEARCH_SERVE_TOKEN`.
+    """Passages from a retrieval server, such as `faithful-search serve` starts.
+
+    What it sends is not trusted. It is sent the token in `FAITHFUL_SEARCH_SERVE_TOKEN`, where there is one.
 
     Args:
         url: of the server; where it has no path, the format's own is added: `/retrieve` or `/search`.
@@ -76,18 +78,19 @@ class RemoteSearch(Tool):
             raise error.retold(f"Search failed: {error}.") from None
         try:
             return [_passage(document, score) for document, score in _rows(answer, self.wire)][: self.top_k]
-        except _UNREADABLE as error:
+        except Exception as error:  # a stranger's server may send anything
             raise ToolError("The search server sent something that is no search result.") from error
 
 
 def _rows(answer: Any, wire: str) -> list[tuple[Any, Any]]:
     """Documents and their scores."""
     if wire == "search_r1":
-        (found,) = answer["result"]
-        return [(row["document"], row.get("score")) if "document" in row else (row, None) for row in _a(list, found)]
-    if len(_a(list, answer)) == 2 and all(isinstance(part, list) for part in answer):
-        return list(zip(*answer, strict=True))
-    return [(document, None) for document in answer]
+        (found,) = msgspec.convert(answer["result"], list[list[dict[str, Any]]])
+        return [(row["document"], row.get("score")) if "document" in row else (row, None) for row in found]
+    found = msgspec.convert(answer, list[Any])
+    if len(found) == 2 and all(isinstance(part, list) for part in found):
+        return list(zip(*found, strict=True))
+    return [(document, None) for document in found]
 
 
 def _passage(document: Any, score: Any) -> Evidence:
@@ -97,16 +100,11 @@ def _passage(document: Any, score: Any) -> Evidence:
     split = split_contents(contents) if isinstance(contents, str) else None
     title, text = split or (document.get("title", ""), document["text"])
     source, url = document.get("id", ""), document.get("url", "")
-    return Evidence(
-        text=_a(str, text),
-        title=_a(str, title),
-        source=str(source) if isinstance(source, (str, int)) else "",
-        url=url if isinstance(url, str) else "",
-        score=float(score) if isinstance(score, (int, float)) else None,
-    )
-
-
-def _a(kind: type, value: Any) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
-    return value
+    read = {
+        "text": text,
+        "title": title,
+        "source": str(source) if isinstance(source, (str, int)) else "",
+        "url": url if isinstance(url, str) else "",
+        "score": float(score) if isinstance(score, (int, float)) else None,
+    }
+    return msgspec.convert(read, Evidence)

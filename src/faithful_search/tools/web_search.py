@@ -18,7 +18,7 @@ from .web.providers.serper import Serper
 
 _TOGETHER = 10  # pages that several queries return
 _LONGEST = 400  # characters of a query
-_SPARE = 10  # results asked for at least: a service's page, of which some are dropped as doubles or excluded
+_SPARE = 10  # results asked for at least: a service's page, of which some are dropped as doubles
 
 
 @dataclass(frozen=True)
@@ -32,27 +32,20 @@ class WebSearch(Tool):
     Args:
         provider: the service, such as `Serper()`, or `providers.load("searxng")("http://localhost:8888")`.
         top_k: pages that a query returns at most; several queries return ten all together.
-        exclude: hosts whose pages are dropped, with their subdomains: those that hold a benchmark's answers.
-
-    Raises:
-        ConfigError: for a `top_k` below 1, or where `exclude` is not hosts.
     """
 
     provider: Provider = field(default_factory=Serper)
     name: str = "web_search"
     description: str = ""
     top_k: int = 5
-    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.top_k < 1:
             raise ConfigError(f"top_k must be at least 1, got {self.top_k}")
-        if isinstance(self.exclude, str) or any(not host or "/" in host for host in self.exclude):
-            raise ConfigError(f"exclude is a tuple of hosts such as ('example.org',); got {self.exclude!r}")
 
     @property
     def cache_key(self) -> str:  # type: ignore[override]
-        return f"{self.provider} {self.top_k} {','.join(sorted(self.exclude))}"
+        return f"{self.provider} {self.top_k}"
 
     def check(self) -> None:
         self.provider.check()
@@ -87,11 +80,7 @@ class WebSearch(Tool):
             found = await self.provider.search(query, max(self.top_k, _SPARE))
         except ToolError as error:  # a value: the other queries count
             return error
-        # the dot keeps `example.org` from excluding `badexample.org`
-        excluded = tuple("." + host.lower() for host in self.exclude)
-        hosts = [f".{urlsplit(item.url).hostname or ''}".rstrip(".") for item in found]
-        kept = (item for item, host in zip(found, hosts, strict=True) if not host.endswith(excluded))
-        return _distinct(kept)[: self.top_k]
+        return _distinct(found)[: self.top_k]
 
 
 def _distinct(found: Iterable[Evidence]) -> list[Evidence]:

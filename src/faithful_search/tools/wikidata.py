@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby, zip_longest
+from itertools import chain, dropwhile, groupby, zip_longest
 from operator import itemgetter
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,19 +27,16 @@ _KEPT = 20_000  # labels in memory
 _SPARE = 3  # properties more than are shown, for those that turn out to have no value with a label
 _PASSING = frozenset(("maxlag", "ratelimited", "readonly", "timeout", "no-stashed-content"))
 _SMALL = frozenset(
-    words(
-        "a an and are at by did do does for from had has have how in is it of on or the to was were what when where "
-        "which who whom whose why with"
-    )
+    words("a an and are at by did do does for from had has have how in is it of on or the to was were with")
+    + words("what when where which who whom whose why")
 )
 _ASKING = (_SMALL | set(words("find give list name tell"))) - set(words("by for from it or to with"))
 _LINKS = frozenset(
     words("a an at in of on the to de la le du da di del von van der den and f\u00fcr und et y al el bin ibn")
 )
-_TOKEN = re.compile(r"[^\s,;:!?()\[\]\"\u201c\u201d\u00ab\u00bb]+")
+_BREAK = re.compile(r"['\u2019]s\b|[,;:!?()\[\]\"\u201c\u201d\u00ab\u00bb]")  # what follows belongs to another name
 _QUOTED = re.compile(r"[\"\u201c\u00ab]([^\"\u201c\u201d\u00ab\u00bb]{2,100})[\"\u201d\u00bb]")
 _OF = re.compile(r"\b(?:of|for|in|by|from|about)\b|['\u2019]s\b", re.IGNORECASE)
-_OWNER = re.compile(r"['\u2019]s$")
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,6 @@ class Wikidata(Tool):
         condenser: writes one paragraph about each entity from its facts; where it fails, the facts are given.
         url: of the action API.
         http: the client. An entity with many statements takes some megabytes.
-
-    Raises:
-        ConfigError: for a number below 1, or an address that is not http(s).
     """
 
     name: str = "knowledge_graph"
@@ -105,14 +99,13 @@ class Wikidata(Tool):
         found = []
         for item, about, values in best:
             told = {text: said.preferred for said in values if (text := text_of(said, labels))}
-            if not told:  # its values have no labels
-                continue
             preferred = [text for text, first in told.items() if first]
             other = [text for text, first in told.items() if not first]
             text = f"{about}: {listed(preferred or other)}."
             if preferred and other:  # so that the value of today does not drown in those of a hundred years
                 text += f" Other values: {listed(other)}."
-            found.append(msgspec.structs.replace(item, text=text))
+            if told:  # else its values have no labels
+                found.append(msgspec.structs.replace(item, text=text))
         if self.condenser is None:
             return found[: self.top_k]
         return await condensed(self.condenser, query, found, self.top_k)
@@ -125,8 +118,8 @@ class Wikidata(Tool):
         return [(str(entity), name) for entity, name in hits if is_id(entity)][:_ENTITIES]
 
     async def _ranked(self, ids: Iterable[str], asked: set[str]) -> list[tuple[Evidence, str, list[Statement]]]:
-        """What the entities' properties say, those that the query asks for first, else in the order given: evidence
-        without text, the names of entity and property, and the values."""
+        """Properties of the entities, those that the query asks for first: evidence without text, the names of entity
+        and property, and the values."""
         # one request each: an entity's statements are some megabytes
         found = await asyncio.gather(*(self._entities([each], "labels|descriptions|claims") for each in ids))
         said = {key: (entity, statements(entity)) for each in found for key, entity in each.items()}
@@ -143,7 +136,7 @@ class Wikidata(Tool):
         return [relation for _, relation in sorted(relations, key=itemgetter(0), reverse=True)]
 
     async def _names(self, ids: Iterable[str]) -> dict[str, Named]:
-        """The names of items and properties, from memory or asked for `_IDS` at a time; empty where there are none."""
+        """The names of items and properties, from memory or asked for; empty where there are none."""
         wanted = list(dict.fromkeys(ids))
         names = {each: known for each in wanted if (known := self._known.get(each))}
         missing = [each for each in wanted if each not in names]
@@ -212,23 +205,16 @@ def _capitalised(text: str) -> list[str]:
     def is_link(word: str) -> bool:
         return word.casefold() in _LINKS
 
-    runs: list[list[str]] = [[]]
-    for token in _TOKEN.findall(text):
-        word = _OWNER.sub("", token)
-        small = word[:1].isdigit() or is_link(word)
-        if word[:1].isupper() or (runs[-1] and small):
-            runs[-1].append(word)
-        # "Ann's": what follows belongs to another name
-        if word is not token or not (word[:1].isupper() or small):
-            runs.append([])
+    def may_belong(word: str) -> bool:
+        return word[:1].isupper() or word[:1].isdigit() or is_link(word)
+
     whole = []
-    for run in runs:
-        # without "Who" and "The" at its beginning and "of" at its end
-        start, end = 0, len(run)
-        while start < end - 1 and run[start].casefold() in _ASKING:
-            start += 1
-        while start < end and is_link(run[end - 1]):
-            end -= 1
-        whole += [run[start:end]] if start < end else []
+    for piece in _BREAK.split(text):
+        for belongs, run in groupby(piece.split(), key=may_belong):
+            # without "Who" and "The" at its beginning and "of" at its end
+            kept = list(dropwhile(lambda word: not word[:1].isupper() or word.casefold() in _ASKING, run))
+            while kept and is_link(kept[-1]):
+                kept.pop()
+            whole += [kept] if belongs and kept else []
     parts = [list(part) for run in whole for linked, part in groupby(run, key=is_link) if not linked]
     return [" ".join(run) for run in [*sorted(whole, key=len, reverse=True), *parts]]

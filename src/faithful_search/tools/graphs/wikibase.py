@@ -21,7 +21,7 @@ _WHEN = {"P580": "from", "P582": "until", "P585": "as of"}  # start time, end ti
 
 
 class Named(msgspec.Struct, frozen=True):
-    """An entity's label, and the other names it has."""
+    """An entity's names."""
 
     label: str = ""
     aliases: tuple[str, ...] = ()
@@ -36,7 +36,6 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 def is_id(value: Any) -> bool:
-    """Whether it is an item's or property's id."""
     return isinstance(value, str) and bool(_ENTITY.fullmatch(value))
 
 
@@ -116,12 +115,7 @@ def amount_text(amount: Any) -> str:
 
 
 def time_text(time: Any, precision: Any) -> str:
-    """A time to its precision: 11 is a day, 10 a month, 9 a year, 8 a decade, 7 a century, 6 a millennium.
-
-    Example:
-        >>> time_text("+1952-03-11T00:00:00Z", 11), time_text("+1801-00-00T00:00:00Z", 7)
-        ('11 March 1952', '19th century')
-    """
+    """A time to its precision: 11 is a day, 10 a month, 9 a year, 8 a decade, 7 a century, 6 a millennium."""
     match = _TIME.match(time) if isinstance(time, str) else None
     if match is None or not isinstance(precision, int):
         return ""

@@ -1,7 +1,6 @@
 """A document's bytes to a page, by what the bytes are and what the server says they are.
 
-`python -m faithful_search.tools.web.documents BYTES` is the process that `pages.read` asks, with so much memory for a
-document.
+Run as a module, with the bytes of memory that a document may take, it is the process that `pages.read` asks.
 """
 
 import codecs
@@ -47,18 +46,14 @@ _ALONE = re.compile(rf"^(?:[ \t]*{_HEADING.pattern}.*|[|: \t=-]+)$", re.MULTILIN
 _OPENS = re.compile(r"^(?=[ \t]*[-*+>|0-9])", re.MULTILINE)  # items, quotes and rows of tables
 _GAP = re.compile(r"\n[^\S\n]*\n")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]\n(?=[^\W\d_])")
-_ENDS = (".", "!", "?", ":", "\u3002")
+_LAST_LINE = re.compile(r"(?m)^(.{0,60}[.!?:\u3002])[^\S\n]*$")  # of a paragraph: a sentence ends in a short line
 _PDF_SHARE = 0.6  # of the time for a document: what is read of a PDF by then has to be put together and sent
 _TITLE, _MOST = 300, 10_000
 _ENDINGS = {"json": "json", "xml": "xml", "csv": "lines", "values": "lines", "calendar": "lines"}
 
 
 def parse(body: bytes, content_type: str, reading: Reading) -> Page:
-    """Read a document in this process. Hostile ones take for ever or crash: see `pages.read`, which survives that.
-
-    Raises:
-        ToolError: for a type that is not read, a document without text, a locked PDF.
-    """
+    """Read a document in this process, which a hostile one may hang or crash. Raises `ToolError` with the reason."""
     deadline = time.monotonic() + _PDF_SHARE * reading.seconds
     kind, title, cut = kind_of(body, content_type), "", ""
     text = decode(body, content_type) if kind not in ("pdf", "xml") else ""
@@ -103,14 +98,10 @@ def kind_of(body: bytes, content_type: str) -> str:
 
 
 def decode(body: bytes, content_type: str = "") -> str:
-    """The text of a document. Never fails: what cannot be decoded becomes U+FFFD.
+    """The text of a document; what cannot be decoded becomes U+FFFD.
 
     A byte-order mark decides; then bytes that are well-formed UTF-8 are UTF-8, whatever is declared; then the sets that
     the page and the server declare, if the bytes fit; then what the bytes look like.
-
-    Example:
-        >>> decode("Zürich".encode("latin-1"), "text/html; charset=utf-8")
-        'Zürich'
     """
     for mark, name in _MARKS.items():
         if body.startswith(mark):
@@ -211,7 +202,9 @@ def read_pdf(body: bytes, deadline: float) -> tuple[str, list[Block], str]:
     # what was read until the deadline is worth more than nothing
     while done < pages and (not done or time.monotonic() <= deadline):
         done += 1
-        blocks += [Block(part, place=f"p. {done}") for part in _parts(reader.pages[done - 1].extract_text())]
+        # lines put together again
+        text = _LAST_LINE.sub(r"\1\n", _HYPHEN.sub("", reader.pages[done - 1].extract_text()))
+        blocks += [Block(part, place=f"p. {done}") for part in map(clean, _GAP.split(text)) if part]
     if not blocks:
         raise ToolError("the PDF has no text: its pages may be images")
     try:
@@ -221,19 +214,6 @@ def read_pdf(body: bytes, deadline: float) -> tuple[str, list[Block], str]:
     return title, blocks, f"the first {done} of its {pages} pages" if done < pages else ""
 
 
-def _parts(text: str) -> Iterator[str]:
-    """Lines put together again: a paragraph ends at a blank line, or where a sentence ends in a short line."""
-    lines = [line.strip() for line in _HYPHEN.sub("", text).splitlines()]
-    widest = max(map(len, lines), default=0)
-    held: list[str] = []
-    for line in [*lines, ""]:
-        held.append(line)
-        if not line or (line.endswith(_ENDS) and len(line) < 0.7 * widest):
-            if part := clean(" ".join(held)):
-                yield part
-            held = []
-
-
 def _blocks(pieces: Iterable[str]) -> list[Block]:
     return [Block(text) for text in map(clean, pieces) if says_something(text)]
 
@@ -241,17 +221,17 @@ def _blocks(pieces: Iterable[str]) -> list[Block]:
 def answer_to(job: Job) -> Answer:
     """The page or why there is none; nothing that goes wrong in a document ends the process."""
     try:
-        return Answer(parse(job.body, job.content_type, job.reading))
+        return parse(job.body, job.content_type, job.reading)
     except ToolError as error:
-        return Answer(None, str(error))
+        return str(error)
     except MemoryError:
-        return Answer(None, "it needs too much memory to be read")
+        return "it needs too much memory to be read"
     except ImportError as error:
-        return Answer(None, f"it cannot be read here: {error.name or 'what reads it'} is not installed")
+        return f"it cannot be read here: {error.name or 'what reads it'} is not installed"
     except RecursionError:
-        return Answer(None, "it is nested too deeply to be read")
+        return "it is nested too deeply to be read"
     except Exception as error:
-        return Answer(None, f"it is damaged or of an unusual form ({type(error).__name__})")
+        return f"it is damaged or of an unusual form ({type(error).__name__})"
 
 
 def main(memory: int) -> None:

@@ -1,5 +1,4 @@
-"""Documents of the web to paragraphs, read in processes that can be killed: one that hangs, crashes or eats memory
-costs a page, and the next page gets another."""
+"""Documents of the web to paragraphs, read in processes that can be killed: one that hangs or crashes costs a page."""
 
 import logging
 import os
@@ -40,21 +39,18 @@ class Page(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Reading:
-    """How documents are read.
-
-    Args:
-        seconds: the most that reading one document may take. Of a long PDF, what was read by then is kept.
-        memory: bytes that a document may take in the process that reads it, where the system can limit that.
-        workers: processes that read at once, shared by all tools of equal `workers` and `memory`.
-        shortest: paragraphs with fewer characters are joined with the next.
-        longest: paragraphs with more characters are split at the ends of sentences.
-    """
+    """How documents are read."""
 
     seconds: float = 10.0
+    """The most that reading one document may take. Of a long PDF, what was read by then is kept."""
     memory: int = 1_000_000_000
+    """Bytes that a document may take in the process that reads it, where the system can limit that."""
     workers: int = 2
+    """Processes that read at once, shared by all tools of equal `workers` and `memory`."""
     shortest: int = 200
+    """Paragraphs with fewer characters are joined with the next."""
     longest: int = 1_200
+    """Paragraphs with more characters are split at the ends of sentences."""
 
     def __post_init__(self) -> None:
         if min(self.seconds, self.memory, self.workers) <= 0 or not 0 < self.shortest <= self.longest:
@@ -69,11 +65,8 @@ class Job(msgspec.Struct, frozen=True):
     reading: Reading
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a process says: the page, or why there is none."""
-
-    page: Page | None = None
-    why: str = ""
+Answer = Page | str
+"""What a process says: the page, or why there is none."""
 
 
 def read(body: bytes, content_type: str, reading: Reading, deadline: float | None = None) -> Page:
@@ -90,18 +83,17 @@ def read(body: bytes, content_type: str, reading: Reading, deadline: float | Non
         raise ToolError("other pages are still being read; try again", passing=True) from None
     try:
         worker = worker or _Worker(reading.memory)
-        seconds = min(reading.seconds, deadline - time.monotonic())
-        job = Job(body, content_type, replace(reading, seconds=seconds)) if seconds > 0 else None
-        answer = worker.ask(job) if job else Answer(None, "the time was up")
+        seconds = max(0.01, min(reading.seconds, deadline - time.monotonic()))
+        answer = worker.ask(Job(body, content_type, replace(reading, seconds=seconds)))
     except BaseException:  # the pipes might hold half a question
         if worker is not None:
             worker.end()
         raise
     finally:
         slots.put(worker if worker is not None and worker.usable else None)
-    if answer.page is None:
-        raise ToolError(answer.why)
-    return answer.page
+    if isinstance(answer, str):
+        raise ToolError(answer)
+    return answer
 
 
 class _Worker:
@@ -137,9 +129,9 @@ class _Worker:
                 return msgspec.json.decode(reply, type=Answer)
         self.end()
         if time.monotonic() - start >= seconds:
-            return Answer(None, f"reading it took longer than {seconds:.3g} seconds")
+            return f"reading it took longer than {seconds:.3g} seconds"
         _log.warning("a page crashed its reader, which ended with %s", self.process.returncode)
-        return Answer(None, "it crashed the program that reads pages")
+        return "it crashed the program that reads pages"
 
     def end(self) -> None:
         self.usable = False
@@ -166,16 +158,15 @@ class _Worker:
         return reply
 
 
-_Slots = queue.LifoQueue[_Worker | None]
-_pools: dict[tuple[int, int, int], _Slots] = {}
+_pools: "dict[tuple[int, int, int], queue.LifoQueue[_Worker | None]]" = {}
 
 
-def _slots(reading: Reading) -> _Slots:
+def _slots(reading: Reading) -> "queue.LifoQueue[_Worker | None]":
     """The processes that are not reading, or `None` for one to be started; those in use are taken out first."""
     # by process: a forked child must not write into its parent's pipes
     key = (os.getpid(), reading.workers, reading.memory)
     if key not in _pools:
-        slots: _Slots = queue.LifoQueue()
+        slots: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         for _ in range(reading.workers):
             slots.put(None)
         _pools.setdefault(key, slots)

@@ -72,6 +72,6 @@ async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) ->
 
 
 def unavailable(reason: str) -> ToolError:
-    """A failure that only the operator can mend, who reads the reason; the policy reads a neutral text."""
+    """A failure that only the operator can mend, who reads the reason."""
     told = "The search service refuses to search; use another tool."
     return outcome.unavailable(told, f"web search does not work: {reason}")

@@ -19,15 +19,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class SearXNG(Provider):
-    """`GET /search?format=json` of a SearXNG server, whose `settings.yml` must name `json` under `search: formats:`.
-
-    Args:
-        url: address of the server, such as `http://localhost:8888`.
-        http: the client.
-
-    Raises:
-        ConfigError: when `url` is no http(s) address, or has a password in it.
-    """
+    """`GET /search?format=json` of a SearXNG server, whose `settings.yml` must name `json` under `search: formats:`."""
 
     url: str
     http: Http = field(default_factory=Http, repr=False)

@@ -17,10 +17,6 @@ class Serper(Provider):
     """`POST /search` of serper.dev. An answer box and a knowledge panel that name their page come before the results.
 
     The key is read from the environment for each request and kept nowhere.
-
-    Args:
-        url: address of the service.
-        http: the client.
     """
 
     url: str = "https://google.serper.dev"
