@@ -24,7 +24,7 @@ from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import bind, server_of
 from faithful_search.tools.retrieval.corpus import join_contents, split_contents
 from faithful_search.trajectory import Evidence
-from faithful_search.wire.network import Network, new_pool
+from faithful_search.wire.http import Http, _Client
 
 SMALL = Limits(body_bytes=2000, queries=5, query_chars=100, top_k=10, seconds=1.0, requests=4)
 
@@ -408,5 +408,5 @@ def test_an_endless_request_does_not_keep_the_server():
 
 
 def test_an_idle_connection_outlasts_the_clients_so_that_none_sends_into_a_closed_one():
-    pool = new_pool(Network(None))
+    pool = _Client(Http()).pool
     assert server_of(Retrieval(Shelf()), 1.0).config.timeout_keep_alive >= 2 * pool._keepalive_expiry

@@ -18,8 +18,7 @@ from web_site import SLOW_PDF, pdf
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools.retrieval.bm25 import rank
 from faithful_search.tools.web import pages
-from faithful_search.tools.web.documents import answer_to, decode, pack, parse
-from faithful_search.tools.web.markup import Block
+from faithful_search.tools.web.documents import Block, answer_to, decode, pack, parse
 from faithful_search.tools.web.pages import Job, Page, Reading
 
 pytest.importorskip("trafilatura")

@@ -30,11 +30,10 @@ from hypothesis import strategies as st
 from web_site import ARTICLE, Page, WebSite
 
 from faithful_search.errors import ConfigError, ToolError
+from faithful_search.wire import guard as guard_module
 from faithful_search.wire import http as http_module
-from faithful_search.wire import network
 from faithful_search.wire.guard import Guard, Refused
-from faithful_search.wire.http import Http, Reply
-from faithful_search.wire.network import TooLarge, Undecodable, unpack
+from faithful_search.wire.http import Http, Reply, TooLarge, Undecodable, unpack
 from faithful_search.wire.retry import Patience
 
 ONCE = Patience(retries=0)
@@ -540,14 +539,14 @@ class TestTls:
         assert str(self.fetch(secure, "secure.example.org")) == "secure.example.org has no valid certificate"
         assert secure.seen == []  # of an unknown authority
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "cert.pem"))
-        network.tls.cache_clear()
+        guard_module.tls.cache_clear()
         secure.names.clear()
         assert self.fetch(secure, "secure.example.org").status == 200
         assert secure.names == ["secure.example.org"]
         assert secure.seen[0].headers["host"] == f"secure.example.org:{secure.port}"
         assert str(self.fetch(secure, "other.example.org")) == "other.example.org has no valid certificate"
         assert len(secure.seen) == 1
-        network.tls.cache_clear()
+        guard_module.tls.cache_clear()
 
     def test_a_server_without_tls(self, shared):
         with warnings.catch_warnings(record=True) as caught:

@@ -25,8 +25,7 @@ from .outcome import unavailable
 from .retrieval.bm25 import rank
 from .untrusted import check_address, section
 from .web import pages
-from .web.documents import READABLE
-from .web.markup import clean
+from .web.documents import READABLE, clean
 from .web.pages import Reading
 
 _LONGEST_TITLE = 300

@@ -1,17 +1,24 @@
 """Which addresses a policy may fetch: the public web, and what the user allows besides. URLs are judged twice: as
-written, and by the addresses that the host resolves to, to one of which the connection is then made."""
+written, and by the addresses that the host resolves to, to one of which the connection is then made (`Network`)."""
 
+import asyncio
 import ipaddress
 import re
 import socket
+import ssl
 import unicodedata
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 from urllib.parse import urlsplit
 
+import httpcore
 import httpx
 
 from ..errors import ConfigError, ToolError
+from .background import DaemonThreads
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Block = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -20,6 +27,11 @@ Resolver = Callable[[str, int], Sequence[str]]
 # The ports that web sites use; with any other, a policy could be sent to scan or talk to something else.
 PORTS = frozenset({80, 443, 8000, 8008, 8080, 8443, 8888})
 LONGEST_URL = 4096
+# A resolver that hangs keeps its thread for as long; when this many hang, the next lookup has to wait.
+_LOOKUPS = 64
+# Before the last address of a host, none is tried for longer, so that a dead one does not use up all the time.
+_FIRST_ADDRESSES = 3.0
+_MOST_ADDRESSES = 8
 
 _URL = re.compile(r"(?i)(https?)://([^/?#]+)([^#]*)(?:#.*)?")
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[^\[\]:]+)(?::([0-9]{1,5}))?", re.IGNORECASE | re.ASCII)
@@ -212,3 +224,60 @@ def _check_public(host: str, port: int) -> None:
         raise Refused(f"the address of {host} is not public")
     if port not in PORTS:
         raise Refused(f"port {port} of {host} is not one of the web")
+
+
+class Network(httpcore.AnyIOBackend):
+    """Resolves a host, lets the guard judge all its addresses, and connects to one of them by number.
+
+    Judging and connecting are one step, so a name server that answers differently the second time gains nothing: it is
+    asked once. TLS still checks the certificate against the host's name. A lookup that hangs keeps neither its caller
+    nor the program's end waiting. Belongs to one event loop. Without a guard, every connection is let through.
+    """
+
+    def __init__(self, guard: Guard | None) -> None:
+        self.guard = guard
+        self.lookups = DaemonThreads(_LOOKUPS)
+
+    async def connect_tcp(  # type: ignore[override]
+        self, host: str, port: int, timeout: float | None = None, **how: Any
+    ) -> httpcore.AsyncNetworkStream:
+        """A connection to the host; raises what the guard, the resolver or the last address does."""
+        try:
+            addresses: Sequence[str] = [str(ipaddress.ip_address(host))]
+        except ValueError:
+            resolver = self.guard.resolve if self.guard else resolve
+            try:
+                addresses = await asyncio.get_running_loop().run_in_executor(self.lookups, resolver, host, port)
+            except RuntimeError as error:  # no thread to run it
+                raise socket.gaierror(socket.EAI_AGAIN, "the name could not be looked up") from error
+        if not addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "no address")
+        if self.guard is not None:
+            self.guard.admit(host, port, addresses)
+        *first, last = addresses[:_MOST_ADDRESSES]
+        short = _FIRST_ADDRESSES if timeout is None else min(timeout, _FIRST_ADDRESSES)
+        for address in first:
+            with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return _closing(await super().connect_tcp(address, port, short, **how))
+        return _closing(await super().connect_tcp(last, port, timeout, **how))
+
+
+def _closing(stream: httpcore.AsyncNetworkStream) -> httpcore.AsyncNetworkStream:
+    """The connection, closed when its caller gives up during the TLS handshake; httpcore would leave it open."""
+    handshake = stream.start_tls
+
+    async def start_tls(*how: Any, **more: Any) -> httpcore.AsyncNetworkStream:
+        try:
+            return await handshake(*how, **more)
+        except asyncio.CancelledError:
+            await stream.aclose()
+            raise
+
+    stream.start_tls = start_tls  # type: ignore[method-assign]
+    return stream
+
+
+@cache
+def tls() -> ssl.SSLContext:
+    """What certificates are checked against: the system's authorities (or `SSL_CERT_FILE`) and certifi's."""
+    return httpcore.default_ssl_context()

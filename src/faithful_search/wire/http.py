@@ -2,11 +2,15 @@
 
 import asyncio
 import json as json_text
+import logging
 import math
 import re
 import socket
 import time
+import zlib
 from collections.abc import Callable, Mapping
+from contextlib import aclosing, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from http.client import responses
@@ -18,8 +22,7 @@ import httpx
 from .. import __version__
 from ..errors import ConfigError, ToolError
 from .background import PerLoop
-from .guard import Guard, Refused, is_private
-from .network import ENCODINGS, Network, TooLarge, Undecodable, quiet, tls, unpack
+from .guard import Guard, Network, Refused, is_private, tls
 from .redact import REMOVED, SHORTEST
 from .retry import TRANSIENT, Breaker, Patience, retry_after
 
@@ -32,7 +35,17 @@ _PLAIN_TYPE = re.compile(r"[a-z0-9/+.-]{0,79}")
 _CALLS = 5  # in a row that fail, with all their repetitions, before a host is left alone
 _MOST_HOSTS = 1024  # of which something is known: a policy may name any number
 _OURS = "the service"
+# Others (br, zstd) are refused: they are not in the standard library, and each more is one more decompressor that
+# strangers may feed.
+_ENCODINGS, _MOST_LAYERS = "gzip, deflate", 2
+_GZIP = b"\x1f\x8b"
+_ANY_HEADER = 47  # zlib's window bits for "gzip or zlib, as its first bytes say"
 _NETWORK = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError, ValueError)
+
+# Debug logs of the HTTP library show response headers, and a redirect's `Location` can repeat a key.
+_quiet = ContextVar("quiet", default=False)
+for _name in ("httpcore.connection", "httpcore.http11"):
+    logging.getLogger(_name).addFilter(lambda _: not _quiet.get())
 
 
 @dataclass(frozen=True)
@@ -71,15 +84,6 @@ class Http:
         max_bytes: of a body, both as received and as unpacked.
         guard: judges what may be reached; `None` reaches anything.
         user_agent: what servers are told; some, such as Wikidata, want to know whom to write to.
-
-    Raises:
-        ConfigError: for a limit that is not positive.
-
-    Example:
-        >>> http = Http(timeout=5, guard=Guard())
-        >>> asyncio.run(http.get("http://169.254.169.254/"))
-        Traceback (most recent call last):
-        faithful_search.wire.guard.Refused: the address of 169.254.169.254 is not public
     """
 
     # the text of a client is a part of cache keys: it holds what answers depend on
@@ -89,9 +93,7 @@ class Http:
     max_bytes: int = 4_000_000
     guard: Guard | None = None
     user_agent: str = field(default=AGENT, repr=False)
-    _clients: "PerLoop[_Client]" = field(
-        default_factory=lambda: PerLoop(_Client.aclose), init=False, repr=False, compare=False
-    )
+    _clients: "PerLoop[_Client]" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         limits = self.timeout, self.per_host, self.max_bytes
@@ -99,6 +101,7 @@ class Http:
             raise ConfigError(f"timeout, per_host and max_bytes must be positive; got {limits}")
         if not (self.user_agent.isascii() and self.user_agent.isprintable()):
             raise ConfigError(f"a user agent is a line of ASCII text; got {self.user_agent!r}")
+        object.__setattr__(self, "_clients", PerLoop(_Client.aclose))
 
     async def get(
         self,
@@ -143,11 +146,11 @@ class Http:
             raise ToolError("this is not a URL that can be fetched: write http(s)://host/…, without user or password")
         # a copy of the settings: were this one held by its clients, they would not be closed when it is thrown away
         client = await self._clients.get(lambda: _Client(replace(self)))
-        token = quiet.set(True)
+        token = _quiet.set(True)
         try:
             return await call.reply(client, address.copy_with(fragment=None))
         finally:
-            quiet.reset(token)
+            _quiet.reset(token)
 
 
 class _Client:
@@ -156,13 +159,8 @@ class _Client:
     def __init__(self, settings: Http) -> None:
         self.settings = settings
         self.network = Network(settings.guard)
-        self.pool = httpcore.AsyncConnectionPool(
-            tls(),
-            max_connections=256,
-            max_keepalive_connections=32,
-            keepalive_expiry=15.0,
-            network_backend=self.network,
-        )
+        kept: dict[str, Any] = {"max_keepalive_connections": 32, "keepalive_expiry": 15.0}
+        self.pool = httpcore.AsyncConnectionPool(tls(), max_connections=256, network_backend=self.network, **kept)
         failures = _CALLS * (1 + settings.patience.retries)
         self.host = lru_cache(_MOST_HOSTS)(lambda host: (asyncio.Semaphore(settings.per_host), Breaker(failures)))
 
@@ -241,11 +239,8 @@ class _Call:
 
     async def _send(self, url: httpx.URL, given: Mapping[str, str]) -> Reply | str:
         try:
-            response = await self.client.pool.handle_async_request(self._request(url, given))
-            try:
+            async with aclosing(await self.client.pool.handle_async_request(self._request(url, given))) as response:
                 return await self._read(response, url, given)
-            finally:
-                await response.aclose()
         except (*_NETWORK, TooLarge, Undecodable) as error:
             raise self._failure(error) from None
 
@@ -254,7 +249,7 @@ class _Call:
         headers.update(given)
         if self.content:
             headers.update({"Content-Type": self.kind, "Content-Length": str(len(self.content))})
-        headers.update({"Host": url.netloc.decode("ascii"), "Accept-Encoding": ENCODINGS})
+        headers.update({"Host": url.netloc.decode("ascii"), "Accept-Encoding": _ENCODINGS})
         if self.guard:
             # on a kept connection, a stranger's server could send the answer to the next question along with this one
             headers["Connection"] = "close"
@@ -310,3 +305,37 @@ def _same_server(one: httpx.URL, other: httpx.URL) -> bool:
     """The same host and port, or the same host by https after http, as sites do that upgrade their visitors."""
     ways = [(url.scheme, url.port) for url in (one, other)]
     return one.host == other.host and (ways[0] == ways[1] or ways == [("http", None), ("https", None)])
+
+
+class TooLarge(Exception):
+    """More bytes than allowed."""
+
+
+class Undecodable(Exception):
+    """An encoding that is unknown, or data that is damaged, cut short or more than one file."""
+
+
+def unpack(body: bytes, encoding: str, most: int) -> bytes:
+    """A body of at most `most` bytes without its Content-Encoding, which has two layers at most.
+
+    Raises `TooLarge` when a layer would unpack to more, nothing of which is then unpacked, and `Undecodable`.
+    """
+    names = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
+    if len(names) > _MOST_LAYERS or not set(names) <= {"gzip", "x-gzip", "deflate"}:
+        raise Undecodable
+    for _ in names if body else ():
+        body = _inflate(body, most)
+    return body
+
+
+def _inflate(packed: bytes, most: int) -> bytes:
+    for header in (_ANY_HEADER, -zlib.MAX_WBITS):  # some servers leave out the header that belongs to deflate
+        inflate = zlib.decompressobj(header)
+        with suppress(zlib.error):
+            found = inflate.decompress(packed, most + 1)
+            if len(found) > most:
+                raise TooLarge
+            # a second gzip file behind the first is not read, and not left out in silence either
+            if inflate.eof and not inflate.unused_data.startswith(_GZIP):
+                return found
+    raise Undecodable

@@ -16,8 +16,7 @@ import msgspec
 from ..errors import JudgeError
 from .background import PerLoop
 from .endpoint import Endpoint
-from .guard import is_loopback
-from .network import tls
+from .guard import is_loopback, tls
 from .redact import SHORTEST, redact
 from .retry import TRANSIENT, Patience, retry_after
 

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 import msgspec
 
 from ...errors import ToolError
 from ..words import paragraphs
-from .markup import Block, clean, read_html, says_something
 from .pages import Answer, Job, Page, Paragraph, Reading
 
 _UNSAID = ("", "application/octet-stream", "binary/octet-stream")
@@ -30,7 +30,7 @@ _SOME_HTML = re.compile(
     rb"<(?:!--|(?:title|meta|link|script|style|p|div|h[1-6]|table|br|a|b|article|main|section)[\s>/])"
 )
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-_IN_TYPE = re.compile(r"charset\s*=\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE)
+_IN_TYPE = re.compile(rb"charset\s*=\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE)
 _IN_PAGE = re.compile(
     rb"(?:<meta[^>]{0,200}?charset\s*=|<\?xml[^>]{0,100}?encoding\s*=)\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE
 )
@@ -50,6 +50,40 @@ _LAST_LINE = re.compile(r"(?m)^(.{0,60}[.!?:\u3002])[^\S\n]*$")  # of a paragrap
 _PDF_SHARE = 0.6  # of the time for a document: what is read of a PDF by then has to be put together and sent
 _TITLE, _MOST = 300, 10_000
 _ENDINGS = {"json": "json", "xml": "xml", "csv": "lines", "values": "lines", "calendar": "lines"}
+_UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2060\ufeff\ud800-\udfff\ufffe\uffff]+")
+_HEADINGS = frozenset(("head", "h1", "h2", "h3", "h4", "h5", "h6"))
+_ROWS, _CELLS, _ITEMS = frozenset(("row", "tr")), frozenset(("cell", "td", "th")), frozenset(("item", "li"))
+_BORDERS = _HEADINGS | _ROWS | _ITEMS | {"table"}  # of blocks wherever they stand; the others are not inside a row
+_BLOCK_TAGS = """
+p div section article main header footer aside nav ul ol dl dt dd list quote blockquote pre code tbody thead form
+fieldset figure figcaption address hr br lb body html option
+"""
+_BLOCKS = frozenset(_BLOCK_TAGS.split())
+_UNSEEN = ("script", "style", "noscript", "template", "head", "svg", "iframe", "object", "select", "button")
+_TITLES = ('string(//meta[@property="og:title"]/@content)', "string(//title)", "string(//h1)")
+_THIN = 200  # fewer characters of main text, with far more on the page: trafilatura has missed it
+
+
+class Block(msgspec.Struct, frozen=True):
+    """What a document itself sets apart: a paragraph, a heading, an item of a list, a row of a table.
+
+    A paragraph that begins with this block repeats `lead` at its top: the header of a row's table.
+    """
+
+    text: str
+    heading: bool = False
+    lead: str = ""
+    place: str = ""
+
+
+def clean(text: str) -> str:
+    """One line: white space collapsed; control characters, lone surrogates and invisible spaces gone."""
+    return " ".join(_UNWANTED.sub("", text).split())
+
+
+def says_something(text: str) -> bool:
+    """Whether there is a letter or digit in it: rules, bullets and empty cells are no text."""
+    return re.search(r"\w", text) is not None
 
 
 def parse(body: bytes, content_type: str, reading: Reading) -> Page:
@@ -106,10 +140,9 @@ def decode(body: bytes, content_type: str = "") -> str:
     for mark, name in _MARKS.items():
         if body.startswith(mark):
             return body.decode(name, "replace")
-    in_page, in_type = _IN_PAGE.search(body[:4_096]), _IN_TYPE.search(content_type)
     # the page first: many servers declare Latin-1 without looking
-    named = (in_page[1].decode("ascii", "replace") if in_page else "", in_type[1] if in_type else "")
-    declared = [codec for name in named if (codec := _codec(name))]
+    named = _IN_PAGE.findall(body[:4_096])[:1] + _IN_TYPE.findall(content_type.encode())[:1]
+    declared = [codec for name in named if (codec := _codec(name.decode("ascii", "replace")))]
     if not any(name.startswith(_NOT_ASCII) for name in declared):
         text = body.decode("utf-8", "replace")
         wrong = text.count("\ufffd")
@@ -119,13 +152,12 @@ def decode(body: bytes, content_type: str = "") -> str:
     for name in declared:
         with suppress(ValueError):
             return body.decode(name)
-    sample = body[:65_536]
-    foreign, guessed = sum(byte > 0x7F for byte in sample), None
+    foreign, guessed = sum(byte > 0x7F for byte in body[:65_536]), None
     # from few bytes a guess is worse than the commonest set
     if foreign >= _FEW or 5 * foreign >= len(body):
-        from charset_normalizer import from_bytes  # comes with trafilatura
+        from charset_normalizer import from_bytes
 
-        guessed = from_bytes(sample).best()
+        guessed = from_bytes(body[:65_536]).best()
     return body.decode(guessed.encoding if guessed else "cp1252", "replace")
 
 
@@ -143,10 +175,6 @@ def pack(blocks: Iterable[Block], shortest: int, longest: int) -> Iterator[Parag
 
     A block that is too long is split at the ends of sentences; short ones are joined on lines of their own. A heading
     stays with what follows it, and no paragraph goes over a change of `place`.
-
-    Example:
-        >>> [p.text for p in pack([Block("Rivers", heading=True), Block("The Seine."), Block("The Loire.")], 10, 50)]
-        ['Rivers\\nThe Seine.', 'The Loire.']
     """
     held: list[str] = []
     size, last = 0, Block("")
@@ -164,6 +192,62 @@ def pack(blocks: Iterable[Block], shortest: int, longest: int) -> Iterator[Parag
             size, last = sum(map(len, held)) + len(held), block
     if held:
         yield Paragraph("\n".join(held), last.place)
+
+
+def read_html(text: str) -> tuple[str, list[Block]]:
+    """Title and blocks of a page; no blocks when it has no text. Raises `ImportError` without trafilatura."""
+    import trafilatura
+    from lxml import etree, html
+
+    parser = html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True)
+    try:
+        tree = html.document_fromstring(text.encode("utf-8", "replace"), parser)
+    except etree.ParserError:
+        return "", []
+    titles = [title for path in _TITLES if (title := clean(tree.xpath(path)))]
+    # comments are what strangers wrote under the page
+    found = trafilatura.bare_extraction(tree, include_comments=False)
+    body = getattr(found, "body", None)
+    main = list(_walk(body)) if body is not None else []
+    # lists, forms and tables have no main text by its measure
+    if (size := sum(len(block.text) for block in main)) < _THIN:
+        etree.strip_elements(tree, *_UNSEEN, with_tail=False)
+        whole = list(_walk(tree))
+        main = whole if sum(len(block.text) for block in whole) > 3 * size else main
+    return titles[0] if titles else "", main
+
+
+def _walk(root: Any) -> Iterator[Block]:
+    """The blocks under `root`, in one pass whatever the nesting: text between two block boundaries is a block."""
+    from lxml import etree
+
+    parts: list[str] = []  # the text since the last boundary
+    heads: list[bool] = []  # of the cells of this row: whether each is a header
+    in_row = first_row = False
+    mark = lead = ""
+    for event, node in etree.iterwalk(root, events=("start", "end")):
+        starts, tag = event == "start", node.tag
+        if tag in _CELLS and starts:
+            parts.append(" | " if heads else " ")
+            heads.append(tag == "th" or node.get("role") == "head")
+        elif tag in _BORDERS or (tag in _BLOCKS and not in_row):
+            ends_row = tag in _ROWS and not starts
+            header = ends_row and first_row and len(heads) > 1 and all(heads)
+            if says_something(text := clean("".join(parts))):
+                yield Block(mark + text, not starts and tag in _HEADINGS, lead if ends_row else "")
+                mark, lead = "", text if header else lead
+            parts.clear()
+            if tag in _ROWS:
+                in_row, first_row, heads = starts, first_row and starts, heads if starts else []
+            elif tag == "table":
+                first_row, lead = starts, ""
+            elif tag in _ITEMS:
+                mark = "- " if starts else ""
+        elif tag in _BLOCKS:
+            parts.append(" ")
+        parts.append((node.text if starts else node.tail if node is not root else "") or "")
+    if says_something(text := clean("".join(parts))):
+        yield Block(mark + text)
 
 
 def read_text(text: str) -> tuple[str, list[Block]]:
@@ -235,7 +319,7 @@ def answer_to(job: Job) -> Answer:
 
 
 def main(memory: int) -> None:
-    """Answer until the pipe is closed, also by the end of the parent, however it ends."""
+    """Answer until the pipe is closed, if only by the parent's end."""
     # under numbers of their own: what a library prints or reads must not get between the lines
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
