@@ -12,7 +12,7 @@ from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rewards import AnswerLikelihoodGap, Correctness, Mix
-from faithful_search.rewards.answer_likelihood_gap import _Question, _score, find_mention
+from faithful_search.rewards.answer_likelihood_gap import _Question, find_mention
 from faithful_search.rewards.contexts import turn_ids
 from faithful_search.rewards.perturbation import NEUTRAL
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -72,8 +72,8 @@ def test_the_formula_by_hand():
 
 
 def test_an_answer_that_is_impossible_either_way_has_no_gap():
-    assert _score(_Question(2, [], [], [0]), -math.inf, -math.inf).value == 0.0
-    assert _score(_Question(2, [], [], [0]), -5.0, -math.inf).value == 1.0
+    assert _Question(2, [], [], [0]).score(-math.inf, -math.inf).value == 0.0
+    assert _Question(2, [], [], [0]).score(-5.0, -math.inf).value == 1.0
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def _rows(
     if verdict_weight != 1.0 and reads and Citation().covers(trajectory.dialect):
         for number, step in enumerate(trajectory.steps):
             if number and step.helpful is not None:
-                place = locate_verdict(chat.tokenizer, turn_ids(tokens, number)).index
+                place, _ = locate_verdict(chat.tokenizer, turn_ids(tokens, number))
                 weights[first + tokens.turns[number][0] + place] = verdict_weight
     labels = [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)]
     columns: dict[str, list[Any]] = {"input_ids": ids, "labels": labels, "loss_weights": weights}

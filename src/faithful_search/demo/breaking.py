@@ -122,9 +122,9 @@ def _probed(own: Agent, before: Trajectory, edits: Mapping[str, str | None]) -> 
     judged = [at + 1 for at in responses if at + 1 < len(before.steps) and before.steps[at + 1].helpful is not None]
     if judged:
         # The verdict after the first changed response; later ones follow from what the agent did with it
-        place = locate_verdict(chat.tokenizer, turn_ids(tokens, judged[0]))
-        yes = choice_ids(chat, place.lead, "yes")
-        [[was], [now]] = generator.choice_probs(both(judged[0], place.index), [[yes]] * 2)
+        place, lead = locate_verdict(chat.tokenizer, turn_ids(tokens, judged[0]))
+        yes = choice_ids(chat, lead, "yes")
+        [[was], [now]] = generator.choice_probs(both(judged[0], place), [[yes]] * 2)
         p_yes = was, now
     first = find_mention(chat.tokenizer, tokens, before.answer) if before.answer else None
     if first is not None:

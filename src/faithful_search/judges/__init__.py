@@ -21,8 +21,7 @@ _CLASSES = {
     "remote": ("remote", "RemoteJudge"),
 }
 KINDS = tuple(_CLASSES)
-LOCAL = ("embedding", "nli", "generator")
-"""Those that run a model here."""
+LOCAL = ("embedding", "nli", "generator")  # those that run a model here
 
 
 def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
@@ -67,10 +66,9 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
 
 
 def is_lexical(judge: Judge) -> bool:
-    """Whether the judge only compares words: what it measures is then called `…_lexical`. A served judge tells.
+    """Whether the judge only compares words: what it measures is then called `…_lexical`.
 
-    Raises:
-        JudgeError: when it does not, because its server is down.
+    Raises `JudgeError` for a served judge whose server is down.
     """
     return bool(getattr(judge, "lexical", False))
 
@@ -79,9 +77,6 @@ def reads_queries(judge: Judge) -> bool:
     """Whether the judge can tell if passages state what a query asks for (`Pair.task` "states").
 
     Judges that compare texts cannot, and say so by `reads_queries = False`: nothing follows from a query, and what is
-    near its topic is what has to be told apart. A served judge tells.
-
-    Raises:
-        JudgeError: when it does not, because its server is down.
+    near its topic is what has to be told apart. Raises as `is_lexical`.
     """
     return bool(getattr(judge, "reads_queries", True))

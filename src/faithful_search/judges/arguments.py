@@ -12,7 +12,7 @@ _KNOBS = {
     **dict.fromkeys(("cache", "max_tokens", "together", "prices", "max_cost"), _ENDPOINT),
     "trust_remote_code": LOCAL,
 }
-"""The judges' settings that flags name, and the kinds of judges that have them."""
+"""By the setting that a flag names, the kinds of judges that have it."""
 
 
 def _flag(default: Any, help: str, **more: Any) -> Any:
@@ -67,9 +67,7 @@ class JudgeArguments:
             try:
                 prompt, completion = map(float, knobs["prices"].split(","))
             except ValueError as error:
-                told = (
-                    f"the judge's prices {knobs['prices']!r} are two numbers, of a million prompt and completion tokens"
-                )
-                raise ConfigError(f"{told}: 0.15,0.6") from error
+                told = f"the judge's prices {knobs['prices']!r} are two numbers, as 0.15,0.6"
+                raise ConfigError(f"{told}: of a million prompt and completion tokens") from error
             knobs["prices"] = prompt, completion
         return load(self.judge, self.judge_model, **knobs)

@@ -19,10 +19,7 @@ Task = Literal["support", "states", "info_think", "think_search", "think_answer"
 | think_answer | the last thought | the answer |
 | correctness | the gold answers | the answer |
 """
-
-
-LABELS = ("1", "0")
-"""What a model that is asked replies: that the hypothesis follows, or not."""
+LABELS = ("1", "0")  # what a model that is asked replies: that the hypothesis follows, or not
 
 
 class Pair(msgspec.Struct, frozen=True, omit_defaults=True):

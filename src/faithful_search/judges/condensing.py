@@ -12,8 +12,8 @@ from . import prompting
 from .base import Request, Writer
 
 _log = logging.getLogger(__name__)
+# of the writers there are
 _SETTINGS = ("source", "temperature", "seed", "max_tokens", "write_tokens", "max_new_tokens", "window", "extra_body")
-"""Of the writers there are."""
 
 
 @dataclass(frozen=True)

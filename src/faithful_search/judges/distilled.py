@@ -45,7 +45,7 @@ class JudgeFile(msgspec.Struct, frozen=True):
             raise ConfigError("a judge of the kind 'generator' reads no windows and has no stride")
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
-        """Write `judge.json` into `folder`; a failed write leaves an old one as it was."""
+        """Write `judge.json` into `folder`."""
         path = Path(folder) / FILE
         with replacing(path) as partial:
             partial.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
@@ -53,11 +53,8 @@ class JudgeFile(msgspec.Struct, frozen=True):
 
 
 def read(model: str, revision: str | None = None) -> JudgeFile | None:
-    """The `judge.json` of a directory or Hub repository; `None` where there is none.
-
-    Raises:
-        ConfigError: when it cannot be read, or the Hub, which cannot be reached, might hold one.
-    """
+    """The `judge.json` of a directory or Hub repository; `None` where there is none. Raises `ConfigError` when it
+    cannot be read, or the Hub, which cannot be reached, might hold one."""
     from ..inference.loading import file_beside  # brings torch, which such a judge needs anyway
 
     path = file_beside(model, FILE, revision)
@@ -68,11 +65,8 @@ def read(model: str, revision: str | None = None) -> JudgeFile | None:
 
 
 def settings(model: str, kind: Kind, revision: str | None = None) -> dict[str, Any]:
-    """What `judge.json` sets of a judge of this kind; empty where there is no such file.
-
-    Raises:
-        ConfigError: when it cannot be read, or is that of a judge of the other kind.
-    """
+    """What `judge.json` sets of a judge of this kind; empty without one. Raises `ConfigError` as `read`, or where it
+    is that of a judge of the other kind."""
     found = read(model, revision)
     if found is None:
         return {}
@@ -93,12 +87,7 @@ def check(threshold: float, temperature: float = 1.0, window: int = 1, stride: i
 
 
 def calibrated(p: float, temperature: float) -> float:
-    """sigmoid(logit(p) / temperature): nearer to 0.5 for a temperature above 1, and on the same side of it always.
-
-    Example:
-        >>> round(calibrated(0.9, 2.0), 3), calibrated(0.5, 2.0), calibrated(1.0, 2.0)
-        (0.75, 0.5, 1.0)
-    """
+    """sigmoid(logit(p) / temperature): nearer to 0.5 for a temperature above 1, and on the same side of it always."""
     if temperature == 1.0 or not 0 < p < 1:
         return p
     # -700: `exp` overflows beyond; the last line keeps the label of a p next to 0.5, which rounding could turn

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class EmbeddingJudge:
     """p = (1 + c) / 2 with c the greatest cosine between the hypothesis and a window of the premise.
 
-    Nearness of topic is not support: "Paris is in Spain" lies close to "Paris is in France", and a negation hardly
-    moves a text. It is here as the baseline that a judge should beat.
+    Nearness of topic is not support: "Paris is in Spain" lies close to "Paris is in France". It is here as the baseline
+    that a judge should beat.
 
     Args:
         encoder: what embeds the texts.

@@ -18,14 +18,9 @@ class FactsJudge:
     | support | the last fact of the question's chain | that fact, with the hypothesis as its object |
     | states | the fact that the query in the hypothesis names | that fact |
 
-    A question that is not of the bundled world, and any other task, is not this judge's: it abstains. In a changed
-    world (`Pair.change`) the chain and the passages are those of that world: what states the old object there, or the
-    new one in the world as it is, states nothing.
-
-    Example:
-        >>> premise = "Japan\\nThe capital of Japan is Tokyo."
-        >>> FactsJudge().judge_batch([Pair(premise, "capital of Japan", task="states")])[0].label
-        True
+    It abstains on questions that are not of the bundled world, and on any other task. In a changed world
+    (`Pair.change`) the chain and the passages are those of that world: what states the old object there, or the new one
+    in the world as it is, states nothing.
     """
 
     name: ClassVar[str] = "facts"
@@ -47,9 +42,8 @@ class FactsJudge:
         else:
             return Verdict(None, None, f"the world's facts do not say anything about {pair.task}", self.name)
         # a passage may have its title on a line of its own
-        stated = filter(None, (world.stated(passage.rpartition("\n")[2]) for passage in pair.premise.split("\n\n")))
-        held = any(
-            asked == (fact.subject, fact.relation) and wanted in (None, normalize(fact.object)) for fact in stated
-        )
+        facts = filter(None, (world.stated(passage.rpartition("\n")[2]) for passage in pair.premise.split("\n\n")))
+        objects = [normalize(fact.object) for fact in facts if asked == (fact.subject, fact.relation)]
+        held = bool(objects) if wanted is None else wanted in objects
         told = f"the {asked.relation} of {asked.subject}" + (f" as {pair.hypothesis!r}" if wanted is not None else "")
         return Verdict(float(held), held, f"{'a' if held else 'no'} passage states {told}", self.name)

@@ -27,17 +27,15 @@ class GeneratorJudge:
     """p = p("1") / (p("1") + p("0")), the next token's probabilities after the prompt; supported when p >= `threshold`.
 
     Any causal LM judges through a `Generator`: a local model, the policy itself, a judge distilled from a larger one
-    (VERITAS §5). A pair costs one forward pass over its prompt and nothing is sampled. The prompts are those of
-    `judges/prompts`.
+    (VERITAS §5). A pair costs one forward pass over its prompt and nothing is sampled.
 
     The question goes through the tokenizer's chat template, without a thought where the template can leave it out;
     for a tokenizer that has none it is written as plain text that ends in `Answer:`. Control tokens spelled in the pair
-    are escaped. A prompt longer than `window` loses the middle of its premise, never its instruction, and the verdict's
-    `why` says so; when even that does not help, the judge abstains.
+    are escaped. A prompt longer than `window` loses the middle of its premise, and the verdict's `why` says so; when
+    even that does not help, the judge abstains.
 
-    A half-precision model rounds its logits, so that p takes few values: give `dtype="float32"` where p itself matters,
-    not only the label. It can be gamed by text that talks to the judge ("the answer is 1"): it is read, not only
-    compared.
+    A half-precision model rounds its logits, so that p takes few values: give `dtype="float32"` where p itself matters.
+    It can be gamed by text that talks to the judge ("the answer is 1").
 
     Args:
         generator: what is asked.

@@ -10,10 +10,8 @@ import msgspec
 from ..wire.llm import Reply, Unanswered, Unreadable
 from .prompting import Messages
 
-_CHARACTERS, _TEMPLATE = 4, 12
-"""About how many characters a token of English has, and how many tokens a chat template adds."""
-_SHORT, _CLAIMS = 16, 96
-"""The most tokens for a label without reasoning, and about those of a written text."""
+_CHARACTERS, _TEMPLATE = 4, 12  # about how many characters a token of English has, and tokens that a template adds
+_SHORT, _CLAIMS = 16, 96  # the most tokens for a label without reasoning, and about those of a written text
 _LABEL = re.compile(r"""[\s"'`*]*([01])[\s"'`*.]*""")
 _JSON_LABEL = re.compile(r'(?:```(?:json)?)?\s*\{\s*"label"\s*:\s*"?([01])"?\s*\}\s*(?:```)?')
 _LINE = re.compile(r"([0-9]{1,3})\s*:\s*([01])")
@@ -127,7 +125,6 @@ class Form(NamedTuple):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What goes into the request."""
         logprobs = {"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}
         return logprobs | (dict(_CHOICE) if self.choice else {})
 

@@ -14,13 +14,7 @@ class LexicalJudge:
     p is 1 or 0.
 
     Paragraphs are separated by blank lines, so that no match spans two documents. It is meant for short answers: a
-    paraphrase or a whole sentence is rarely found, an empty hypothesis never is, and "yes" or "no" cannot be judged by
-    containment and gets p = 0.
-
-    Example:
-        >>> judge = LexicalJudge()
-        >>> [v.label for v in judge.judge_batch([Pair("Paris, France.", "paris france"), Pair("Parisian", "Paris")])]
-        [True, False]
+    paraphrase or a whole sentence is rarely found, an empty hypothesis never is, and "yes" or "no" gets p = 0.
     """
 
     name: ClassVar[str] = "lexical"

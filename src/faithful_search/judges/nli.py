@@ -19,8 +19,8 @@ from .base import LABELS, Pair, Verdict
 from .windows import windows
 
 _ENTAILS = ("entailment", "entail", "entails")
+# retrieved text may spell the model's control tokens: they are read as the characters they are
 _PLAIN = {"split_special_tokens": True}
-"""Retrieved text may spell the model's control tokens: they are read as the characters they are."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class NLIJudge:
     exclude each other). A seq2seq model reads `premise: … hypothesis: …` and writes 1 or 0 (TRUE, Honovich et al. 2022,
     which VERITAS §4 uses for think-search); p = p(1) / (p(1) + p(0)) where the two labels' tokens part.
 
-    What stands only partly in each of two windows is missed: a hypothesis is never put together from several. A
-    hypothesis that takes more than half of the model's tokens is cut at its end, and the verdict's `why` says so. The
-    question is not read. It can be gamed by repeating the evidence: what is copied follows.
+    What stands only partly in each of two windows is missed. A hypothesis that takes more than half of the model's
+    tokens is cut at its end, and the verdict's `why` says so. The question is not read. It can be gamed by repeating
+    the evidence: what is copied follows.
 
     Args:
         model: the model, in eval mode.

@@ -20,10 +20,8 @@ _BLANKS = re.compile(r"\n{3,}")
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A prompt file. `fields` are what it must be filled with, `optional` what may be missing or empty.
-
-    `digest` is of the file's content: whatever is cached under it is asked anew once the file has been edited.
-    """
+    """A prompt file. `fields` are what it must be filled with, `optional` what may be missing or empty, and `digest` is
+    of the file's content: whatever is cached under it is asked anew once the file has been edited."""
 
     name: str
     version: str
@@ -35,7 +33,6 @@ class Prompt(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """`name@version`, as results show it."""
         return f"{self.name}@{self.version}"
 
     def fill(self, values: Mapping[str, str]) -> Messages:
@@ -69,11 +66,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
 @lru_cache
 def load(name: str) -> Prompt:
-    """The prompt of that name.
-
-    Raises:
-        ConfigError: when there is none.
-    """
+    """The prompt of that name. Raises `ConfigError` when there is none."""
     if name not in names():
         raise ConfigError(f"there is no prompt {name!r}; there are: {', '.join(names())}")
     return read(name, (_FOLDER / f"{name}.md").read_text(encoding="utf-8"))

@@ -20,12 +20,11 @@ from .base import Pair, Verdict
 
 T = TypeVar("T")
 
+# the most pairs of one request and characters of their texts: a server hangs up on larger bodies
 CHUNK, CHARACTERS = 64, 2_000_000
-"""The most pairs of one request and characters of their texts: a server hangs up on larger bodies."""
 _PATH = "/judge"
 _MOST_BYTES = 16_000_000
-_COMPARING = ("lexical", "embedding", "nli")
-"""Kinds of judges that compare texts, see `judges.reads_queries`."""
+_COMPARING = ("lexical", "embedding", "nli")  # kinds of judges that compare texts, see `judges.reads_queries`
 _START = "is `faithful-search serve-judge` running there?"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -34,11 +33,10 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 class RemoteJudge:
     """Asks a judge that `faithful-search serve-judge` serves; its verdicts are those of the judge there.
 
-    Pairs are asked for in requests of at most 64, identical ones once; the server judges identical pairs of all its
-    clients once. A pair without an answer gets a verdict that abstains and says why and what to do: the server was down
-    for longer than `patience`, it was busy for longer than `timeout`, or what it sent cannot be read. A server that
-    keeps failing is left alone for a while, so that not each pair slows a batch down. Callable from threads
-    and inside a running event loop, which it blocks. A pickle carries the settings.
+    Pairs are asked for in requests of at most 64, identical ones once. A pair without an answer gets a verdict that
+    abstains and says why and what to do: the server was down for longer than `patience`, it was busy for longer than
+    `timeout`, or what it sent cannot be read. A server that keeps failing is left alone for a while. Callable from
+    threads and inside a running event loop, which it blocks. A pickle carries the settings.
 
     A server that wants a token gets the one in the environment variable `FAITHFUL_SEARCH_SERVE_TOKEN`.
 

@@ -5,8 +5,7 @@ from itertools import pairwise
 
 from ..text import sentences
 
-Count = Callable[[Sequence[str]], list[int]]
-"""How many tokens each text has."""
+Count = Callable[[Sequence[str]], list[int]]  # how many tokens each text has
 
 
 def windows(text: str, size: int, stride: int, count: Count) -> list[str]:

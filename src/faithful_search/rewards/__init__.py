@@ -73,14 +73,9 @@ def pou_mix(
         sensitivity: `False` leaves R_pt out and averages over the two others.
         beta, tau, kappa: of the adaptive mix.
         alpha: a constant alpha: 0.5 is the static mix, 0.0 leaves R_ans out.
-        alpha_start: the outcome's running mean before the first batch, by default that batch's mean; 0.0 starts with
-            an alpha near 1.
+        alpha_start: the outcome's running mean before the first batch, see `MixState.ema`.
         process_on_right: count R_cite, R_pt and R_ans on right answers only, see `Mix.only_right`.
         probing: other settings of R_pt, see `EvidenceSensitivity`; the defaults are the paper's.
-
-    Example:
-        >>> pou_mix(budget=2).parts["evidence_sensitivity"].budget
-        2
     """
     parts: dict[str, Reward | Adaptive] = {"citation": Citation()}
     if sensitivity:
@@ -90,12 +85,7 @@ def pou_mix(
 
 
 def answer_only_mix(correctness: Reward | None = None) -> Mix:
-    """Format and answer rewards only, on the same tools: the baseline of Proof-of-Use's ablations (DeepResearcher+).
-
-    Example:
-        >>> list(answer_only_mix().parts), list(answer_only_mix(SourceGated()).parts)
-        (['correctness'], ['source_gated'])
-    """
+    """Format and answer rewards only, on the same tools: the baseline of Proof-of-Use's ablations (DeepResearcher+)."""
     outcome = correctness or Correctness()
     return Mix(parts={outcome.name: outcome})
 
@@ -123,12 +113,6 @@ def self_eval_mix(
         temperature: of the policy's verdicts.
         rubric_tokens: how long an explained score may be.
         watched_by: scored and logged beside R_t with a weight of 0: what the policy's own scores are compared with.
-
-    Example:
-        >>> self_eval_mix().weights
-        {'self_correctness': 0.5, 'self_rubric': 1.0, 'step_format': 0.2}
-        >>> self_eval_mix(trajectory=False).weights
-        {'self_correctness': 1.0, 'step_format': 0.2}
     """
     answer, rubric = correctness or SelfCorrectness(temperature), SelfRubric(temperature, rubric_tokens)
     weighed: list[tuple[Reward, float]] = [(answer, 0.5), (rubric, 1.0)] if trajectory else [(answer, 1.0)]
@@ -146,20 +130,15 @@ def pokee_mix(
     ```
 
     Nothing is gated: a right answer in a broken form counts. The paper's R_correct is AI feedback: 1 for an exact
-    match, else whether a judge says that the answer means the same. The paper gives no weight for the format; 0.1 is
-    ours.
+    match, else whether a judge says that the answer means the same.
 
     Args:
-        judge: of "judge"; an LLM, as a comparison of words is what AI feedback is to replace.
+        judge: of "judge", an LLM.
         metric: how the answer is compared, see `Correctness`.
-        format_weight: what a valid format earns; 0 leaves it out.
+        format_weight: what a valid format earns; 0 leaves it out. The paper gives none, 0.1 is ours.
 
     Raises:
         ConfigError: for "judge" without a judge, another metric with one, or a weight below 0.
-
-    Example:
-        >>> pokee_mix(metric="em").weights
-        {'correctness': 1.0, 'format': 0.1}
     """
     if format_weight < 0:
         raise ConfigError(f"pokee_mix: format_weight must be at least 0, got {format_weight}")
@@ -186,8 +165,7 @@ def veritas_mix(
     ```
 
     A trajectory without pairs (no search, no answer) counts 0.0 there (ours), so that neither not searching nor not
-    answering earns anything. A row whose judge abstained has no value. The paper's two rows are 1.0 / 0.05 / 0 / 0 (the
-    better EM) and 1.0 / 0.05 / 0 / 0.02, the default.
+    answering earns anything. The paper's two rows are 1.0 / 0.05 / 0 / 0 (the better EM) and the default.
 
     Args:
         judge: of info_think, and of think_search unless it has its own; by default words are compared.
@@ -201,10 +179,7 @@ def veritas_mix(
         ConfigError: when every weight is 0, or the warm-up names no part that there could be.
 
     Example:
-        >>> mix = veritas_mix(warmup=Warmup(FAITHFULNESS, 20, 30))
-        >>> mix.weights_at(20)
-        {'exact_match': 1.0, 'info_think': 0.0, 'think_answer': 0.0}
-        >>> mix.weights_at(25)
+        >>> veritas_mix(warmup=Warmup(FAITHFULNESS, 20, 30)).weights_at(25)
         {'exact_match': 1.0, 'info_think': 0.025, 'think_answer': 0.01}
     """
     judge = judge or GroundingJudge()

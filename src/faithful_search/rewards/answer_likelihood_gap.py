@@ -27,21 +27,20 @@ class AnswerLikelihoodGap(PolicyReward):
     ```
 
     CTRL-RAG (arXiv 2603.04406) rewards the gap between a response's log-likelihoods with and without the supporting
-    evidence, its contrastive likelihood; the answer's tokens alone, their mean, the squashing and what follows are our
-    form of it. An answer that evidence makes three times as probable, token for token, has 1/2. The probabilities are
-    the policy's own at temperature 1, of the very tokens that it sampled.
+    evidence, its contrastive likelihood; the answer's tokens alone, their mean, the squashing and what follows are
+    ours. The probabilities are the policy's at temperature 1, of the very tokens that it sampled.
 
-    The evidence is what valid yes-steps cite, in dialects without citations all that was retrieved. *Without* it
-    means that these passages, wherever they are shown, are exchanged as `EvidenceSensitivity` exchanges them: for
-    unrelated ones that do not hold the answer either. The agent's own words stay. They would give the answer away where
-    it was said before, so the tokens are those of its *first* mention: a fact that is read aloud in a thought is
-    probable there because of the passage, and an answer that was written before any of the evidence came has 0. A yes
-    or no is taken where it is given as the answer, since verdicts are the same words.
+    The evidence is what valid yes-steps cite, in dialects without citations all that was retrieved. *Without* it, these
+    passages are exchanged, wherever they are shown, for unrelated ones that do not hold the answer either. The agent's
+    own words stay. They would give the answer away where it was said before, so the tokens are those of its *first*
+    mention: a fact that is read aloud in a thought is probable there because of the passage, and an answer that was
+    written before any of the evidence came has 0. A yes or no is taken where it is given as the answer, since verdicts
+    are the same words.
 
-    Two forward passes a row, all rows of a batch in one call, none for a row that needs none. Rows without an answer or
-    without such evidence are 0.0 with `parts["applies"]` False. A row whose turns do not hold the answer as it was
-    read, or whose calls share a response, has no value. `parts` has `gap` (g, in nats a token), `logprob` and
-    `logprob_without` (means over the tokens), `tokens` and `step` (where they stand, from 1).
+    Two forward passes a row, all rows of a batch in one call. Rows without an answer or without such evidence are 0.0
+    with `parts["applies"]` False. A row whose turns do not hold the answer as it was read, or whose calls share a
+    response, has no value. `parts` has `gap` (g, in nats a token), `logprob` and `logprob_without` (means over the
+    tokens), `tokens` and `step` (where they stand, from 1).
 
     Args:
         snippets, seed, gather: see `EvidenceSensitivity`.
@@ -52,14 +51,8 @@ class AnswerLikelihoodGap(PolicyReward):
         ConfigError: when no policy is bound, or one that gives no log-probabilities of given tokens.
         DataError: when a trajectory's token ids are not those of its steps.
 
-    Example:
-        ```python
-        mix = Mix(parts={"correctness": Correctness(), "gap": AnswerLikelihoodGap()}, only_right=("gap",))
-        scores = mix.bind(policy=TransformersGenerator(model, tokenizer)).score_batch(trajectories)
-        ```
-
-    How to hack it: copy whatever is improbable without the passage. The gap does not ask whether that answers the
-    question; count it on right answers only (`Mix.only_right`).
+    How to hack it: copy whatever is improbable without the passage, whether it answers the question or not; count the
+    gap on right answers only, `Mix({"correctness": Correctness(), "gap": AnswerLikelihoodGap()}, only_right=("gap",))`.
     """
 
     snippets: tuple[str | Passage, ...] = field(default=(), repr=False)
@@ -83,7 +76,7 @@ class AnswerLikelihoodGap(PolicyReward):
         choices = [[item.answer] for item in asked for _ in range(2)]
         # asked even when there is nothing to ask: where weights are shared out, others need this process's passes
         logprobs = iter([row[0] for row in policy.choice_logprobs(prompts, choices)])
-        return [item if isinstance(item, Score) else _score(item, next(logprobs), next(logprobs)) for item in found]
+        return [item if isinstance(item, Score) else item.score(next(logprobs), next(logprobs)) for item in found]
 
     def _question(self, trajectory: Trajectory, transcripts: Transcripts, pool: list[Source]) -> "_Question | Score":
         """What the policy is asked about a trajectory, or its score where there is nothing to ask."""
@@ -125,6 +118,13 @@ class _Question(NamedTuple):
     without: list[int]
     answer: list[int]
 
+    def score(self, logprob: float, without: float) -> Score:
+        n = len(self.answer)
+        gap = 0.0 if logprob == without else (logprob - without) / n  # a policy may rule the answer out in both
+        told = f"step {self.step}: the answer is as probable without the evidence ({gap:+.3f} nats a token)"
+        parts = {"gap": gap, "logprob": logprob / n, "logprob_without": without / n, "tokens": n, "step": self.step}
+        return Score(math.tanh(gap / 2), "" if gap > 0 else told, {"applies": True, **parts})
+
 
 def find_mention(tokenizer: Any, tokens: Tokens, answer: str) -> tuple[int, int, int] | None:
     """The agent's first mention of the answer as whole words: a step's index, and which of its own tokens hold the
@@ -144,11 +144,3 @@ def find_mention(tokenizer: Any, tokens: Tokens, answer: str) -> tuple[int, int,
             read = bisect_left(counts, True, key=lambda k: decode(tokenizer, turn[:k]).startswith(until))
             return step, token_at(tokenizer, turn, begin), read + 1
     return None
-
-
-def _score(asked: _Question, logprob: float, without: float) -> Score:
-    n = len(asked.answer)
-    gap = 0.0 if logprob == without else (logprob - without) / n  # a policy may rule the answer out in both
-    told = f"step {asked.step}: the answer is as probable without the evidence ({gap:+.3f} nats a token)"
-    parts = {"gap": gap, "logprob": logprob / n, "logprob_without": without / n, "tokens": n, "step": asked.step}
-    return Score(math.tanh(gap / 2), "" if gap > 0 else told, {"applies": True, **parts})

@@ -29,19 +29,18 @@ class AnswerSupport(JudgedReward):
     ```
 
     Proof-of-Use, section 3.3.3, equation 5. The cited evidence is that of the valid yes-steps. No answer, or valid
-    steps that all say no, score 0. The zeros of equation 5 are 0.0 with `parts["applies"]` False. When the judge cannot
-    be asked the rows that needed it abstain; a batch asks it once (twice when it also writes). In dialects without
-    citations all evidence retrieved stands for the cited (ours, and more lenient); `parts["evidence"]` says which.
+    steps that all say no, score 0. The zeros of equation 5 are 0.0 with `parts["applies"]` False. A batch asks the
+    judge once (twice when it also writes). In dialects without citations all evidence retrieved stands for the cited
+    (ours, and more lenient); `parts["evidence"]` says which.
 
     A judge that can also write (`Writer`, the request "claims") makes claims from question and answer, as Ragas does:
-    "Paris" to "What is the capital of France?" becomes "The capital of France is Paris.", so that an answer that
-    merely occurs is not supported. An answer in which it finds no claim scores 0 and does not apply. For any other
-    judge the claims are the answer's sentences, with the question. `parts["claims"]` is the number of claims,
-    `parts["texts"]` the claims, `parts["supported"]` how many were upheld.
+    "Paris" to "What is the capital of France?" becomes "The capital of France is Paris." An answer in which it finds no
+    claim scores 0 and does not apply. For any other judge the claims are the answer's sentences, with the question.
+    `parts["claims"]` is the number of claims, `parts["texts"]` the claims, `parts["supported"]` how many were upheld.
 
     Args:
-        judge: reads the passages as premise (blank lines between them) and a claim as hypothesis. By default the
-            claim's words must occur as they are, which suits short answers: sentences are better left to another judge.
+        judge: reads the passages as premise and a claim as hypothesis. By default the claim's words must occur as they
+            are, which suits short answers.
         soft: average p instead of the labels; an endpoint gives several claims of an answer a p with `together=False`.
         evidence: "cited", "retrieved", or "auto": what is cited in dialects that cite, else what was retrieved.
 

@@ -12,8 +12,7 @@ from ..errors import ConfigError
 from ..inference.base import Generator
 from ..trajectory import Trajectory
 
-_ROUNDING = 1e-9
-"""Below this a difference of rewards is the rounding of their sums."""
+_ROUNDING = 1e-9  # below this a difference of rewards is the rounding of their sums
 
 
 class Score(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -21,9 +20,9 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
 
     A zero that a paper defines (no citation to check, say) is 0.0 with `parts["applies"] = False`.
 
-    `steps` says what the reward says of each step: one entry a step of the trajectory, `None` where it says nothing of
-    that step; empty where it judges the whole. Of a single reward the value is the mean of the entries that are not
-    `None`; of a `Mix` it is that mean plus what its parts say of the whole.
+    `steps` has an entry for each step of the trajectory, `None` where nothing is said of it; it is empty where the
+    whole is judged. Of a single reward the value is the mean of the other entries, of a `Mix` that mean plus what its
+    parts say of the whole.
 
     Example:
         >>> Score(0.5, steps=(None, 1.0, 0.0)).credit
@@ -76,15 +75,13 @@ class Reward(ABC):
         return any(reward.samples_policy for reward in self.made_of)
 
     def covers(self, dialect: str) -> bool:
-        """Whether trajectories written in that dialect can have a value: training on others would score them `None`."""
+        """Whether trajectories written in that dialect can have a value."""
         return all(reward.covers(dialect) for reward in self.made_of)
 
     @abstractmethod
-    def score(self, trajectory: Trajectory) -> Score:
-        """Score one trajectory."""
+    def score(self, trajectory: Trajectory) -> Score: ...
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        """Score many, in order."""
         return [self.score(trajectory) for trajectory in trajectories]
 
     def measure(self, score: Score) -> float | None:

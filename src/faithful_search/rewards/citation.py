@@ -7,15 +7,14 @@ from typing import ClassVar
 from ..trajectory import Evidence, Step, Trajectory
 from .base import Reward, Score
 
+# kinds of issues: those that make parse_ok false, that which makes consistency_ok false (`null` beside ids), and all
+# that concern `<helpful>` and `<ref>` alone
 UNPARSED = frozenset(
     [f"verdict_{what}" for what in ("missing", "not_first", "invalid", "unclosed", "multiple")]
     + [f"ref_{what}" for what in ("missing", "unclosed", "empty")]
 )
-"""Kinds of issues that make parse_ok false."""
 MIXED = "ref_null_mixed"
-"""The kind of issue that makes consistency_ok false: `null` beside ids."""
 VERDICT_ISSUES = UNPARSED | {MIXED, "verdict_unexpected"}
-"""Kinds of issues that concern `<helpful>` and `<ref>` alone."""
 CHECKS = ("parse_ok", "consistency_ok", "ids_valid")
 
 
@@ -30,11 +29,8 @@ class Citation(Reward):
 
     Proof-of-Use, section 3.3.1, equation 2. `parse_ok`: the tags are there, closed, and lower-case yes or no;
     `consistency_ok`: no comes with `null` and yes with at least one id (`null` beside ids is neither); `ids_valid`:
-    every id is in the tool response of the *previous* step; one from an earlier response is not. An id named twice is
-    as valid as once. After a response without evidence the only valid verdict is no. At T = 1 the value is 0.0 with
-    `parts["applies"]` False.
-
-    `parts` holds the three checks as lists over t = 2..T.
+    every id is in the tool response of the *previous* step. After a response without evidence the only valid verdict
+    is no. At T = 1 the value is 0.0 with `parts["applies"]` False. `parts` holds the three checks, each over t = 2..T.
 
     Args:
         dialects: those that ask for verdicts. A trajectory of another one gets `None`; one that names none is judged.
@@ -42,13 +38,10 @@ class Citation(Reward):
     Example:
         >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
         >>> search = Step(call=ToolCall("local_search"), evidence=(Evidence("Paris is the capital.", id="E1"),))
-        >>> Citation().score(Trajectory(steps=(search, Step(helpful=True, refs=("E1",), answer="Paris")))).value
-        1.0
         >>> Citation().score(Trajectory(steps=(search, Step(helpful=True, refs=("E9",), answer="Paris")))).why
         'step 2: cites E9, which the previous response does not hold'
 
-    How to hack it: say no and null at every step. All verdicts are then valid; `EvidenceSensitivity` and
-    `AnswerSupport` are what pays for evidence that is really used.
+    How to hack it: say no and null at every step; `EvidenceSensitivity` and `AnswerSupport` pay for real use.
     """
 
     dialects: tuple[str, ...] = ("pou",)

@@ -34,14 +34,6 @@ class CitationStatesFact(JudgedReward):
     Raises:
         ConfigError: for a judge that compares texts, see `judges.reads_queries`.
 
-    Example:
-        >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-        >>> found = (Evidence("The capital of Japan is Tokyo.", id="E1"), Evidence("Japan uses the yen.", id="E2"))
-        >>> search = Step(call=ToolCall("knowledge_graph", {"query": "capital of Japan"}), evidence=found)
-        >>> rows = [Trajectory((search, Step(helpful=True, refs=(cited,), answer="Tokyo"))) for cited in ("E1", "E2")]
-        >>> [score.value for score in CitationStatesFact().score_batch(rows)]
-        [1.0, 0.0]
-
     How to hack it: cite every passage of a response.
     """
 

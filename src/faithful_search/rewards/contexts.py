@@ -31,25 +31,24 @@ class Transcript:
     def yes_at(self, index: int) -> tuple[int, list[int]]:
         """Which of the tokens of step `index` its verdict begins in, and the ids that begin a yes there.
 
-        Raises:
-            DataError: when the step's token ids hold no verdict.
+        Raises `DataError` when the step's token ids hold no verdict.
         """
         turn = turn_ids(self.tokens, index)
-        found = locate_verdict(self.chat.tokenizer, turn, f"trajectory {self.trajectory.id!r}, step {index + 1}")
+        place, lead = locate_verdict(self.chat.tokenizer, turn, f"trajectory {self.trajectory.id!r}, step {index + 1}")
         # a yes that was sampled is asked for as the token that was sampled: a word may be tokenised in several ways
         said_yes = self.trajectory.steps[index].helpful
-        return found.index, [turn[found.index]] if said_yes else choice_ids(self.chat, found.lead, "yes")
+        return place, [turn[place]] if said_yes else choice_ids(self.chat, lead, "yes")
 
 
 class Transcripts:
-    """Makes the transcripts of many trajectories with one policy's tokenizer."""
+    """Makes transcripts with one policy's tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._chats: dict[str, ChatFormat] = {}
 
     def of(self, trajectory: Trajectory) -> Transcript:
-        """Its transcript. Raises `DataError` when its token ids are not those of its steps."""
+        """Raises `DataError` when the trajectory's token ids are not those of its steps."""
         dialect = trajectory.dialect or "pou"
         if dialect not in self._chats:
             self._chats[dialect] = ChatFormat.of(self._tokenizer, dialects.load(dialect))
@@ -86,16 +85,9 @@ def token_at(tokenizer: Any, ids: list[int], position: int) -> int:
     return bisect_right(range(1, len(ids) + 1), position, key=lambda k: len(decode(tokenizer, ids[:k])))
 
 
-@dataclass(frozen=True)
-class VerdictToken:
-    """The token that a turn's verdict begins in, and the characters that it holds before the verdict."""
-
-    index: int
-    lead: str
-
-
-def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> VerdictToken:
-    """The token that holds the first character of the verdict word. Raises `DataError` when the ids hold none."""
+def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> tuple[int, str]:
+    """The index of the token that holds the first character of a turn's verdict, and the characters that it holds
+    before the verdict. Raises `DataError` when the ids hold none."""
     text = decode(tokenizer, turn)
     tag = text.find(VERDICT_TAG, max(0, text.find("<think>")))
     rest = text[tag + len(VERDICT_TAG) :]
@@ -105,7 +97,7 @@ def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> Verd
         )
     position = len(text) - len(rest.lstrip())
     index = token_at(tokenizer, turn, position)
-    return VerdictToken(index, text[len(decode(tokenizer, turn[:index])) : position])
+    return index, text[len(decode(tokenizer, turn[:index])) : position]
 
 
 def choice_ids(chat: ChatFormat, lead: str, word: str) -> list[int]:

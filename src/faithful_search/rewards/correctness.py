@@ -29,9 +29,8 @@ class Correctness(BatchReward):
     judge:  1 if em is 1, or the judge says the answer follows from the gold answers, else 0
     ```
 
-    Proof-of-Use, section 3.3.3 (there by an LLM judge; strings are the fallback). No answer is 0.0; no gold answers is
-    `None`; a row that the judge was asked about and gave no verdict on abstains. The judge is not asked about an exact
-    match: `parts["exact_match"]` is then True.
+    Proof-of-Use, section 3.3.3 (there by an LLM judge; strings are the fallback). No answer is 0.0, no gold answers
+    `None`. The judge is not asked about an exact match: `parts["exact_match"]` is then True.
 
     Args:
         metric: "em", "f1", "sub_em" or "judge".

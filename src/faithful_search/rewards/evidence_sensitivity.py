@@ -6,19 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import msgspec
+
 from ..errors import ConfigError, JudgeError
 from ..judges import Request, Writer
-from ..trajectory import Trajectory
+from ..trajectory import Evidence, Trajectory
 from ..world import Change
 from .base import PolicyReward, Score
 from .citation import step_validity
-from .contexts import Transcripts, context_of
-from .perturbation import Foils, Passage, asked_for, degrade, lure, query_of, sources
-
-Chosen = list[tuple[int, random.Random]]
-"""Indices of the steps that are probed, in order, each with what its other draws come from."""
-Lures = dict[tuple[int, int], tuple[str, Passage]]
-"""By a trajectory's number and a step's index: who made the lure ("foil" or "written"), and its title and text."""
+from .contexts import Transcript, Transcripts, context_of
+from .perturbation import Foils, Passage, Source, asked_for, degrade, lure, sources
 
 
 @dataclass(frozen=True)
@@ -64,10 +61,9 @@ class EvidenceSensitivity(PolicyReward):
         foils: exchange evidence for passages that look like what was asked for, and take lures from the corpus's own
             sentences. In a yes-case whatever else of the response states the fact is exchanged, too, as the verdict
             would otherwise rightly stay. What they have nothing for is made as without them.
-        hard: the share of probes that `foils` replace evidence in; the others are made as without them.
+        hard: the share of probes that `foils` replace evidence in.
         policy: the Generator to probe, usually given by `bind(policy=…)`.
-        gather: given a list of this process, that of all processes of a training, which its trainer binds: what a
-            rollout is probed with, and what is subtracted, is then the same whichever process it is in.
+        gather: given a list of this process, that of all processes of a training, which its trainer binds.
         sink: is given the probes of each batch, a list a trajectory; a training's verdict term gets them here.
 
     Raises:
@@ -134,42 +130,16 @@ class EvidenceSensitivity(PolicyReward):
         return Score(sum(earned.values()) / len(earned), "" if worst.move > 0 else why, parts, steps)
 
     def probes(self, trajectories: Sequence[Trajectory]) -> "list[list[Probe]]":
-        """What the policy is asked about each trajectory, step by step.
-
-        Raises:
-            ConfigError: when no policy is bound.
-            DataError: when a trajectory's token ids are not those of its steps.
-        """
+        """What the policy is asked about each trajectory, step by step. Raises as `score_batch`."""
         transcripts = Transcripts(self.bound_policy.tokenizer)
         pool = sources(trajectories, self.snippets, self.gather)
-        chosen = [self._chosen(trajectory) for trajectory in trajectories]
-        lures = self._lures(trajectories, chosen)
-        found: list[list[Probe]] = [[] for _ in trajectories]
-        for row, (trajectory, steps) in enumerate(zip(trajectories, chosen, strict=True)):
-            if not steps:
-                continue
-            transcript = transcripts.of(trajectory)
-            for index, rng in steps:
-                previous, step, question = trajectory.steps[index - 1], trajectory.steps[index], trajectory.question
-                if step.helpful:
-                    foils, drawn = self._foils_for(trajectory, rng)
-                    # what else states the fact goes in every probe, also in one that gets unrelated passages
-                    query = asked_for(previous, question)
-                    stating = {item.id for item in previous.evidence if foils and foils.states(query, item)}
-                    given, gone = foils if drawn else None, {*step.refs, *stating}
-                    evidence, by_foils = degrade(previous, gone, question, pool, rng, given)
-                    made_by = "foil" if by_foils else "unrelated"
-                else:
-                    made_by, passage = lures.get((row, index), ("template", None))
-                    evidence = lure(previous, question, rng, passage)
-                place, yes = transcript.yes_at(index)
-                responses = {index - 1: transcript.response(index - 1, evidence)}
-                real = context_of(transcript.tokens, index, place)
-                perturbed = context_of(transcript.tokens, index, place, responses)
-                found[row].append(Probe(index + 1, bool(step.helpful), real, perturbed, [yes], made_by))
-        return found
+        drafts = [[self._draft(row, index, rng, pool) for index, rng in self._chosen(row)] for row in trajectories]
+        self._write_lures([draft for own in drafts for draft in own])
+        both = zip(trajectories, drafts, strict=True)
+        return [_probes(transcripts.of(trajectory), own) if own else [] for trajectory, own in both]
 
-    def _chosen(self, trajectory: Trajectory) -> Chosen:
+    def _chosen(self, trajectory: Trajectory) -> list[tuple[int, random.Random]]:
+        """Indices of the steps that are probed, in order, each with what its other draws come from."""
         validity = enumerate(step_validity(trajectory), start=1)
         steps = [index for index, valid in validity if valid and trajectory.steps[index - 1].evidence]
         count = len(steps) if self.budget is None else min(self.budget, len(steps))
@@ -184,39 +154,59 @@ class EvidenceSensitivity(PolicyReward):
         rng = random.Random(f"{self.seed}:{trajectory.id}")
         return [(index, rng) for index in sorted(rng.sample(steps, count))]
 
-    def _lures(self, trajectories: Sequence[Trajectory], chosen: Sequence[Chosen]) -> Lures:
-        """What the foils have, or else the writer made up, for no-steps; the template stands in for the others."""
-        lures: Lures = {}
-        requests: dict[tuple[int, int], Request] = {}
-        for row, (trajectory, steps) in enumerate(zip(trajectories, chosen, strict=True)):
-            for index, rng in steps:
-                previous, question = trajectory.steps[index - 1], trajectory.question
-                if trajectory.steps[index].helpful:
-                    continue
-                foils, drawn = self._foils_for(trajectory, rng)
-                found = foils.lure(asked_for(previous, question), rng) if foils and drawn else None
-                if found:
-                    lures[row, index] = "foil", found
-                else:
-                    fields = {"question": question or "", "query": query_of(previous) or question or ""}
-                    requests[row, index] = Request("lure", fields)
-        if self.writer is None or not requests:
-            return lures
-        try:
-            texts = self.writer.write_batch(list(requests.values()))
-        except JudgeError:
-            return lures
-        for (row, index), text in zip(requests, texts, strict=True):
-            if text and text.strip():
-                title = asked_for(trajectories[row].steps[index - 1], trajectories[row].question)
-                lures[row, index] = "written", (title, text.strip())
-        return lures
+    def _draft(self, trajectory: Trajectory, index: int, rng: random.Random, pool: list[Source]) -> "_Draft":
+        """What step `index` is probed with; a lure that nobody has made yet is the template's."""
+        previous, step, question = trajectory.steps[index - 1], trajectory.steps[index], trajectory.question
+        query, change = asked_for(previous, question), Change.of(trajectory.meta)
+        # the foils of the world that the rollout was in, and whether this probe is made of them
+        foils = self.foils.changed(change) if self.foils and change else self.foils
+        drawn = foils if foils is not None and rng.random() < self.hard else None
+        if step.helpful:
+            # what else states the fact goes in every probe, also in one that gets unrelated passages
+            stating = {item.id for item in previous.evidence if foils and foils.states(query, item)}
+            changed, by_foils = degrade(previous, {*step.refs, *stating}, question, pool, rng, drawn)
+            return _Draft(index, list(changed), "foil" if by_foils else "unrelated")
+        passage = drawn.lure(query, rng) if drawn else None
+        evidence, place = lure(previous, question, rng, passage)
+        request = None if passage else Request("lure", {"question": question or "", "query": query})
+        return _Draft(index, evidence, "foil" if passage else "template", place, request)
 
-    def _foils_for(self, trajectory: Trajectory, rng: random.Random) -> tuple[Foils | None, bool]:
-        """The foils of the world that the rollout was in, and whether this probe is made of them."""
-        change = Change.of(trajectory.meta)
-        known = self.foils.changed(change) if self.foils and change else self.foils
-        return known, known is not None and rng.random() < self.hard
+    def _write_lures(self, drafts: "Sequence[_Draft]") -> None:
+        """Let the writer put its words into the templates' passages; where it cannot, the templates stay."""
+        lures = [(draft, draft.request) for draft in drafts if draft.request is not None]
+        if self.writer is None or not lures:
+            return
+        try:
+            texts = self.writer.write_batch([request for _, request in lures])
+        except JudgeError:
+            return
+        for (draft, _), text in zip(lures, texts, strict=True):
+            if text and text.strip():
+                item = draft.evidence[draft.place]
+                draft.evidence[draft.place] = msgspec.structs.replace(item, text=text.strip())
+                draft.made_by = "written"
+
+
+@dataclass
+class _Draft:
+    """A step (its index) and the evidence that it is probed with; `request` may improve the lure at `place`."""
+
+    index: int
+    evidence: list[Evidence]
+    made_by: str
+    place: int = 0
+    request: Request | None = None
+
+
+def _probes(transcript: Transcript, drafts: Sequence[_Draft]) -> "list[Probe]":
+    tokens, found = transcript.tokens, []
+    for draft in drafts:
+        index, (place, yes) = draft.index, transcript.yes_at(draft.index)
+        responses = {index - 1: transcript.response(index - 1, draft.evidence)}
+        real, perturbed = (context_of(tokens, index, place, changed) for changed in (None, responses))
+        said_yes = bool(transcript.trajectory.steps[index].helpful)
+        found.append(Probe(index + 1, said_yes, real, perturbed, [yes], draft.made_by))
+    return found
 
 
 @dataclass(frozen=True)
@@ -240,7 +230,7 @@ class Probe:
 
 
 class _Answered(NamedTuple):
-    """A probe with q and q'."""
+    """A probe with q and q'; its move is s(q' - q)."""
 
     probe: Probe
     q: float
@@ -248,5 +238,4 @@ class _Answered(NamedTuple):
 
     @property
     def move(self) -> float:
-        """s(q' - q)."""
         return self.probe.sign * (self.perturbed - self.q)

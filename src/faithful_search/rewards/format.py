@@ -8,9 +8,9 @@ from .base import Reward, Score
 from .citation import VERDICT_ISSUES
 from .turns import asks_for_thoughts
 
+# kinds of issues that are not the agent's: the environment, whoever wrote the text down, or the reader made them
 _CUT_SHORT = frozenset({"response_unclosed", "response_missing", "elided", "another_episode"})
 TRANSCRIPT = _CUT_SHORT | {"dialect_assumed", "content_unread", "asked_again"}
-"""Kinds of issues that are not the agent's: the environment, whoever wrote the text down, or the reader made them."""
 NOT_FORMAT = VERDICT_ISSUES | TRANSCRIPT
 
 
@@ -26,18 +26,15 @@ class Format(Reward):
     Proof-of-Use, section 3.3.4: the basic tags (think, tool call, answer) pass the syntactic checks, as each dialect's
     parser notes them in a step's issues. The verdict and its references are `Citation`'s business: a broken `<ref>`
     does not close this gate, nor does a tool response that the environment cut short. A trajectory cut off before its
-    answer is invalid, and so is a stray tag or text outside the tags.
-
-    A dialect that asks for no thoughts needs none; parallel calls share the thought of their turn. Where an agent
-    checks its answers (`Step.verified`), the trajectory ends with an answer or with a check that upheld it.
+    answer is invalid, and so is a stray tag or text outside the tags. A dialect that asks for no thoughts needs none;
+    parallel calls share the thought of their turn. Where an agent checks its answers (`Step.verified`), the trajectory
+    ends with an answer or with a check that upheld it.
 
     `Score.steps` are all 1.0, or 0.0 at the step with the first problem alone: what the others are worth is not known.
 
     Example:
         >>> from faithful_search.trajectory import Step, ToolCall, Trajectory
         >>> search = Step(think="Look it up.", call=ToolCall("local_search", {"query": "capital of France"}))
-        >>> Format().score(Trajectory(steps=(search, Step(think="Found.", answer="Paris")))).value
-        1.0
         >>> Format().score(Trajectory(steps=(search,))).why
         'step 1: the trajectory ends without an answer'
 

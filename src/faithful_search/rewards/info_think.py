@@ -30,13 +30,6 @@ class InfoThink(JudgedReward):
         judge, soft: see `JudgedReward`.
         unthinking: whether acting on a response without a thought is such a pair; `False` skips it, as the paper does.
 
-    Example:
-        >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-        >>> search = Step(think="Look it up.", call=ToolCall("search"), evidence=(Evidence("It lies in Paris."),))
-        >>> last = Step(think="The tower lies in Paris.", answer="Paris")
-        >>> [asked.pair.premise for asked in InfoThink().pairs(Trajectory(steps=(search, last)))]
-        ['It lies in Paris.']
-
     How to hack it: repeat the evidence word for word and reason about nothing.
     """
 

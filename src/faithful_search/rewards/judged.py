@@ -27,9 +27,9 @@ class Asked(msgspec.Struct, frozen=True):
 class JudgedReward(BatchReward):
     """The share of a trajectory's pairs that the judge upholds; subclasses say which pairs those are.
 
-    The value is the mean of the labels. A trajectory without pairs has none (`empty`); one of whose pairs the judge
-    abstained from abstains as a whole. A batch asks the judge once. `parts["pairs"]` holds step, p, label and reason of
-    each pair (and `settled` where no judge was asked), `parts["judge"]` who judged, with the version of its prompt.
+    The value is the mean of the labels. A trajectory without pairs has none; one of whose pairs the judge abstained
+    from abstains as a whole. A batch asks the judge once. `parts["pairs"]` holds step, p, label and reason of each pair
+    (and `settled` where no judge was asked), `parts["judge"]` who judged, with the version of its prompt.
 
     Args:
         judge: is asked about the pairs, with the reward's name as their `task`; by default the words are compared.
@@ -39,16 +39,14 @@ class JudgedReward(BatchReward):
     judge: Judge = field(default_factory=GroundingJudge)
     soft: bool = False
 
-    nothing: ClassVar[str] = "nothing to judge"
-    """Why a trajectory without pairs has no value."""
+    nothing: ClassVar[str] = "nothing to judge"  # why a trajectory without pairs has no value
 
     @property
     def judge_name(self) -> str:
         return self.judge.name
 
     @abstractmethod
-    def pairs(self, trajectory: Trajectory) -> list[Asked]:
-        """What is asked about this trajectory, in order."""
+    def pairs(self, trajectory: Trajectory) -> list[Asked]: ...
 
     def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[Asked]]:
         """The pairs of many trajectories, for rewards that must ask before they know them."""
@@ -71,11 +69,11 @@ class JudgedReward(BatchReward):
         """The score of a trajectory with these pairs and verdicts."""
         both = list(zip(asked, verdicts, strict=True))
         judge = next((said.judge for item, said in both if item.settled is None and said.judge), self.judge_name)
-        told = [
-            {"step": item.step, "p": said.p, "label": said.label, "why": said.why}
-            | ({} if item.settled is None else {"settled": True})
-            for item, said in both
-        ]
+        told: list[dict[str, Any]] = []
+        for item, said in both:
+            told.append({"step": item.step, "p": said.p, "label": said.label, "why": said.why})
+            if item.settled is not None:
+                told[-1]["settled"] = True
         parts: dict[str, Any] = {"judge": judge, "pairs": told}
         missing = next((verdict for verdict in verdicts if verdict.abstained), None)
         if missing is not None:

@@ -20,10 +20,8 @@ from .format import Format
 from .self_correctness import SelfCorrectness
 from .source_gated import SourceGated
 
-MISSING = 0.1
-"""The share of a batch's outcomes that a judge may leave open before their mean counts for nothing."""
-INVALID = -1.0
-"""The value of a row that fails the gate."""
+MISSING = 0.1  # the share of a batch's outcomes that a judge may leave open before their mean counts for nothing
+INVALID = -1.0  # the value of a row that fails the gate
 _BOUND = re.compile(r"(?P<steps>\d+)|(?P<epochs>\d+(?:\.\d*)?|\.\d+)\s*ep(?:ochs?)?")
 Components = dict[str, Score]
 
@@ -76,9 +74,8 @@ class Adaptive:
 class MixState(msgspec.Struct, frozen=True):
     """What a `Mix` remembers between updates: the outcome's EMA and the step that `warmup` goes by.
 
-    Without an EMA, the first batch's mean is the first: alpha then knows from the start how often the policy is right.
-    `MixState(ema=0.0)` starts from a policy that never is, so that alpha begins near 1 whatever the policy can do. In
-    training the step is the optimizer's, counted from 1; 0 is before the first.
+    Without an EMA, the first batch's mean is the first. `MixState(ema=0.0)` starts from a policy that is never right,
+    so that alpha begins near 1. In training the step is the optimizer's, counted from 1; 0 is before the first.
     """
 
     ema: float | None = None
@@ -95,16 +92,8 @@ class Warmup:
                = 1                                for step ≥ T2
     ```
 
-    In the paper T1 is the end of the first epoch, T2 half an epoch later. Steps count from 1: step 1 makes the first
-    update. With T1 = T2 the weights are full from T2 on; 0 and 0 is no curriculum.
-
-    Args:
-        parts: names of the parts whose weights rise.
-        start: T1, in optimizer steps.
-        end: T2, likewise.
-
-    Raises:
-        ConfigError: when T1 or T2 is negative, or T2 lies before T1.
+    `start` is T1, in the paper the end of the first epoch, and `end` T2, half an epoch later, both in optimizer steps.
+    Step 1 makes the first update. With T1 = T2 the weights are full from T2 on; 0 and 0 is no curriculum.
 
     Example:
         >>> [Warmup(("info_think",), 20, 30).ramp("info_think", step) for step in (1, 20, 21, 25, 30, 99)]
@@ -122,9 +111,6 @@ class Warmup:
     @classmethod
     def parse(cls, parts: Iterable[str], start: str | int, end: str | int, steps_per_epoch: int) -> Self:
         """A warm-up whose bounds are written in steps (`20`, "20") or in epochs ("1.0ep"), rounded half up.
-
-        Raises:
-            ConfigError: for anything else.
 
         Example:
             >>> Warmup.parse(["info_think"], "1.0ep", "1.5ep", steps_per_epoch=13)
@@ -160,10 +146,9 @@ class Mix(BatchReward):
     of all processes → `advance` → `combine`, so that a batch's alpha already knows the batch (equations 7 to 9).
     `score_batch` combines at `state0` and advances nothing.
 
-    A part without a value (its judge abstained, or it does not apply: no gold answers, say) makes the whole row `None`,
-    and `why` says which; the zeros that a paper defines stay in the sum. One named in `absent` that does not apply
-    counts as the value given there; one of weight 0 at a step is passed over. A row that fails the gate is -1
-    whatever its parts are.
+    A part without a value (its judge abstained, or it does not apply) makes the whole row `None`, and `why` says which;
+    the zeros that a paper defines stay in the sum. One of weight 0 at a step is passed over. A row that fails the gate
+    is -1 whatever its parts are.
 
     Parts named in `only_right` count where the answer is right and are 0 elsewhere, so that nothing is earned by citing
     well and being wrong (the rule of C-GRPO; CaRR, arXiv 2601.06021):
@@ -178,8 +163,7 @@ class Mix(BatchReward):
 
     Args:
         parts: rewards by name; at most one is `Adaptive`.
-        weights: by part name; `None` is the mean of the parts, of those that are left where one is dropped (ours; the
-            paper does not say: weights of 1/3 keep its divisor). Weights that sum to more than 1 may leave `range`.
+        weights: by part name; `None` is the mean of the parts. Weights that sum to more than 1 may leave `range`.
         gate: a reward that must reach 1.0, or `None`.
         warmup: a schedule for some weights.
         absent: by part name, what a part counts where it does not apply to a row. Not for an `Adaptive` part.
@@ -192,20 +176,12 @@ class Mix(BatchReward):
         >>> t = Trajectory(steps=(Step(think="I know.", answer="Rome"),), answer="Rome", answers=("Rome",))
         >>> mix.score(t).value  # no citation: 0; no support: 0; correct: 1, half of it counts
         0.25
-        >>> state = mix.advance(MixState(), [1.0])
-        >>> state.ema, round(mix.advance(state, [0.0]).ema, 6)
-        (1.0, 0.9)
 
-    How to hack it: answer from memory while alpha is small. A right answer without any tool call still earns (1 -
-    alpha)/3.
+    How to hack it: answer from memory while alpha is small: a right one without any tool call earns (1 - alpha)/3.
     """
 
     parts: Mapping[str, Reward | Adaptive] = field(
-        default_factory=lambda: {
-            "citation": Citation(),
-            "evidence_sensitivity": EvidenceSensitivity(),
-            "answer": Adaptive(),
-        }
+        default_factory=lambda: dict(citation=Citation(), evidence_sensitivity=EvidenceSensitivity(), answer=Adaptive())
     )
     weights: Mapping[str, float] | None = None
     gate: Reward | None = field(default_factory=Format)

@@ -17,10 +17,8 @@ from ..world import Change
 Passage = tuple[str, str]
 Source = tuple[str, str, str]
 
-TRIES = 32
-"""Passages drawn from the pool before a neutral one is taken."""
-FOIL_TRIES = 4
-"""How often foils are asked for a passage that the response does not hold yet."""
+TRIES = 32  # passages drawn from the pool before a neutral one is taken
+FOIL_TRIES = 4  # how often foils are asked for a passage that the response does not hold yet
 _BUILT_IN = json.loads((files("faithful_search") / "data" / "replacements.json").read_text(encoding="utf-8"))
 NEUTRAL: tuple[Passage, ...] = tuple((title, text) for title, text in _BUILT_IN["neutral"])
 """Passages on nothing in particular, used when a batch holds no unrelated evidence."""
@@ -77,10 +75,8 @@ def sources(
     snippets: Sequence[str | Passage] = (),
     gather: Callable[[list[Any]], list[Any]] = list,
 ) -> list[Source]:
-    """(question, title, text) of what may replace evidence, of all processes that `gather` knows.
-
-    Sorted, so that the order of a batch does not matter.
-    """
+    """(question, title, text) of what may replace evidence, of all processes that `gather` knows; sorted, so that the
+    order of a batch does not matter."""
     if snippets:
         return sorted(("", "", given) if isinstance(given, str) else ("", *given) for given in snippets)
     found = {
@@ -104,23 +100,19 @@ def degrade(
     """`previous`'s evidence with the passages named in `refs` exchanged, each for another one where possible, and
     whether one of the foils is among them. What these have nothing for becomes unrelated."""
     taken = {item.text for item in previous.evidence}
-    found: dict[str, Passage] = {}
-    for item in previous.evidence:
-        if foils and item.id in refs:
-            tries = (foils.replace(asked_for(previous, question), item, rng) for _ in range(FOIL_TRIES))
-            passage = next((one for one in tries if one and one[1] not in taken), None)
-            if passage:
-                taken.add(passage[1])
-                found[item.id] = passage
     topic = frozenset(content_words(f"{question or ''} {query_of(previous)}"))
-    changed = []
+    changed, by_foils = [], False
     for item in previous.evidence:
         if item.id in refs:
-            passage = found.get(item.id) or _draw(pool, question, topic, taken, rng)
+            tries = [foils] * FOIL_TRIES if foils else []
+            drawn = (one.replace(asked_for(previous, question), item, rng) for one in tries)
+            foil = next((passage for passage in drawn if passage and passage[1] not in taken), None)
+            by_foils = by_foils or foil is not None
+            passage = foil or _draw(pool, question, topic, taken, rng)
             taken.add(passage[1])
             item = _exchange(item, passage)
         changed.append(item)
-    return tuple(changed), bool(found)
+    return tuple(changed), by_foils
 
 
 def _draw(
@@ -138,14 +130,15 @@ def _draw(
 
 def lure(
     previous: Step, question: str | None, rng: random.Random, given: Passage | None = None
-) -> tuple[Evidence, ...]:
+) -> tuple[list[Evidence], int]:
     """`previous`'s evidence with one random passage exchanged for `given`, or else for a template that answers the
-    query with a made-up name."""
+    query with a made-up name; and which one it is."""
     if given is None:
         query = asked_for(previous, question)
         given = query, rng.choice(LURES).format(query=query, name=made_up_answer(question or query))
-    at = rng.randrange(len(previous.evidence))
-    return tuple(_exchange(item, given) if i == at else item for i, item in enumerate(previous.evidence))
+    evidence, place = list(previous.evidence), rng.randrange(len(previous.evidence))
+    evidence[place] = _exchange(evidence[place], given)
+    return evidence, place
 
 
 def asked_for(step: Step, question: str | None) -> str:

@@ -20,10 +20,6 @@ class SelfCorrectness(SelfAsked):
     Trajectory-level self-evaluation, section 2.2, where the model under training takes the place of exact match and of
     a judge from outside. No answer is 0.0 and not asked about; a reply with both verdicts, or neither, has no value.
 
-    Example:
-        >>> [SelfCorrectness().read(reply) for reply in ("True", "false.", "True or False?")]
-        [1.0, 0.0, None]
-
     How to hack it: find answers that the policy takes for any reference. `behaviour/exact_match` is logged beside it.
     """
 

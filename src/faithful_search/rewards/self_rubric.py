@@ -10,9 +10,8 @@ from ..dialects.fence import Fence
 from ..trajectory import Trajectory
 from .self_asked import SelfAsked
 
+# the paper's scores by the gravest error of a trajectory
 RUBRIC = {"none": 1.0, "minor": 0.7, "moderate": 0.4, "major": 0.2, "critical": 0.0}
-"""The paper's scores by the gravest error of a trajectory."""
-
 # not what is of another scale, such as 1/5 or 1%
 _SCORE = re.compile(r"score[\s:*_=\"']{1,8}([01](?:\.[0-9]+)?|\.[0-9]+)(?!\s*[/%]|[0-9]|\.[0-9])", re.IGNORECASE)
 
@@ -31,12 +30,6 @@ class SelfRubric(SelfAsked):
 
     Trajectory-level self-evaluation, section 2.2 (the prompt is ours; the paper does not print its own). The reply
     explains, then gives the score; the last score in it counts, and any other number than these five is none.
-
-    Example:
-        >>> SelfRubric().read("The evidence states Muscat, but the answer is Sohar.\\nScore: 0.4")
-        0.4
-        >>> SelfRubric().read("Score: 0.5") is None
-        True
 
     How to hack it: rate yourself well. The weights that are trained are those that judge; `WorldRubric` or a judge
     from outside shows when both part, see docs/self-evaluation.md.

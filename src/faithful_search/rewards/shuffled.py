@@ -24,14 +24,6 @@ class Shuffled(BatchReward):
         reward: whose scores are exchanged.
         seed: of the exchange; it also depends on the rollouts' ids.
 
-    Example:
-        >>> from faithful_search.rewards import Correctness
-        >>> from faithful_search.trajectory import Trajectory
-        >>> right = Trajectory(question="?", answer="Rome", answers=("Rome",), id="a")
-        >>> rollouts = [right, *(Trajectory(question="?", answer="Oslo", answers=("Rome",), id=i) for i in "bcd")]
-        >>> sum(score.value for score in Shuffled(Correctness()).score_batch(rollouts))
-        1.0
-
     How to hack it: there is nothing to gain.
     """
 

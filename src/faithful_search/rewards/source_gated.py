@@ -11,10 +11,8 @@ from .answer_support import AnswerSupport
 from .base import BatchReward, Score
 from .correctness import Correctness
 
-ABSTENTION = "unknown"
-"""The answer that claims nothing."""
-_UNASKED = Score(None, "the answer is not right")
-"""Of the support, where the outcome is 0 or has no value: it cannot change anything there."""
+ABSTENTION = "unknown"  # the answer that claims nothing
+_UNASKED = Score(None, "the answer is not right")  # of the support, where it cannot change anything
 
 
 @dataclass(frozen=True)
@@ -39,13 +37,6 @@ class SourceGated(BatchReward):
     Args:
         outcome: says whether the answer is right.
         support: says whether evidence holds it; its `evidence` and `judge` are the knobs.
-
-    Example:
-        >>> from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-        >>> search = Step(call=ToolCall("local_search"), evidence=(Evidence("France is in Europe.", id="E1"),))
-        >>> last = Step(helpful=True, refs=("E1",), answer="Paris")
-        >>> SourceGated().score(Trajectory((search, last), answer="Paris", answers=("Paris",))).value
-        0.0
 
     How to hack it: answer from memory and cite everything; some passage is likely to hold the word.
     """

@@ -21,12 +21,6 @@ class StepFormat(Reward):
     `Format` it is no gate: one bad step costs its share, and a trajectory that ends without an answer costs nothing
     here. No step at all is 0.0.
 
-    Example:
-        >>> from faithful_search.trajectory import Step, ToolCall, Trajectory
-        >>> search = Step(think="Look it up.", call=ToolCall("search", {"query": "capital of France"}))
-        >>> StepFormat().score(Trajectory(steps=(search, Step(answer="Paris")))).value
-        0.5
-
     How to hack it: write many short steps; each well-formed one counts as much as the answer.
     """
 

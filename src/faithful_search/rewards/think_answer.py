@@ -29,12 +29,6 @@ class ThinkAnswer(JudgedReward):
         how: the normaliser of sub-EM, "squad" or "pokee"; their figures are not comparable.
         most_words: sub-EM says nothing about answers of more words: no thought holds a paragraph word for word.
 
-    Example:
-        >>> from faithful_search.trajectory import Step, Trajectory
-        >>> last = Step(think="So it is Paris.", answer="Paris")
-        >>> ThinkAnswer().score(Trajectory(steps=(last,), answer="Paris")).value
-        1.0
-
     How to hack it: name every candidate in the last thought; write dots behind it. Sub-EM also finds short answers
     inside longer words ("no" in "now"), and misses paraphrases.
     """

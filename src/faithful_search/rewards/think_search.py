@@ -21,12 +21,6 @@ class ThinkSearch(JudgedReward):
     other arguments as JSON. Calls made in parallel are one pair each, with the thought of their turn. A call without
     a thought or without words is no pair. For `judge` and `soft` see `JudgedReward`.
 
-    Example:
-        >>> from faithful_search.trajectory import Step, ToolCall, Trajectory
-        >>> step = Step(think="I need the capital of France.", call=ToolCall("search", {"query": "capital of France"}))
-        >>> ThinkSearch().score(Trajectory(steps=(step,))).value
-        1.0
-
     How to hack it: write the query into the thought first, whatever the query is.
     """
 

@@ -23,25 +23,17 @@ class ToolUse(Reward):
     uncited:   |{calls with evidence none of which is cited}| / |{calls with evidence}|
     ```
 
-    Ours, beside the tool ratios and entropy of Proof-of-Use (`measure.behaviour`), which describe a corpus. A call
-    repeats an earlier one when it names the same tool and its arguments differ at most in case, punctuation and blanks;
-    trying again after an error counts as well. Evidence is cited when the valid verdict of the next step names it.
-    Whether it is taken up is told by words, an approximation: those of its titles and texts that stand neither in the
-    question nor in what the agent wrote up to that call. A later thought, call or answer takes it up that holds one of
-    them that is a name (capitalised inside a sentence) or a number, or at least `words` others; so does an answer that
-    stands in it whole. A trajectory without calls (with evidence) has no value, nor has "uncited" in a dialect without
-    verdicts. `parts` holds the numbers of the wasted steps.
+    Ours. A call repeats an earlier one when it names the same tool and its arguments differ at most in case,
+    punctuation and blanks. Evidence is cited when the valid verdict of the next step names it. Whether it is taken up
+    is told by words, an approximation: those of its titles and texts that stand neither in the question nor in what the
+    agent wrote up to that call. A later thought, call or answer takes it up that holds one of them that is a name
+    (capitalised inside a sentence) or a number, or at least `words` others; so does an answer that stands in it whole.
+    A trajectory without calls (with evidence) has no value, nor has "uncited" in a dialect without verdicts. `parts`
+    holds the numbers of the wasted steps.
 
     Args:
         what: "repeated", "unused" or "uncited".
         words: how many words that are neither names nor numbers show use.
-
-    Example:
-        >>> from faithful_search.trajectory import Evidence, Step, Trajectory
-        >>> search = Step("Look.", ToolCall("search", {"query": "tower"}), (Evidence("It is in Paris."),))
-        >>> episode = Trajectory(steps=(search, search, Step(think="It is Paris.", answer="Paris")), question="Where?")
-        >>> ToolUse("repeated").score(episode).value, ToolUse("unused").score(episode).value
-        (0.5, 0.0)
 
     How to hack it: paraphrase the query that is repeated; drop a name from each response into the next thought; cite
     everything; call no tool.

@@ -44,16 +44,7 @@ class WorldRubric(Reward):
     names the error, `why` explains it in the words of `EXPLANATIONS`. Ours: it teaches the policy to score itself, and
     checks it while it trains.
 
-    Example:
-        >>> from faithful_search.trajectory import Step, Trajectory
-        >>> asked = "Which city is the capital of the country where Mount Aso stands?"
-        >>> last = (Step(think="I know this.", answer="Tokyo"),)
-        >>> score = WorldRubric().score(Trajectory(last, asked, "Tokyo", answers=("Tokyo",)))
-        >>> score.value, score.why
-        (0.0, 'The answer is Tokyo, the reference Tokyo. No evidence holds the answer.')
-
-    How to hack it: search until the fact is there by chance, whatever the queries say. It reads evidence and answer
-    only.
+    How to hack it: search until the fact is there by chance, whatever the queries say.
     """
 
     name: ClassVar[str] = "world_rubric"
