@@ -159,6 +159,14 @@ def test_the_dialect_in_contributing_is_whole() -> None:
     assert not found.all_issues()
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_the_form_on_the_page_of_dialects_is_read_without_issues(name: str) -> None:
+    page = (ROOT / "docs" / "dialects.md").read_text(encoding="utf-8")
+    _, _, form = page.partition("## Forms")[2].partition(f"\n`{name}`")[2].partition("```text\n")
+    found = parse(form.partition("```")[0], name)
+    assert found.steps[0].call is not None and found.steps[0].evidence and found.answer and not found.all_issues()
+
+
 def test_text_that_fits_no_dialect() -> None:
     assert detect("Hello.").dialect is None and detect("<b>x</b>").dialect is None
     assert detect("<think>a</think><answer>b</answer>").dialect is None

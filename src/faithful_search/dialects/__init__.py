@@ -27,8 +27,7 @@ from .base import Dialect
 # How confident `detect` must be before a dialect other than the one asked for becomes an issue, and before a text is
 # read in another than the rows beside it.
 _CLEARLY, _FAINTLY = 0.5, 0.2
-USUAL_OF = 64
-"""How many rows `usual` looks at."""
+USUAL_OF = 64  # rows that `usual` looks at
 _ANY = "r1_searcher"  # reads a text of thought and answer alone, also one whose opening think tag was in the prompt
 _PLAIN = "openai"  # reads messages without any tags
 _TAG = re.compile(r"<\|?/?([A-Za-z_0-9]{2,24})\|?>")
@@ -41,19 +40,12 @@ __all__ = ["Detection", "Dialect", "detect", "load", "names", "parse", "usual"]
 
 @dataclass(frozen=True)
 class Detection:
-    """What `detect` found.
+    """What `detect` found."""
 
-    Attributes:
-        dialect: `None` when none fits.
-        confidence: in [0, 1].
-        why: the marks that decided.
-        tags: names of the tags that occur outside of evidence.
-    """
-
-    dialect: str | None
-    confidence: float
-    why: str
-    tags: tuple[str, ...] = ()
+    dialect: str | None  # `None` when none fits
+    confidence: float  # in [0, 1]
+    why: str  # the marks that decided
+    tags: tuple[str, ...] = ()  # names of the tags that occur outside of evidence
 
 
 def names() -> list[str]:
@@ -96,10 +88,8 @@ def parse(
             one; or the JSON that `Trajectory.to_json` wrote (which names its own dialect).
         dialect: its name; `None` detects it.
         question: overrides the question found in the prompt.
-        fenced: whether our own engine rendered it, so that escaping in its tool responses is undone; any other text
-            is kept as it is.
-        usual: the dialect of the rows beside it, for a text that shows none of its own (a search without a response,
-            say).
+        fenced: whether our own engine rendered it, so that escaping in its tool responses is undone.
+        usual: the dialect of the rows beside it, for a text that shows none of its own.
 
     A text of thought and answer alone, or one read as `usual`, gets an `Issue` of kind `dialect_assumed`. One that the
     given dialect cannot read (no answer, or calls or issues and no evidence) and that is clearly another's gets one of
@@ -158,10 +148,7 @@ def parse(
 
 
 def usual(rows: Iterable[Any]) -> str | None:
-    """The dialect of most of the first 64 rows, for `parse` to read others with; `None` when none shows one.
-
-    A row that could not be read may be anything that is not a `Trajectory`.
-    """
+    """The dialect of most of the first 64 rows, for `parse` to read others with; `None` when none shows one."""
     read = (row for row in islice(rows, USUAL_OF) if isinstance(row, Trajectory) and row.dialect)
     counts = Counter(row.dialect for row in read if all(issue.kind != "dialect_assumed" for issue in row.issues))
     return counts.most_common(1)[0][0] if counts else None
@@ -184,10 +171,9 @@ def _refusal(text: str, found: Detection) -> str:
     """Why no dialect fits, and what to do."""
     said = f"no dialect fits this text ({found.why})"
     if text.lstrip()[:1] in ("{", "["):
-        try:
+        with suppress(ValueError, RecursionError):
             return f"{said}: {formats.refusal(json.loads(text))}"
-        except (ValueError, RecursionError):
-            return f"{said}: it begins like JSON, but is none"
+        return f"{said}: it begins like JSON, but is none"
     if not found.tags:
         return f"{said}: it is plain text without a thought, a call or an answer between tags; is it the right column?"
     known = ", ".join(name for name in _dialects() if name != _PLAIN)
@@ -209,10 +195,9 @@ def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
     """The dialect whose marks the text bears, and none that speak against it. Looks at the first 200,000 characters.
 
     `text` is what an agent and its environment wrote, or chat messages (`DataError` when something is not a message),
-    or the JSON of these. Each dialect declares `marks` (names of tags) and `signs` (patterns) with a weight, negative
-    where they speak against it. A dialect's score is the sum over those that occur; of a tool response only the
-    beginning counts, so that evidence does not decide. confidence = (best - second best) / (best + 2), so that a single
-    mark is not yet a certainty. Where two fit equally well none is named, and `why` says which.
+    or the JSON of these. A dialect's score is the sum of the weights of its `marks` and `signs` that occur; of a tool
+    response only the beginning counts, so that evidence does not decide. confidence = (best - second best) /
+    (best + 2). Where two fit equally well none is named, and `why` says which.
 
     Example:
         >>> detect("<think>a</think><search>b</search><information>Doc 1(Title: c) d</information>").dialect
@@ -248,7 +233,7 @@ def _shown(source: str | Sequence[Mapping[str, Any]]) -> str:
         return source[:_LOOK_AT]
     chat = read(found.messages if found else source)  # type: ignore[arg-type]
     begin = next((k for k, message in enumerate(chat) if message.role == "assistant"), len(chat))
-    shown = ["<|structured_calls|>" if any(message.calls for message in chat) else ""]
+    shown = ["<|structured_calls|>" if any(message.made for message in chat) else ""]
     for number, message in enumerate(chat):
         text = message.text
         if number > begin and message.role != "assistant":

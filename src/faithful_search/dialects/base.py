@@ -20,7 +20,7 @@ _NEVER = re.compile("(?!)")
 
 
 def prompt_file(name: str) -> str:
-    """The text of `prompts/<name>.md`: what is long stands in a file of its own."""
+    """The text of `prompts/<name>.md`."""
     return (files(__package__) / "prompts" / f"{name}.md").read_text("utf-8").removesuffix("\n")
 
 
@@ -121,10 +121,9 @@ class Dialect(ABC):
         return None
 
     def repair_call(self, raw: str) -> ToolCall | None:
-        """The call that a text, which `parse_turn` could not read as one, was evidently meant to be.
+        """The call that a text, which `parse_turn` could not read as one, was evidently meant to be, if any.
 
-        For an agent that acts; what is read later, to judge it, is never repaired. Never raises, and fast whatever the
-        text. `None` where nothing is evident, and in dialects whose calls have no form to miss.
+        For an agent that acts; what is read later, to judge it, is never repaired. Never raises, and is always fast.
         """
         return None
 
@@ -141,11 +140,11 @@ class Dialect(ABC):
         return None if steps[-1].answer is not None else self.invalid
 
     def force_answer(self, step: Step) -> tuple[Step, str] | None:
-        """Make an agent answer whose last turn gave no answer: what stands before `answer_opening`.
+        """Make an agent answer whose last turn gave no answer.
 
-        Returns the step as `parse` will read it, and what the environment writes behind it: here the response to its
-        call, a note that there are no more calls. `None` ends the episode: the turn called nothing, or its call is not
-        closed, which a dialect with turns of the chat's own cannot answer.
+        Returns the step as `parse` will read it, and what the environment writes between it and `answer_opening`: here
+        the response to its call, a note that there are no more calls. `None` ends the episode: the turn called nothing,
+        or its call is not closed.
         """
         if "call" not in step.spans or any(issue.kind == "call_unclosed" for issue in step.issues):
             return None
@@ -186,10 +185,7 @@ class Dialect(ABC):
         return self.joint.join(parts)
 
     def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
-        """Write a tool response; the note only when there is no evidence.
-
-        Titles, texts, addresses and the note are fenced; `fence` (default: the class's) may forbid more strings.
-        """
+        """Write a tool response, the note only when there is no evidence; all text in it is fenced (`fence`: by it)."""
 
         def written(escape: Callable[[str], str]) -> str:
             fenced = [self.fenced(item, escape) for item in evidence]
@@ -202,17 +198,16 @@ class Dialect(ABC):
         return shown if fence.reads_as_written(shown) else written(spelled)
 
     def response_span(self, observation: str) -> Span:
-        """Where the inner text of a rendered tool response is; all of a text without the response's tags."""
-        start, end = observation.find(self.opening), observation.rfind(self.closing)
-        return (start + len(self.opening), end) if 0 <= start < end else (0, len(observation))
+        """Where the inner text of a rendered tool response is."""
+        return len(self.frame[0].rstrip()), len(observation) - len(self.frame[1].lstrip())
 
     # Reading
 
     def parse(self, text: str, *, question: str | None = None, fenced: bool = False) -> Trajectory:
         """Read a whole trajectory, prompt included or not. Linear in the text's length; never raises.
 
-        Whatever stands in a tool response is data. With `fenced` the responses are our own engine's (`render`,
-        `render_observation`), and escaping in them is undone; in any other text nothing is unescaped.
+        With `fenced` the tool responses are our own engine's (`render`, `render_observation`), and escaping in them is
+        undone; in any other text nothing is unescaped.
         """
         start, asked = self.begin(text)
         segments = self.split(text, start, len(text))
@@ -223,9 +218,9 @@ class Dialect(ABC):
     ) -> Trajectory:
         """Read a chat, of messages as `formats.messages` knows them, prompt included or not; `fenced` as in `parse`.
 
-        The messages' borders are trusted: what stands in a message that is not the agent's never becomes its words. A
-        response inside the agent's message is its own invention, unless no message brings any. The trajectory's `text`
-        is the chat written as ChatML; spans point there. Raises `DataError` when something is not a message.
+        The messages' borders are trusted. A response inside the agent's message is its own invention, unless no message
+        brings any. The trajectory's `text` is the chat written as ChatML; spans point there. Raises `DataError` when
+        something is not a message.
         """
         text, segments, asked, issues = of_chat(self, messages)
         if question is None:
@@ -233,10 +228,7 @@ class Dialect(ABC):
         return trajectory_of(self, text, segments, question, fenced, issues)
 
     def parse_turn(self, text: str, *, first: bool) -> Step:
-        """Read one turn of the model (`first`: no tool response came before). Spans point into `text`.
-
-        `parse` of a rendered trajectory gives equal steps.
-        """
+        """Read one turn of the model (`first`: no tool response came before). Spans point into `text`."""
         return Step(**self.read_turns(text, skip(text, 0), len(text), first, alone=True)[0])
 
     def read_turns(self, text: str, start: int, end: int, first: bool, alone: bool = False) -> list[Fields]:

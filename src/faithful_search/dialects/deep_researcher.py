@@ -1,13 +1,5 @@
 """DeepResearcher: searches of the web and pages browsed, as JSON calls.
 
-```
-<think>plan</think><tool_call>{"name": "web_search", "arguments": {"query": ["…"]}</tool_call>
-<tool_response>
-[{"search_query": "…", "web_page_info_list": [{"url": "…", "title": "…", "quick_summary": "…"}]}]
-</tool_response>
-<think>reasoning</think><answer>…</answer>
-```
-
 `browse_webpage` takes `url_list` and returns `[{"url": …, "information": [{"page_number": …, "page_summary": …}]}]`.
 Evidence is each search result and each page. The first answer of a turn counts, as that system's reward reads it.
 """
@@ -23,8 +15,6 @@ from .turns import Grammar
 
 
 class DeepResearcher(ToolCalls):
-    """The dialect of DeepResearcher."""
-
     system = prompt_file("deep_researcher")
     grammar = Grammar(NAMES, "tool_call", "tool_response")
     forbidden = JSON_LIST

@@ -22,7 +22,7 @@ _ROUNDS = 4  # what was escaped may read as something forbidden with its neighbo
 def tags(*names: str) -> str:
     """A pattern of these names' opening and closing tags, in any case and with blanks inside: also `</ Think >`.
 
-    A tag cut off by the text's end counts, too: the text behind it (a line break and the next title) might complete it.
+    A tag cut off by the text's end counts, too: the text behind it might complete it.
 
     Example:
         >>> Fence(tags("answer")).escape("<answer>no</ Answer >, a < b, AT&T, </answer")
@@ -88,10 +88,7 @@ class Fence:
         return replace(self, tokens=tuple(dict.fromkeys([*self.tokens, *tokens])))
 
     def escape(self, text: str) -> str:
-        """`text` without anything forbidden; ordinary text comes back as it is.
-
-        Text that the reader takes for something forbidden is escaped, too; where that does not end, all of it.
-        """
+        """`text` without anything forbidden, also to the reader; ordinary text comes back as it is."""
         written = {place: _NAMED.get(text[place]) or _number(text[place]) for place in _places(self._written, text)}
         shown = _joined(text, written)
         if self.fold is None:

@@ -2,18 +2,8 @@
 
 An assistant's message with `tool_calls` is a turn, each call a step (the further ones with `same_turn`); its
 `reasoning_content`, else its content, is the thought. Messages of role tool are the responses, matched by
-`tool_call_id`. The content of a message without calls is the answer. As text it is what chat templates make of that:
-
-```
-<think>plan</think>
-<tool_call>
-{"name": "search", "arguments": {"query": "…"}}
-</tool_call>
-<tool_response>
-[{"title": "…", "text": "…"}]
-</tool_response>
-the answer
-```
+`tool_call_id`. The content of a message without calls is the answer. As text it is what chat templates make of that. A
+thought is optional: a missing one is not an issue.
 
 Tools may return anything. JSON in which search services and retrievers list what they found (`results`, `organic`,
 `documents`, …; text, title and address under their usual names) is evidence item by item, and so are the linked results
@@ -47,8 +37,6 @@ _LINKED = re.compile(r"^\[([^\n]*)\]\(([^\s()]*)\)\n", re.MULTILINE)
 
 
 class OpenAI(ToolCalls):
-    """Chat messages with tool calls. A thought is optional: a missing one is not an issue."""
-
     # The tools' schemas go to the server or the chat template, not into the text.
     system = "Answer the question. Use the tools to find evidence; once you know enough, reply with the answer alone."
     stop = ("</tool_call>",)
@@ -75,7 +63,6 @@ class OpenAI(ToolCalls):
         return answer
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
-        """Evidence from JSON or from plain text; nothing is a note of nothing."""
         if body.startswith("## Search Results"):
             results = headed(_LINKED.finditer(body), body)
             found = [Evidence(text.strip(), head[1], url=head[2]) for head, text in results]

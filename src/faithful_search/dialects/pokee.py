@@ -1,14 +1,5 @@
 """PokeeResearch: research turns, and verification turns in which the agent checks the answer it gave.
 
-```
-<think>plan</think><tool_call>{"name": "web_search", "arguments": {"query_list": ["…"]}</tool_call>
-<tool_response>
-[{"query": "…", "search_results": [{"url": "…", "title": "…", "description": "…"}]}]
-</tool_response>
-<think>reasoning</think><answer>…</answer>
-<verification>check</verification><verification_result>CORRECT</verification_result>
-```
-
 A verification turn is a step whose `think` is the verification and whose `verified` its result; a result other than
 CORRECT and INCORRECT is an issue of kind `verification_invalid`. A result goes before an answer, an answer before a
 call. `Trajectory.answer` is the last answer given, even where the agent went on to find it incorrect: that clears
@@ -45,14 +36,11 @@ _LINE = re.compile(
     r"|You are in the (?:research|verification) mode but didn't generate a <(?:tool_call|verification_result)> block\."
     r" Please try again\."
 )
-_BREAK = re.compile(PLACES + r"|<verification>|</verification_result>", re.IGNORECASE)
 _CHECK = re.compile(r"<verification>(.*?)(?:(</verification>)|\Z)", re.DOTALL | re.IGNORECASE)
 _RESULT = re.compile(r"<verification_result>([^<]{0,200})</verification_result>", re.IGNORECASE)
 
 
 class Pokee(ToolCalls):
-    """The dialect of PokeeResearch-7B."""
-
     system = prompt_file("pokee")
     ask = "{question} ##The research mode starts##"
     stop = ("</tool_call>", "</answer>", "</verification_result>")
@@ -69,13 +57,13 @@ class Pokee(ToolCalls):
         r'<tool_response>\s{0,9}\[\s{0,9}\{\s{0,9}"query":': 4.0,
     }
     asked = re.compile(r"\A(.*?)(?:##The research mode starts##\s*+)?+\Z", re.DOTALL)
-    places = _BREAK
+    places = re.compile(PLACES + r"|<verification>|</verification_result>", re.IGNORECASE)
     steers = re.compile(
         r"##The (?:research|verification) mode starts##|\AYou are in the (?:research|verification) mode but "
     )
 
     def split(self, text: str, start: int, end: int) -> Iterator[Segment]:
-        """As the family; the controller's lines also end a turn where no role stands before them."""
+        """The controller's lines also end a turn where no role stands before them."""
         for segment in super().split(text, start, end):
             if segment.who != "agent":
                 yield segment
@@ -91,8 +79,7 @@ class Pokee(ToolCalls):
     def controller(self, steps: Sequence[Step], verify: bool = False) -> str | None:
         """The next mode: verification after an answer, research after one found incorrect; again what was missed.
 
-        The agent is in the verification mode from an answer on until it says CORRECT, which ends the thread, or
-        INCORRECT.
+        The agent verifies from an answer on until it says CORRECT, which ends the thread, or INCORRECT.
         """
         *before, last = steps
         if last.answer is not None:
@@ -115,7 +102,6 @@ class Pokee(ToolCalls):
         return super().ends_at(text, start, place)
 
     def read_turns(self, text: str, start: int, end: int, first: bool, alone: bool = False) -> list[Fields]:
-        """Also a verification, whatever it says."""
         result = _RESULT.search(text, start, end)
         begins = text[start : start + len(_OPEN)].lower() == _OPEN
         check = _CHECK.search(text, start, end) if result or begins else None
@@ -136,7 +122,6 @@ class Pokee(ToolCalls):
         return [{**fields, "issues": tuple(issues)}]
 
     def conclude(self, steps: Sequence[Fields]) -> tuple[str | None, str | None]:
-        """The last answer, answered for good unless the agent found it incorrect and stopped."""
         answer, ended = super().conclude(steps)
         upheld = answer is not None and steps[-1].get("verified") is True
         return answer, "answered" if upheld else ended

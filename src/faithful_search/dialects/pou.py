@@ -1,14 +1,4 @@
-"""Proof-of-Use: from the second step on, every thought opens with a verdict on the evidence received (section 3.2).
-
-```
-<think>plan</think><tool_call>{"name": "local_search", "arguments": {"query": "…"}</tool_call>
-<tool_response>
-Title [E1]: text
-Other title [E2]: text
-</tool_response>
-<think><helpful>yes</helpful><ref>E1</ref>reasoning</think><answer>…</answer>
-```
-"""
+"""Proof-of-Use: from the second step on, every thought opens with a verdict on the evidence received (section 3.2)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,18 +1,5 @@
 """R1-Searcher: one running thought, interrupted by queries and documents between special tokens.
 
-```
-thought, and then <|begin_of_query|> query<|end_of_query|>
-
-<|begin_of_documents|>
-(1)Title: Seine Text:  runs through Paris
-(2)Title: Loire Text:  is long
-<|end_of_documents|>
-
-thought</think>
-
-<answer>…</answer>
-```
-
 The opening `<think>` ends the prompt, so the agent's text seldom has it; what stands before a query is that turn's
 thought. The thought is closed once, before the answer.
 """
@@ -65,8 +52,6 @@ class _Reader(TurnReader):
 
 
 class R1Searcher(Tagged):
-    """The dialect of R1-Searcher. `Step.call` is `search(query=…)`; a thought stands without the blanks around it."""
-
     system = prompt_file("r1_searcher")  # that system also writes `<think>` behind it; the agent may itself
     bare_prompt = re.compile(
         r"\s*+The User asks a question, and the Assistant solves it\.(?>(?>.*?\n\nUser:)(.*?)\nAssistant:|.*)",
@@ -109,7 +94,6 @@ class R1Searcher(Tagged):
         return "\n".join(lines)
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
-        """Passages numbered from 1 at the beginnings of lines."""
         if not body.startswith("(1)"):
             return [], body
         found, at = [], len("(1)")

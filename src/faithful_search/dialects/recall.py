@@ -1,20 +1,5 @@
 """ReCall: calls of any tool as JSON, several a turn, and the answer in `\\boxed{}` of a last turn without calls.
 
-```
-<think>plan</think>
-<tool_call>
-{"name": "wikipedia_search", "arguments": {"query": "…"}}
-</tool_call>
-<tool_response>
-{"name": "wikipedia_search", "arguments": {"query": "…"}}
-result:
-"Title"
-text
-</tool_response>
-<think>reasoning</think>
-The final answer is \\[ \\boxed{…} \\]
-```
-
 The opening think tag belongs to its prompt and may be absent. A response repeats the call and then has sections: what
 stands under `result:` or `output:` is evidence, passage by passage where these begin with a title in quotes; what
 stands under `error:` is a note.
@@ -36,8 +21,6 @@ _SECTION = re.compile(r"^(result|output|error):[ ]?\n?", re.MULTILINE)
 
 
 class ReCall(ToolCalls):
-    """The dialect of ReCall. A turn may hold several calls: a step each, the further ones with `same_turn`."""
-
     system = prompt_file("recall")
     stop = ("</tool_call>", "\\]")
     grammar = BARE

@@ -1,18 +1,5 @@
 r"""ReSearch: `<think> <search> <result> <answer>`, the answer in a box. Not the dialect of its successor ReCall.
 
-```
-<think>plan</think>
-<search>query</search> <result>
-"Title"
-text
-
-"Other title"
-text
-</result>
-<think>reasoning</think>
-<answer>The final answer is \[ \boxed{…} \]</answer>
-```
-
 An answer without `\boxed{}`, which that system's reward would not count, is read all the same.
 """
 
@@ -30,8 +17,6 @@ _PARAGRAPH = re.compile(r"\n\n+")
 
 
 class ReSearch(Tagged):
-    r"""The dialect of ReSearch. `Step.call` is `search(query=…)`; the answer is the last balanced `\boxed{…}`."""
-
     system = prompt_file("research")
     frame = (" <result>\n", "\n</result>\n")
     # The base checkpoints'; in one that breaks off the agent has said nothing.
@@ -46,7 +31,6 @@ class ReSearch(Tagged):
         return one_line(note)
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
-        """Quoted title and text of each passage, blank lines between."""
         # A text that begins with a line break would look like the blank line before the next title.
         return "\n\n".join(f'"{one_line(item.title)}"\n{opening_line(item.text)}' for item in evidence)
 

@@ -1,18 +1,7 @@
 """Search-R1 (and DeSA, VERITAS): `<think> <search> <information> <answer>` in one running assistant text.
 
-```
-<think>plan</think>
-<search>query</search>
-
-<information>Doc 1(Title: "Title") text
-Doc 2(Title: "Other") text
-</information>
-
-<think>reasoning</think>
-<answer>…</answer>
-```
-
-Some checkpoints write the information themselves. Behind a query that cannot be told from a tool's response.
+Some checkpoints write the information themselves. Behind a query that cannot be told from a tool's response. A step's
+answer is the last of its turn, the trajectory's the last of all: so that system's reward reads them.
 """
 
 import re
@@ -29,11 +18,6 @@ _TAGS = "(?:think|search|information|answer)>"
 
 
 class SearchR1(DocLines, Tagged):
-    """The dialect of Search-R1. `Step.call` is `search(query=…)`; no verdicts: `helpful` is `None`, `refs` empty.
-
-    A step's answer is the last of its turn, the trajectory's the last of all: so that system's reward reads them.
-    """
-
     ask = prompt_file("search_r1") + "\n"
     invalid = (
         "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
@@ -58,6 +42,5 @@ class SearchR1(DocLines, Tagged):
     marks = MARKS | {"information": 4.0}
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """One user message, a question mark behind the question. There is a single tool, which is not described."""
-        asked = question.strip()
-        return super().prompt(asked if asked.endswith("?") else asked + "?", tools)
+        """With a question mark behind the question."""
+        return super().prompt(question.strip().removesuffix("?") + "?", tools)

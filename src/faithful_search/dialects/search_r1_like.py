@@ -1,13 +1,5 @@
 """The Search-R1 example of verl: Search-R1's prompt with `<tool_call>`, and documents inside a JSON result.
 
-```
-<think>plan</think><tool_call>{"name": "search", "arguments": {"query_list": ["…"]}}</tool_call>
-<tool_response>
-{"result": "Doc 1 (Title: \\"Title\\")\\ntext\\n\\nDoc 2 (Title: …)\\n…"}
-</tool_response>
-<think>reasoning</think><answer>…</answer>
-```
-
 Queries of one call have their results divided by `---`. The prompt asks for `<tool_call> query </tool_call>`: a call
 that is not a JSON object is such a bare query. Search-R1 trained through verl-tool writes the same with documents in
 `<information>` (`Doc 1:`, and the title in quotes on a line of its own).
@@ -25,14 +17,10 @@ from .tool_calls import ToolCalls
 
 # Takes the whole line, whether the title is closed or not: so no line is looked at twice.
 _DOC = re.compile(r"Doc [0-9]++ ?\(Title: ([^\n]*+)\n?+")
-_INFORMATION = "<information>"
 _ASKED = r"For example, <answer> Beijing </answer>\. Question: ([^\n]*)\n?"
-_BARE_QUERY = re.compile(r"[^{\[]")
 
 
 class SearchR1Like(ToolCalls):
-    """The dialect of verl's search_r1_like example."""
-
     system = "You are a helpful and harmless assistant."
     ask = prompt_file("search_r1_like")  # the tools' schemas are left to the chat template
     asked = re.compile(_ASKED)
@@ -48,17 +36,17 @@ class SearchR1Like(ToolCalls):
 
     def read_call(self, raw: str) -> ToolCall | None:
         query = raw.strip()
-        if query and _BARE_QUERY.match(query):
-            return ToolCall("search", {"query": query}, raw)
-        return super().read_call(raw)
+        if not query or query.startswith(("{", "[")):
+            return super().read_call(raw)
+        return ToolCall("search", {"query": query}, raw)
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
-        """The documents in the result, in JSON or not; a result without documents is a note."""
         value = read_json(body)
         result = value.get("result") if isinstance(value, dict) else None
         result = result if isinstance(result, str) else body
-        if body.lstrip().startswith(_INFORMATION):
-            inner = body.strip().removeprefix(_INFORMATION).removesuffix("</information>").strip()
+        inner = body.strip().removeprefix("<information>")
+        if inner != body.strip():
+            inner = inner.removesuffix("</information>").strip()
             return read_docs(inner) or [Evidence(inner)], ""
         found = []
         docs = headed((doc for doc in _DOC.finditer(result) if doc[0].endswith(")\n")), result)

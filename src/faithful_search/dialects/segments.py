@@ -1,7 +1,7 @@
 """Segments of a trajectory's text, each written by one party, and the one loop that makes steps of them.
 
-A dialect cuts a text into segments by its own rules (`Dialect.split`). The messages of a chat are segments as they
-stand: nothing in a message can end it or begin another, so what a tool returned stays that, whatever it says.
+A dialect cuts a text into segments (`Dialect.split`). The messages of a chat are segments as they stand: nothing in a
+message can end it or begin another.
 """
 
 import re
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Segment(NamedTuple):
-    """A stretch of a trajectory's text that one party wrote; `closed`: whether a tool response has its end.
+    """A stretch of a trajectory's text that one party wrote; of a tool response the inner text, `closed` or not.
 
-    `who` is "agent"; "tool", whose inner text (without the response's tags) this is; "forged", the same written by the
-    agent itself; "controller", who steers the agent; or "prompt", which begins another episode.
+    "forged" is a tool response that the agent wrote itself, "controller" who steers the agent, "prompt" what begins
+    another episode.
     """
 
     who: Literal["agent", "tool", "forged", "controller", "prompt"]
@@ -59,9 +59,8 @@ _END_OF_MESSAGE = re.compile(r"<\|(?:im_end|eot_id|end)\|>|<end_of_turn>")
 def episode_start(text: str, response: str) -> tuple[int, str | None]:
     """Where the agent's first turn begins, and the last user message when a prompt stands before it.
 
-    Only a text that begins with chat markup has a prompt: markup further inside may be evidence, which must not decide
-    where the agent begins. A chat whose first message behind the markup is a tool response (opening tag `response`)
-    has no prompt: the agent had already spoken.
+    Only a text that begins with chat markup has a prompt: markup further inside may be evidence. A chat whose first
+    message is a tool response (opening tag `response`) has none: the agent had already spoken.
     """
     if bare := _BARE_PROLOGUE.match(text):  # decoded without special tokens: roles are lines of their own
         end = text.find("\nassistant\n", bare.end())
@@ -156,10 +155,7 @@ def trajectory_of(
     fenced: bool,
     issues: Iterable[Issue] = (),
 ) -> Trajectory:
-    """The trajectory whose segments these are. Never raises.
-
-    `fenced`: whether our own `render_observation` wrote its tool responses. Only then is escaping undone.
-    """
+    """The trajectory whose segments these are; `fenced`: escaping in its tool responses is undone. Never raises."""
     issues = list(issues)
     steps: list[Fields] = []
     turn: list[Fields] = []  # the steps of the agent's last stretch

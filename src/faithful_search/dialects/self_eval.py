@@ -1,15 +1,5 @@
 """Trajectory self-evaluation: `<think> <search> <search_results> <answer>`, one search in a step.
 
-```
-<think>plan</think>
-<search>query</search>
-<search_results>Doc 1(Title: "Title") text
-Doc 2(Title: "Other") text
-</search_results>
-<think>reasoning</think>
-<answer>…</answer>
-```
-
 The paper (figure 2) fixes the tags but not what stands in the results: `Doc` lines are written; prose is read too, as
 one passage.
 """
@@ -20,8 +10,6 @@ from .tagged import MARKS, Tagged, search_grammar
 
 
 class SelfEval(DocLines, Tagged):
-    """The dialect of trajectory self-evaluation. `Step.call` is `search(query=…)`."""
-
     system = prompt_file("self_eval")
     frame = ("\n<search_results>", "</search_results>\n")
     grammar = search_grammar("search_results")

@@ -26,23 +26,19 @@ def search_grammar(response: str) -> Grammar:
 class Tagged(Dialect):
     """Thought, query or answer in tags, and the tool response between `opening` and `closing` behind the query.
 
-    Whatever stands in a tool response is data. Its closing tag may be missing: then it ends where the agent's next tag
-    (`speaks`) opens. The text holds no ids: evidence is numbered `E1`, `E2`, … through the trajectory as it comes.
-
-    Attributes:
-        speaks: what the agent's text begins with.
-        pause: where the agent's text ends: at `opening` (all by default), at the environment's words to the agent, or
-            where another episode follows (a group `over`).
-        border: where a tool response ends at the latest: its closing tag, or the opening one of another.
+    A call is `search(query=…)`. Evidence is numbered `E1`, `E2`, … through the trajectory as it comes.
     """
 
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
     observation_role = None
     search_tool: ClassVar[str | None] = "search"
     no_call = ("call_empty", "the query is empty")
+    # What the agent's text begins with: there a tool response ends whose closing tag is missing.
     speaks: ClassVar[re.Pattern[str]] = re.compile(r"<(?:think|search|answer)>")
+    # Where the agent's text ends: at `opening` (all by default), at the environment's words to the agent, or where
+    # another episode follows (a group `over`).
     pause: ClassVar[re.Pattern[str]]
-    border: ClassVar[re.Pattern[str]]
+    border: ClassVar[re.Pattern[str]]  # where a tool response ends at the latest
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -82,7 +78,6 @@ class Tagged(Dialect):
         return any(tag[2] == self.grammar.call for tag in tags) or text.find("<tool_", start, end) >= 0
 
     def read_call(self, raw: str) -> ToolCall | None:
-        """`search(query=…)`: a call is the words of a query."""
         query = raw.strip()
         return ToolCall("search", {"query": query}, raw) if query else None
 
@@ -93,7 +88,6 @@ class Tagged(Dialect):
         return f"a query between an opening and a closing {self.grammar.call} tag"
 
     def conclude(self, steps: Sequence[Fields]) -> tuple[str | None, str | None]:
-        """The last answer of all; turns that come after one are noted."""
         answers = [number for number, fields in enumerate(steps) if "answer" in fields]
         for fields in steps[answers[0] + 1 :] if answers else ():
             note_issue(fields, "after_answer", "the agent went on after it had answered", fields["spans"]["step"])
@@ -104,9 +98,9 @@ class Tagged(Dialect):
 
         So the answer is a turn of its own to `parse`. `None` where a turn without a call gets no second chance.
         """
-        if "call" in step.spans and not any(issue.kind == "call_unclosed" for issue in step.issues):
-            missing = Issue("response_missing", "no tool response follows the call", step.spans["call"])
-            placed = sum(issue.span is not None for issue in step.issues)  # what the whole turn lacks is noted last
-            issues = (*step.issues[:placed], missing, *step.issues[placed:])
-            return msgspec.structs.replace(step, issues=issues), "\n\n"
-        return (step, self.invalid) if self.invalid else None
+        if "call" not in step.spans or any(issue.kind == "call_unclosed" for issue in step.issues):
+            return (step, self.invalid) if self.invalid else None
+        missing = Issue("response_missing", "no tool response follows the call", step.spans["call"])
+        placed = sum(issue.span is not None for issue in step.issues)  # what the whole turn lacks is noted last
+        issues = (*step.issues[:placed], missing, *step.issues[placed:])
+        return msgspec.structs.replace(step, issues=issues), "\n\n"

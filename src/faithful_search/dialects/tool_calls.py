@@ -1,8 +1,7 @@
 """What the dialects share whose calls are JSON in `<tool_call>` and whose tool responses stand in `<tool_response>`.
 
-A text is cut into turns of the agent, tool responses, and words of a controller (a user's message that is not a
-response). A response is the environment's when the end of a call or a role precedes it; one that the agent opens
-elsewhere it wrote itself.
+A response is the environment's when the end of a call or a role precedes it; one that the agent opens elsewhere it
+wrote itself.
 """
 
 import json
@@ -53,12 +52,11 @@ _decode = msgspec.json.Decoder(_Call).decode
 
 
 class CallReader(TurnReader):
-    """Reads also further calls of a turn, thoughts that the prompt opened, and answers without a tag."""
+    """Reads also further calls of a turn, each a step, thoughts that the prompt opened, and answers without a tag."""
 
     dialect: "ToolCalls"
 
     def read(self, alone: bool = False) -> list[Fields]:
-        """The step of one turn, and of each further call of it."""
         self.parallel = self.dialect.parallel and not alone
         self.more: list[Fields] = []  # of all parallel calls after the first
         self.loose: list[Span] = []  # text outside all tags
@@ -72,7 +70,6 @@ class CallReader(TurnReader):
         return [fields, *self.more]
 
     def read_call(self, span: Span) -> None:
-        """A further call is a step of its own where calls are parallel."""
         if not self.parallel or "call" not in self.spans:
             super().read_call(span)
             return
@@ -135,11 +132,10 @@ class ToolCalls(Dialect):
                 yield Segment("tool", after, end if close < 0 else close, close >= 0)
                 start = end if close < 0 else close + len(CLOSE)
                 continue
-            if after >= start + len("user"):
-                roles = _ANY_ROLE.findall(text, start, after)
-                if roles and roles[-1] not in ("assistant", "model"):  # said to the agent
-                    again = _AGENT_AGAIN.search(text, after, end)
-                    after = again.end() if again else end
+            roles = _ANY_ROLE.findall(text, start, after)
+            if roles and roles[-1] not in ("assistant", "model"):  # said to the agent
+                again = _AGENT_AGAIN.search(text, after, end)
+                after = again.end() if again else end
             if after == end:
                 return
             places = (self.ends_at(text, after, place) for place in self.places.finditer(text, after, end))
@@ -169,15 +165,14 @@ class ToolCalls(Dialect):
         return ToolCall(call.name, call.arguments, raw)
 
     def write_call(self, call: ToolCall) -> str:
-        """JSON, in which no argument may look like the end of the call."""
-        written = write_json({"name": call.name, "arguments": call.arguments})
-        return "\n" + written.replace("<", "\\u003c") + "\n"
+        # No argument may look like the end of the call.
+        return "\n" + write_json({"name": call.name, "arguments": call.arguments}).replace("<", "\\u003c") + "\n"
 
     def call_form(self, tools: Sequence[str]) -> str:
         return f"JSON like {write_json({'name': tools[0] if tools else '…', 'arguments': {'…': '…'}})}"
 
     def evident_call(self, raw: str) -> ToolCall | None:
-        """The call in JSON with superfluous closing brackets behind it, as environments run it."""
+        """With superfluous closing brackets behind its JSON, as environments run it."""
         text = raw.lstrip()
         try:
             end = _LENIENT.raw_decode(text)[1]
@@ -187,19 +182,15 @@ class ToolCalls(Dialect):
         return None if call is None else msgspec.structs.replace(call, raw=raw)
 
     def repair_call(self, raw: str) -> ToolCall | None:
-        """The call that broken JSON was meant to be: a name and arguments, nothing else.
-
-        What stands before the first brace is left out, such as a code fence's mark. Neither long text nor text with
-        many brackets is repaired: that would take long.
+        """From broken JSON, a call of name and arguments; what stands before its first brace is left out.
 
         Example:
             >>> from faithful_search.dialects import load
             >>> load("pou").repair_call("{'name': 'look', 'arguments': {'query': 'Rome'}").arguments
             {'query': 'Rome'}
         """
-        if len(raw) > _MOST_REPAIRED or raw.count("{") + raw.count("[") > _MOST_BRACKETS:
-            return None
-        if not ("name" in raw and "arguments" in raw and "{" in raw):
+        brackets = raw.count("{") + raw.count("[")
+        if "{" not in raw or len(raw) > _MOST_REPAIRED or brackets > _MOST_BRACKETS:  # the latter would take long
             return None
         import json_repair  # it loads slowly, and few calls are broken
 
@@ -209,7 +200,7 @@ class ToolCalls(Dialect):
                 meant, end = json.JSONDecoder().raw_decode(text)
             except ValueError:
                 meant, end = json_repair.loads(text), len(text)
-            if "{" in text[end:] or not isinstance(meant, dict) or set(meant) != {"name", "arguments"}:
+            if "{" in text[end:] or set(meant) != {"name", "arguments"}:
                 return None
             # Read again, so that all values are those that reading gives.
             call = ToolCalls.read_call(self, json.dumps(meant))
@@ -219,10 +210,9 @@ class ToolCalls(Dialect):
 
 
 def _asked_for(text: str, start: int, at: int) -> bool:
-    """Whether a tool response that opens at `at`, in a turn from `start` on, is the environment's.
+    """Whether the tool response at `at`, in a turn from `start` on, is the environment's: behind a call or a role.
 
-    It is when the end of a call or a role precedes it; else the agent wrote it itself. A bare role on a line of its own
-    counts where the turn called something: what the agent wrote behind its call does not make the response its own.
+    A bare role on a line of its own counts where the turn called something, whatever the agent wrote behind its call.
     """
     called = text.rfind(_CALL_END, max(start, at - _CALLED_BEFORE), at)
     if called >= 0 and (

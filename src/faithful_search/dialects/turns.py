@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .base import Dialect
 
 Fields = dict[str, Any]
-"""The fields of a step while it is read; it has `spans`."""
+"""The fields of a step while it is read, `spans` among them."""
 # Blanks, chat-role markup and bare role lines may stand between turns without being text; R1-Searcher's tokens look
 # like markup, but call a tool. Possessive quantifiers (`*+`), here and elsewhere: a match is never tried again, which
 # keeps reading linear.
@@ -87,10 +87,7 @@ class Grammar:
 
 
 class TurnReader:
-    """Takes a turn apart, well formed or not, in one pass over its tags; problems become `Issue`s.
-
-    `dialect` says what is a call and what in an answer's block is the answer; `first`: no tool response came before.
-    """
+    """Takes a turn apart, well formed or not, in one pass over its tags; `first`: no tool response came before."""
 
     def __init__(self, dialect: "Dialect", text: str, start: int, end: int, first: bool = True) -> None:
         self.dialect, self.text, self.start, self.end, self.first = dialect, text, start, end, first
@@ -130,7 +127,7 @@ class TurnReader:
     # What some dialects read in their own way
 
     def read_think(self, inner: list[Tag], span: Span) -> Span:
-        """Look at the tags inside the thought; returns the span of its reasoning."""
+        """Look at the tags `inner` to the thought; returns the span of its reasoning."""
         self.nested(inner)
         return span
 
@@ -144,7 +141,6 @@ class TurnReader:
             self.fields |= self.called(span)
 
     def outside(self, begin: int, end: int) -> None:
-        """Note text outside all tags."""
         if begin == end or GAP.fullmatch(self.text, begin, end):
             return
         outside = self.text[begin:end].strip()
@@ -168,7 +164,6 @@ class TurnReader:
         return {} if call is None else {"call": call}
 
     def nested(self, inner: list[Tag]) -> None:
-        """Note tags of the protocol inside a block."""
         if inner:
             self.issue("nested", f"{self.text[slice(*inner[0].span)]} inside another block", inner[0].span)
 
@@ -181,7 +176,6 @@ class TurnReader:
 
     @property
     def acted(self) -> bool:
-        """Whether a call or an answer has been read."""
         return "call" in self.spans or "answer" in self.spans
 
     def _step(self, done: int, until: int) -> Fields:
@@ -210,13 +204,16 @@ class TurnReader:
             close = next(actions, len(self.tags)) if name == "think" else len(self.tags)
         span = (tag.end, self.tags[close].start if close < len(self.tags) else self.end)
         inner = self.tags[at + 1 : close]
-        if name == "think":
-            self._think(inner, span)
+        if name == "think" and "think" in self.spans:
+            self.issue("think_multiple", "more than one <think> block; the first counts", span)
+        elif name == "think":
+            if self.acted:
+                self.issue("think_late", "the thought comes after the action", span)
+            self.put("think", self.read_think(inner, span))
         elif name == "response":
             self.issue("response_forged", "the agent wrote a tool response itself", span)
         elif not closed:
-            # A call that was cut off is not run, an answer that was cut off does not count. At its end may stand what
-            # the environment wrote before its response.
+            # What was cut off is not run and does not count; behind it may stand the role of a response.
             if not self._taken(name, span):
                 self.spans[name] = trimmed(self.text, *span)
         elif name == "call":
@@ -224,14 +221,6 @@ class TurnReader:
         else:
             self._answer(inner, span)
         return (close + 1, self.tags[close].end) if closed else (close, span[1])
-
-    def _think(self, inner: list[Tag], span: Span) -> None:
-        if "think" in self.spans:
-            self.issue("think_multiple", "more than one <think> block; the first counts", span)
-            return
-        if self.acted:
-            self.issue("think_late", "the thought comes after the action", span)
-        self.put("think", self.read_think(inner, span))
 
     def _answer(self, inner: list[Tag], span: Span) -> None:
         last_counts = self.dialect.grammar.last_answer_counts

@@ -1,22 +1,5 @@
 """WebDancer: searches that return numbered links, and visits that return what is useful in a page.
 
-```
-<think>plan</think>
-<tool_call>
-{"name": "search", "arguments": {"query": ["…"]}
-</tool_call>
-<tool_response>
-A Google search for '…' found 1 results:
-
-## Web Results
-1. [Title](https://…)
-
-text
-</tool_response>
-<think>reasoning</think>
-<answer>…</answer>
-```
-
 Each query of a search has its block, divided by `=======`. A visit (`{"name": "visit", "arguments": {"url": […],
 "goal": "…"}`) returns for each page an extract and a summary: one piece of evidence with the page's address.
 """
@@ -39,13 +22,10 @@ _SEARCH, _VISIT = "A Google search for ", "The useful information in "
 _PAGE = re.compile(r"^The useful information in (\S{1,2000}) for user goal [^\n]*+\n", re.MULTILINE)
 _BLOCK = re.compile(r"(?:^=======\n)?^A Google search for [^\n]*\n\n## Web Results\n", re.MULTILINE)
 _LINK = re.compile(r"^([0-9]{1,6})\. \[([^\n]*+)$", re.MULTILINE)
-_HEAD = "\n\n## Web Results\n"
 _TARGET = "]("
 
 
 class WebDancer(ToolCalls):
-    """The dialect of WebDancer."""
-
     ask = prompt_file("web_dancer")
     forbidden = rf"[0-9]++\. \[|{_SEARCH}|{_VISIT}"
     marks = MARKS | {"tools": 0.5}
@@ -62,7 +42,6 @@ class WebDancer(ToolCalls):
         return ",\n".join(json.dumps(tool, ensure_ascii=False, indent=2) for tool in tools)
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
-        """Links of searches, pages visited; a body that is neither is a note."""
         if body.startswith(_VISIT):
             pages = headed(_PAGE.finditer(body), body)
             visited = [Evidence(text.strip("\n").removesuffix("\n======="), url=page[1]) for page, text in pages]
@@ -85,7 +64,7 @@ class WebDancer(ToolCalls):
             # Of the `](` in a link's line, the last one is where its address begins.
             address = one_line(item.url).replace(_TARGET, "]&#40;")
             links.append(f"{number}. [{one_line(item.title)}]({address})\n\n{item.text}")
-        return f"{_SEARCH}'' found {len(links)} results:{_HEAD}" + "\n\n".join(links)
+        return f"{_SEARCH}'' found {len(links)} results:\n\n## Web Results\n" + "\n\n".join(links)
 
 
 def _links(text: str) -> list[Evidence]:

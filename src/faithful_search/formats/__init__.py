@@ -62,7 +62,7 @@ def refusal(value: Any) -> str:
     """What a value that no format reads looks like, and what to do."""
     items = value if isinstance(value, list | tuple) else [value]
     silent = [number for number, item in enumerate(items) if not is_chat([item])]
-    if 0 < len(silent) < len(items):  # most are messages
+    if 0 < len(silent) < len(items):  # the others are messages
         return f"message {silent[0]} is not a mapping with a role: {str(items[silent[0]])[:80]!r}"
     fields: dict[str, Any] = next((item for item in items if isinstance(item, dict)), {})
     best = max(formats().values(), key=lambda each: len(each.marks & fields.keys()))

@@ -9,45 +9,30 @@ Messages = list[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Chat:
-    """A conversation as a format stores it.
+    """A conversation as a format stores it."""
 
-    Attributes:
-        messages: of any API's shape, as `messages.read` takes them.
-        question: where it stands apart from the messages.
-        answers: gold answers, as they are stored.
-        id: the episode's.
-        left_out: what is not among the messages, in words, and how many of them.
-    """
-
-    messages: Messages
-    question: str | None = None
-    answers: Any = None
+    messages: Messages  # of any API's shape, as `messages.read` takes them
+    question: str | None = None  # where it stands apart from the messages
+    answers: Any = None  # gold answers, as they are stored
     id: str = ""
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)  # what is not among the messages, and how many of them
 
 
 @dataclass(frozen=True)
 class Format:
-    """One format, the value `FORMAT` of the file that has its name.
+    """One format, the value `FORMAT` of the file that has its name."""
 
-    Attributes:
-        what: what a person calls such a record.
-        read: the conversation in a value of JSON; `None`, or one without messages, where it is of another format.
-        marks: names of fields that such a record has, by which one that cannot be read is named.
-        needs: what such a one lacks, or what to do.
-        group: which episode a line of a file is a part of, where one episode takes many lines, which `read` then gets
-            as `{"lines": […]}`; else `None`.
-    """
-
-    what: str
+    what: str  # what a person calls such a record
+    # The conversation in a value of JSON; `None`, or one without messages, where it is of another format.
     read: Callable[[Any], Chat | None]
-    marks: Set[str] = frozenset()
-    needs: str = "it holds no message"
+    marks: Set[str] = frozenset()  # fields of such a record, by which one that cannot be read is named
+    needs: str = "it holds no message"  # what such a one lacks, or what to do
+    # Which episode a line of a file is a part of, if one takes many lines; `read` then gets them as `{"lines": […]}`.
     group: Callable[[Any], str | None] = lambda value: None
 
 
 def mappings(value: Any, name: str | None = None, pure: bool = False) -> list[Mapping[str, Any]]:
-    """The mappings in a list, or in the one under this name; nothing if it holds others, too, and must be `pure`."""
+    """The mappings in a list, or in the one under this name; none if it must be `pure` and holds others, too."""
     given = value if name is None else mapping(value).get(name)
     items = given if isinstance(given, list | tuple) else ()
     found = [item for item in items if isinstance(item, Mapping)]

@@ -20,11 +20,9 @@ _CALL = frozenset(("tool_use", "toolCall"))
 _CALL_ENDS = ("_call", "_tool_use")
 _RESULT = frozenset(("tool_result", "toolResult"))
 _RESULT_ENDS = ("_tool_result", "_output", "_call_response", "_call_result")
-_GEMINI = {
-    "functionCall": "call", "function_call": "call", "executableCode": "call", "executable_code": "call",
-    "functionResponse": "result", "function_response": "result", "codeExecutionResult": "result",
-    "code_execution_result": "result",
-}  # fmt: skip
+_GEMINI = dict.fromkeys(("functionCall", "function_call", "executableCode", "executable_code"), "call")
+_GEMINI |= dict.fromkeys(("functionResponse", "function_response"), "result")
+_GEMINI |= dict.fromkeys(("codeExecutionResult", "code_execution_result"), "result")
 # A part of Gemini's has no type: it is known by one of these fields, or by a text beside nothing else but these.
 _NAMED = frozenset((*_GEMINI, "inlineData", "inline_data", "fileData", "file_data"))
 _BESIDE_TEXT = frozenset(("text", "thought", "thoughtSignature", "thought_signature"))

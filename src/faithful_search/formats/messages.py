@@ -28,22 +28,16 @@ HEAD, END = "<|im_start|>{}\n", "<|im_end|>\n"
 
 
 class Message(NamedTuple):
-    """One message: `role` is system, user, assistant or tool; `ids` name its structured calls, or the call answered.
-
-    `unread` are the kinds of parts that were not understood; `thought` and `made` (calls and answers, written) what the
-    agent did not say in the text. `handed` is an answer that was handed in beside other calls; results of the calls
-    `hushed` are left out.
-    """
+    """One message of the system, a user, an assistant or a tool."""
 
     role: str
-    said: str
-    ids: tuple[str, ...] = ()
-    calls: int = 0
-    unread: tuple[str, ...] = ()
+    said: str = ""
+    ids: tuple[str, ...] = ()  # of its structured calls, or of the call that it answers
+    unread: tuple[str, ...] = ()  # the kinds of parts that were not understood
     thought: str = ""
-    made: str = ""
-    handed: str = ""
-    hushed: frozenset[str] = frozenset()
+    made: str = ""  # structured calls, or an answer that was handed in, as text
+    handed: str = ""  # an answer that was handed in beside other calls
+    hushed: frozenset[str] = frozenset()  # calls whose results are left out
 
     @property
     def text(self) -> str:
@@ -65,9 +59,8 @@ def is_chat(value: Any) -> bool:
 def read(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """The messages in one form, with thoughts, structured calls and handed-in answers as blocks of text.
 
-    These are `<think>`, `<tool_call>` (as chat templates write them) and `<answer>`. Consecutive messages of the agent
-    are one turn, and tool messages stand in the order of the calls whose ids they name; an empty one for a call that
-    was never answered. Raises `DataError` for a message that is not a mapping, or has no role.
+    Consecutive messages of the agent are one turn, and tool messages stand in the order of the calls whose ids they
+    name, an empty one for a call that was never answered. Raises `DataError` for what is not a mapping with a role.
     """
     found: list[Message] = []
     hushed: frozenset[str] = frozenset()
@@ -98,7 +91,7 @@ def _joined(chat: Sequence[Message]) -> Iterator[Message]:
             "\n".join(filter(None, (getattr(one, name) for one in own))) for name in ("said", "thought", "made")
         )
         ids, unread = (tuple(item for one in own for item in getattr(one, name)) for name in ("ids", "unread"))
-        yield Message(role, said, ids, sum(one.calls for one in own), unread, thought, made)
+        yield Message(role, said, ids, unread, thought, made)
 
 
 def _in_order(chat: Sequence[Message]) -> list[Message]:
@@ -112,7 +105,7 @@ def _in_order(chat: Sequence[Message]) -> list[Message]:
         known = len(named) == len(tools) and named.keys() <= set(asked)
         # Calls at the very end may still be running: nothing is missing there.
         if len(asked) > 1 and known and (tools or end < len(chat)):
-            tools = [named.get(name, Message("tool", "")) for name in asked]
+            tools = [named.get(name, Message("tool")) for name in asked]
         found += [chat[at], *tools]
         at = end
     return found
@@ -179,12 +172,10 @@ def _spoken(role: str, own: Sequence[Part]) -> Message:
     handed = {asked["id"]: answer for asked in made if (answer := _handed(asked)) is not None}
     calls = [asked for asked in made if _handed(asked) is None]
     answer = "\n".join(f"<answer>{one}</answer>" for one in handed.values())
-    ids = tuple(asked["id"] for asked in calls)
-    spoken = Message(role, text, ids, len(made), unread, thought, answer, hushed=frozenset(handed))
-    if calls:
-        written = "\n".join(map(_written, calls))
-        return spoken._replace(made=written, handed=answer, hushed=spoken.hushed - {""})
-    return spoken._replace(hushed=spoken.hushed | {""}) if handed else spoken
+    if not calls:  # a result that names no call answers the one that handed in
+        return Message(role, text, (), unread, thought, answer, hushed=frozenset([*handed, ""] if handed else ()))
+    ids, written = tuple(asked["id"] for asked in calls), "\n".join(map(_written, calls))
+    return Message(role, text, ids, unread, thought, written, answer, frozenset(handed) - {""})
 
 
 def _handed(asked: Mapping[str, Any]) -> str | None:
@@ -198,8 +189,9 @@ def _handed(asked: Mapping[str, Any]) -> str | None:
         except (ValueError, RecursionError):
             return str(given)
     if isinstance(given, Mapping):
+        alone = next(iter(given.values()), None) if len(given) < 2 else given
         said = first(given, ("answer", "final_answer", "result", "response", "text"))
-        given = said if said is not None else next(iter(given.values()), None) if len(given) == 1 else given or None
+        given = alone if said is None else said
     return given if given is None or isinstance(given, str) else as_json(given)
 
 

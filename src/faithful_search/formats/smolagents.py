@@ -36,8 +36,7 @@ def _messages(step: Mapping[str, Any]) -> Messages:
     if "step_number" not in step:
         return []  # the final answer once more
     final, calls, output = _ends(step), list(map(_call, _asked(step))), step.get("model_output")
-    seen = _seen(step, final)
-    answer = _answer(step.get("action_output"))
+    seen, answer = _seen(step, final), _answer(step.get("action_output"))
     if final:
         handed = [call for call in calls if call["name"] in ANSWERING]
         if handed and step.get("action_output") is None:
