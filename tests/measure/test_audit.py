@@ -144,7 +144,11 @@ def test_a_metric_that_fails_on_a_row_abstains_there_and_only_there(tmp_path):
     metrics = ["info_think_faithfulness", "protocol_format"]
     found = audit(path, tmp_path / "out", judge=CountingJudge(picky), metrics=metrics)
     [item] = found.unjudged
-    assert (item.row, item.metric, item.why) == (4, "info_think_faithfulness", "failed: RuntimeError")
+    assert (item.row, item.metric, item.why) == (
+        4,
+        "info_think_faithfulness",
+        "the judge abstained: failed: RuntimeError",
+    )
     assert all(found.rows[name].value == 1.0 for name in metrics)
 
 
@@ -214,12 +218,11 @@ class Metered(CountingJudge):
         return {"calls": len(self.asked), "hits": 0, "retries": 0, "failures": 0, "cost": len(self.asked) / 4}
 
 
-def test_what_a_judge_was_asked_is_counted_over_the_runs_of_an_audit_and_not_over_audits(tmp_path):
-    path, judge = rollouts(tmp_path, *range(20)), Metered()
-    assert audit(path, tmp_path / "one", judge=judge, limit=12, **INFO_THINK).usage["calls"] == 12
+def test_what_a_judge_was_asked_is_counted_over_the_runs_of_an_audit(tmp_path):
+    path = rollouts(tmp_path, *range(20))
+    assert audit(path, tmp_path / "one", judge=Metered(), limit=12, **INFO_THINK).usage["calls"] == 12
     found = audit(path, tmp_path / "one", judge=Metered(), **INFO_THINK)
     assert found.usage["calls"] == 20 and "judge: 20 calls" in str(found) and "cost 5.0000" in str(found)
-    assert audit(path, tmp_path / "two", judge=judge, **INFO_THINK).usage["calls"] == 20
 
 
 # going on
@@ -362,11 +365,11 @@ def test_no_good_row_and_nowhere_to_write_are_errors(tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_an_error_that_says_what_was_kept(tmp_path):
     log = ScoreLog(tmp_path / "scores.jsonl")
-    log.add([1], [b'{"row":1,"digest":"a"}\n'])
+    log.add({1: b'{"row":1,"digest":"a"}\n'})
     log._file.close()
     log._file = open("/dev/full", "wb")  # noqa: SIM115
     with log, pytest.raises(DataError, match=r"No space left.*1 lines are in it"):
-        log.add([2], [b'{"row":2,"digest":"b"}\n'])
+        log.add({2: b'{"row":2,"digest":"b"}\n'})
     assert [line.row for line in read_scores(log.path)] == [1]
 
 
@@ -436,7 +439,7 @@ def test_of_a_row_a_few_numbers_are_kept(tmp_path):
     with ScoreLog(path) as log:
         for row in range(1, count + 1):
             line = {"row": row, "digest": "", "question": f"Where is {row}?" * 20, "scores": scores}
-            log.add([row], [json.dumps(line).encode() + b"\n"])
+            log.add({row: json.dumps(line).encode() + b"\n"})
         kept = tracemalloc.get_traced_memory()[0]
         log.finish(whole=True)
     found = summarize(read_scores(path), {})

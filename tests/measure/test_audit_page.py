@@ -226,8 +226,8 @@ def test_in_a_browser_it_can_be_printed_used_by_keyboard_and_linked_to(browser, 
 def test_what_should_not_happen_is_good_when_it_does_not_and_a_silent_judge_is_no_zero():
     levels = [("repeated_calls", 0.0, "high"), ("repeated_calls", 1.0, "low"), ("protocol_format", 0.0, "low")]
     for name, value, level in (*levels, ("query_from_question_lexical", 0.0, "")):
-        assert rollout_view._chip(name, rollout_view.Marked(value))["level"] == level
-    silent = rollout_view.Marked(None, "", {"abstained": True})
+        assert rollout_view._chip(name, rollout_view.Score(value))["level"] == level
+    silent = rollout_view.Score(None, "", {"abstained": True})
     assert rollout_view._chip("protocol_format", silent)["shown"] == "abstained"
 
 

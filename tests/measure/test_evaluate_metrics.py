@@ -20,7 +20,7 @@ from lab import tokenizer
 from paths import ROOT
 
 import faithful_search as fs
-from faithful_search.errors import ConfigError, DataError, DialectError
+from faithful_search.errors import ConfigError, DataError, DialectError, JudgeError
 from faithful_search.judges import GroundingJudge
 from faithful_search.measure import metrics, widget
 from faithful_search.measure.rows import read_trajectories
@@ -212,9 +212,8 @@ def test_a_judge_that_reads_names_its_result_and_one_that_is_silent_or_broken_is
     assert result["info_think_faithfulness_n"] == 9 and result["info_think_faithfulness_not_applicable"] == 0
     result = module.compute(predictions=[SEARCHED, CARELESS], judge=silent)  # half of it is left open: no mean
     assert result["info_think_faithfulness"] is None and result["info_think_faithfulness_n"] == 1
-    result = module.compute(predictions=[SEARCHED, CARELESS], judge=CountingJudge(refuses="wrong key"), details=True)
-    assert result["info_think_faithfulness"] is None and result["info_think_faithfulness_abstained"] == 2
-    assert "wrong key" in result["details"][0]["scores"]["info_think_faithfulness"]["why"]
+    with pytest.raises(JudgeError, match="wrong key"):
+        module.compute(predictions=[SEARCHED, CARELESS], judge=CountingJudge(refuses="wrong key"))
 
 
 def test_knobs_of_a_metric_go_through_compute():

@@ -250,16 +250,12 @@ def test_parquet_without_a_known_column_says_which_there_are(tmp_path):
 OBJECTS = st.dictionaries(st.text(max_size=5), st.text(alphabet='ab"\\{}[],\u00e9', max_size=8), max_size=3)
 
 
-@given(st.lists(OBJECTS, min_size=1), st.integers(1, 7), st.sampled_from([None, 2]), st.booleans())
-def test_an_arrays_elements_are_found_whatever_they_hold_and_wherever_blocks_end(
-    tmp_path_factory, rows, block, indent, array
-):
+@given(st.lists(OBJECTS, min_size=1), st.sampled_from([None, 2]), st.booleans())
+def test_an_arrays_elements_are_found_whatever_they_hold(tmp_path_factory, rows, indent, array):
     text = json.dumps(rows, indent=indent) if array else "\n".join(json.dumps(row, indent=indent) for row in rows)
     path = tmp_path_factory.mktemp("array") / "a.json"
     path.write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_BLOCK", block)
-        assert [json.loads(raw.data) for raw in Source(path)] == rows
+    assert [json.loads(raw.data) for raw in Source(path)] == rows
 
 
 def test_a_byte_order_mark_before_an_array_is_no_row(tmp_path):
@@ -268,11 +264,13 @@ def test_a_byte_order_mark_before_an_array_is_no_row(tmp_path):
     assert [row.error for row in read_trajectories(path)] == ["", ""]
 
 
-def test_a_broken_element_of_an_array_is_one_bad_row(tmp_path):
+def test_an_array_is_read_up_to_an_element_that_is_broken(tmp_path):
     path = tmp_path / "a.json"
-    path.write_text(f'[{json.dumps(ROW)}, {{"text": nonsense}}, 3, {json.dumps(ROW)}]')
-    rows = list(read_trajectories(path, "search_r1"))
-    assert [bool(row.error) for row in rows] == [False, True, True, False]
+    for broken in ('{"text": nonsense}', "[" * 200_000, f"{json.dumps(ROW)[:40]}"):
+        path.write_text(f"[{json.dumps(ROW)}, 3, {broken}, {json.dumps(ROW)}]")
+        source = Source(path)
+        assert [bool(source.reader(raw).error) for raw in source] == [False, True]
+        assert "a.json: row 3 is not JSON" in source.error
 
 
 @given(st.text(max_size=200), st.sampled_from([None, "pou", "search_r1"]))

@@ -12,8 +12,7 @@ from ..measure import metrics
 from ..measure.claims import claims_of, distinct
 from ..measure.report import asks
 from ..measure.report.rollout import arguments_of, environment, fields
-from ..measure.scores import Marked
-from ..rewards import cited_evidence
+from ..rewards import Score, cited_evidence
 from ..trajectory import Step, Trajectory
 from .agents import POLICIES, WITHOUT
 from .auditing import Audited
@@ -85,7 +84,7 @@ def head() -> str:
 def _trajectory(trajectory: Trajectory, name: str, link: str = "") -> str:
     rewards = {name: reward for metric in SCORED for name, reward in metrics.load(metric).items()}
     scores = {name: (reward, reward.score(trajectory)) for name, reward in rewards.items()}
-    marked = {name: Marked(reward.measure(score), score.why, score.parts) for name, (reward, score) in scores.items()}
+    marked = {name: Score(reward.measure(score), score.why, score.parts) for name, (reward, score) in scores.items()}
     cards = _cards(trajectory)
 
     def words(step: Step, text: str) -> list[tuple[str, list[int]]]:
@@ -109,7 +108,7 @@ def _words(text: str, cited: Mapping[int, str]) -> list[tuple[str, list[int]]]:
     return [(piece, [number for number, known in held.items() if terms(piece) & known]) for piece in _WORDS.split(text)]
 
 
-def _bars(scores: Mapping[str, Marked]) -> dict[int, list[Bar]]:
+def _bars(scores: Mapping[str, Score]) -> dict[int, list[Bar]]:
     """By step, from 1."""
     found: defaultdict[int, dict[str, Bar]] = defaultdict(dict)
     for name, score in scores.items():

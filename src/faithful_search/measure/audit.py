@@ -6,17 +6,19 @@
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .. import __version__
-from ..errors import ConfigError, DataError, JudgeError
+from ..errors import ConfigError, DataError
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
 from ..tools.retrieval.corpus import digest
@@ -37,10 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["SCORES", "SPOOLED", "Audit", "audit", "choose_rows", "pick", "read_trajectories"]
 
 SPOOLED = "source.jsonl"
-_ROWS, _BYTES = 64, 1 << 20
-"""The most rows or bytes of a batch. Memory holds two batches for each worker."""
-_JUDGED = 16
-"""Rows of a batch where a model on this machine judges: what an interruption loses, and when the bar moves."""
+_ROWS, _JUDGED = 64, 16
+"""Rows of a batch; fewer where a model on this machine judges: what an interruption loses, and when the bar moves."""
 READ = 512
 """Rows that are read for an estimate; those of a longer file are taken to be like its first ones."""
 _SECONDS = 1.0
@@ -88,7 +88,7 @@ def audit(
     given, folder, piped = AuditSettings(**settings), Path(out), str(source) == STDIN
     names = metrics_of(given, judge, policy)
     with ExitStack() as opened:
-        path = opened.enter_context(_spooled(folder)) if piped else local_file(source)
+        path = _spooled(Path(opened.enter_context(TemporaryDirectory()))) if piped else local_file(source)
         rows = Source(path, given)
         scorer = Scorer(names, judge, given.how, policy, rows.reader)
         header = _header(source, given, scorer)
@@ -98,22 +98,18 @@ def audit(
         if given.corpus is not None:  # only now: the one that is there belongs to the audit that is there
             scorer = replace(scorer, reader=replace(rows.reader, corpus=SearchedCorpus.of(given.corpus, folder)))
         log = opened.enter_context(ScoreLog(scores, resume))
-        if piped:  # only now, for the same reason
-            path = path.replace(folder / SPOOLED)
+        if piped:  # only now, for the same reason; its rows are read again to be shown
+            shutil.copyfile(path, folder / SPOOLED)
         if not before:
             write_metrics(folder / SUMMARY, Audit(settings=header, finished=False).to_dict())
-        counted = _usage(judge)
         bar = (on_progress or progress_bar)(total=total_rows([path], given.limit), desc="auditing", unit="row")
         with answers_kept(judge, folder, resume), bar:
             _score(rows, scorer, log, given.workers, bar)
         log.finish(whole=given.limit is None and not rows.error)
-    found = summarize(
-        read_scores(scores, len(log.places)),
-        {name: reward.bounds for name, reward in scorer.rewards.items()},
-        settings=header,
-        source_error=rows.error,
-        usage=_added(_usage(judge), counted, before.get("usage", {})),
-    )
+    bounds = {name: reward.bounds for name, reward in scorer.rewards.items()}
+    usage = _usage(judge, before.get("usage", {}))
+    lines = read_scores(scores, len(log.places))
+    found = summarize(lines, bounds, settings=header, source_error=rows.error, usage=usage)
     write_metrics(folder / SUMMARY, found.to_dict())
     if not found.n:
         first = found.unread[0]
@@ -122,10 +118,10 @@ def audit(
 
 
 class Bill(msgspec.Struct, frozen=True):
-    """An estimate from `read` of `rows` (`None`: too many to count); `hits` are answers in the judge's cache."""
+    """An estimate for `rows`, of which the first ones were `read`; `hits` are answers in the judge's cache."""
 
     read: int
-    rows: int | None
+    rows: int
     calls: int
     hits: int
     prompt_tokens: int
@@ -135,12 +131,12 @@ class Bill(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         basis = "" if self.rows == self.read else f", from the first {self.read:,}"
-        rows = f"{self.rows:,} rows{basis}" if self.rows is not None else f"the first {self.read:,} rows alone"
         cost = f"cost {self.cost:.4f}" if self.cost else "its cost unknown without --judge-prices"
         kept = f" ({self.hits:,} answers are in the cache)" if self.hits else ""
         return (
-            f"{rows}: about {self.calls:,} calls{kept}, {self.prompt_tokens:,} + {self.completion_tokens:,} tokens, "
-            f"{cost}, {self.seconds / 60:.1f} min if a call takes {_SECONDS:g} s; 4 characters are taken for a token"
+            f"{self.rows:,} rows{basis}: about {self.calls:,} calls{kept}, {self.prompt_tokens:,} + "
+            f"{self.completion_tokens:,} tokens, {cost}, {self.seconds / 60:.1f} min if a call takes {_SECONDS:g} s; "
+            "4 characters are taken for a token"
         )
 
 
@@ -151,17 +147,15 @@ def bill(source: PathLike, judge: "EndpointJudge", **settings: Any) -> Bill:
     given, path, dry = AuditSettings(**settings), local_file(source), replace(judge, dry=True, on_progress=None)
     rows = Source(path, given)
     scorer, read = Scorer(metrics_of(given, dry), dry, given.how, None, rows.reader), 0
-    for batch in chunks(islice(rows, READ), 64):
+    for batch in chunks(islice(rows, READ), _ROWS):
         scorer.score(batch)
         read += len(batch)
-    # A file that was read to its end need not be counted
-    total = read if read < READ else total_rows([path], given.limit)
-    times, stats = (total or read) / read, dry.stats
+    total, stats = total_rows([path], given.limit) or read, dry.stats
     dry.close()
     names = ("calls", "hits", "prompt_tokens", "completion_tokens")
-    counted = {name: round(times * getattr(stats, name)) for name in names}
+    counted = {name: round(total / read * getattr(stats, name)) for name in names}
     seconds = counted["calls"] * _SECONDS / judge.concurrency
-    return Bill(read, total, **counted, cost=times * stats.cost, seconds=seconds)
+    return Bill(read, total, **counted, cost=total / read * stats.cost, seconds=seconds)
 
 
 def metrics_of(given: AuditSettings, judge: Judge | None, policy: Generator | None = None) -> tuple[str, ...]:
@@ -193,71 +187,43 @@ def _header(source: PathLike, given: AuditSettings, scorer: Scorer) -> dict[str,
     }
 
 
-@contextmanager
-def _spooled(folder: Path) -> Iterator[Path]:
-    """The standard input as a file: it can be read again, to go on and to show its rows. Removed, unless moved."""
-    path = results_folder(folder) / f"stdin-{os.getpid()}.jsonl"
+def _spooled(folder: Path) -> Path:
+    """The standard input as a file."""
+    path = folder / SPOOLED
     try:
-        try:
-            with path.open("wb") as file:
-                shutil.copyfileobj(sys.stdin.buffer, file, _BYTES)
-        except OSError as error:
-            raise DataError(f"cannot keep the standard input in {path}: {error}") from error
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+    except OSError as error:
+        raise DataError(f"cannot keep the standard input in {path}: {error}") from error
+    return path
 
 
 def _score(rows: Source, scorer: Scorer, log: ScoreLog, workers: int | None, bar: Any) -> None:
     """Score the rows that the log does not hold yet, batch by batch, into the log."""
-    if scorer.policy is not None or scorer.shared is not None:
+    if scorer.policy is not None or scorer.asks_model:
         workers = 1  # the model is in this process, or its requests are concurrent already
     elif workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    size, judged = _ROWS if scorer.shared is None else _JUDGED, False
+    size = _JUDGED if scorer.asks_model else _ROWS
     if isinstance(width := getattr(scorer.judge, "concurrency", None), int):
         # enough to keep all of its requests under way, few enough to lose little
         size = max(_ROWS, min(8 * width, 8 * _ROWS))
-    for batch in in_order(scorer.score, _batches(rows, log, size, bar), workers):
-        log.add(batch.rows, batch.lines)
-        # A judge that refuses from the start has a wrong key or address: no row after it can be judged either
-        if batch.refusal and not judged:
-            raise JudgeError(batch.refusal)
-        judged = judged or not batch.refusal
-        bar.update(len(batch.rows))
+    for lines in in_order(scorer.score, chunks(_missing(rows, log, bar), size), workers):
+        log.add(lines)
+        bar.update(len(lines))
 
 
-def _batches(rows: Source, log: ScoreLog, size: int, bar: Any) -> Iterator[list[Raw]]:
-    """The rows that the log does not hold yet, `size` at a time, fewer where they are long."""
-    batch: list[Raw] = []
-    held = 0
+def _missing(rows: Source, log: ScoreLog, bar: Any) -> Iterator[Raw]:
     for raw in rows:
         if log.holds(raw.number, raw.digest):
             bar.update(1)
-            continue
-        batch.append(raw)
-        held += len(raw.data)
-        if len(batch) >= size or held >= _BYTES * max(1, size // _ROWS):
-            yield batch
-            batch, held = [], 0
-    if batch:
-        yield batch
-
-
-def _usage(judge: Judge | None) -> dict[str, Any]:
-    """What the judge counted: requests, tokens, cost."""
-    counted = msgspec.to_builtins(getattr(judge, "stats", {}), enc_hook=str)
-    return counted if isinstance(counted, dict) else {}
-
-
-def _added(now: Mapping[str, Any], before: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """What this run added to the judge's counts `before` it, and what `earlier` runs did."""
-    found: dict[str, Any] = {}
-    for name in {**now, **earlier}:
-        counts = [one.get(name) for one in (now, before, earlier)]
-        if any(isinstance(count, Mapping) for count in counts):
-            found[name] = _added(*(count or {} for count in counts))
         else:
-            new, old, known = (count or 0 for count in counts)
-            found[name] = new - old + known
-    return found
+            yield raw
+
+
+def _usage(judge: Judge | None, earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """What the judge counted, if it does (requests, tokens, cost, notes), and what it did in earlier runs."""
+    now = msgspec.to_builtins(getattr(judge, "stats", {}))
+    notes = Counter(now.pop("notes", {})) + Counter(earlier.get("notes", {}))
+    counts = {name: value + earlier.get(name, 0) for name, value in now.items()}
+    return {**earlier, **counts, "notes": dict(notes)} if counts or earlier else {}

@@ -92,7 +92,7 @@ class BatchScorer:
     def _columns(self, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         raws = [Raw.of(number, encoded(row, ENCODER)) for number, row in enumerate(rows, start=1)]
         found: list[dict[str, Any]] = []
-        for line in map(LINE.decode, self._scorer.score(raws).lines):
+        for line in map(LINE.decode, self._scorer.score(raws).values()):
             own: dict[str, Any] = {"read_as": line.dialect, "read_error": line.error or ""}
             if line.error is None:  # of a row that could not be read nothing is known: NaN, not 0 calls
                 own |= line.values

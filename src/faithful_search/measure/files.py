@@ -1,19 +1,19 @@
-"""The rows of a file as JSON, one by one, larger than memory: JSON lines, a JSON array, Parquet or an inspect log.
+"""The rows of a file as JSON, one by one: JSON lines and Parquet larger than memory, a JSON array, an inspect log.
 
 A format that spreads an episode over many lines (a session, the spans of a trace) has them made into one row,
 `{"lines": […]}`, in memory; an inspect log becomes its samples. A folder is its files, one after another.
 """
 
 import gzip
+import json
 import os
 import re
 import sys
 import zipfile
 import zlib
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,9 @@ STDIN = "-"
 _READ = (".jsonl", ".ndjson", ".json", ".parquet", ".eval")
 _HUB = "hf://datasets/"
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # two letters at least: C:/ is a path
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|[\[\]{},]', re.DOTALL)  # strings whole: brackets in them are text
+_BEGINS = re.compile(r"[^\s,]")  # an element of an array, or its end
 _AUDIT = ("audit.json", "scores.jsonl", "source.jsonl")
 """What an audit leaves in its folder, which may lie in its source's."""
-_BLOCK = 1 << 20
-_COUNTED = 1 << 30
-"""Bytes of the largest file whose rows are counted for a progress bar."""
 
 
 def local_file(path: PathLike) -> Path:
@@ -90,21 +87,15 @@ def read_json(path: PathLike) -> Iterator[tuple[int, bytes]]:
 
 
 def total_rows(paths: Iterable[Path], limit: int | None) -> int | None:
-    """How many rows will be read, for a progress bar; `None` where that is not quickly known."""
+    """How many rows will be read, for a progress bar; `None` where a file cannot be read, which is told when it is."""
     total = 0
     for path in paths:
-        most = _COUNTED // 16 if path.suffix == ".gz" else _COUNTED  # text packs to a sixteenth at best
         if path.suffix.lower() == ".parquet":
-            count = int(_parquet(path).metadata.num_rows)
-        elif ".jsonl" in path.name.lower() and path.is_file() and path.stat().st_size <= most:
-            count = 0
-            with suppress(DataError):  # a file that is cut short is reported when it is read
-                for _ in read_lines(path):
-                    count += 1
-        else:
-            return None
-        total += min(count, limit or count)
-    return total
+            total += min(int(_parquet(path).metadata.num_rows), limit or sys.maxsize)
+        else:  # reading takes a hundredth of the time that scoring does
+            with suppress(DataError):
+                total += sum(1 for _ in islice(read_json(path), limit))
+    return total or None
 
 
 def _file_rows(file: Path) -> Iterator[tuple[int, bytes]]:
@@ -149,47 +140,23 @@ def _decoded(data: bytes) -> Any:
 
 
 def _elements(path: Path) -> Iterator[bytes]:
-    """The elements of a JSON array, or objects that follow one another, each with a line break behind it.
-
-    They are found by their brackets and not decoded, so that a broken element costs no other.
-    """
+    """The elements of a JSON array, or objects that follow one another, each with a line break behind it."""
     opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
-    depth = base = number = start = seen = 0  # elements stand at depth `base`: 1 in an array
-    first, closed = True, False
     with _reading(path), opener(path, "rb") as file:
-        if file.read(len(BOM_UTF8)) != BOM_UTF8:
-            file.seek(0)
-        held = b""
-        # Blocks grow with what is held, so that a long element is looked through in linear time
-        while not closed and (block := file.read(max(_BLOCK, len(held) - start))):
-            held, seen, start = held[start:] + block, seen - start, 0
-            for mark in _TOKEN.finditer(held, seen):
-                token = mark[0]
-                if token.startswith(b'"') and mark.end() == len(held):  # it may go on in the next block
-                    break
-                seen = mark.end()
-                depth = max(0, depth + (token in b"[{") - (token in b"]}"))
-                opens = first and token == b"[" and not held[: mark.start()].strip()
-                first = False
-                if opens:
-                    base, start = 1, seen
-                elif depth <= base and not token.startswith(b'"'):
-                    closed = depth < base
-                    # the bracket that closes an element belongs to it; a comma, or the array's own bracket, does not
-                    element = held[start : mark.start() if closed or token == b"," else seen].strip()
-                    start = seen
-                    if element:
-                        number += 1
-                        yield element + b"\n"
-                    if closed:
-                        break
-        rest = (held[start:] + file.read(_BLOCK)).strip()
-    if closed and rest:
-        raise DataError(f"{path}: text after the end of the array, whose last row is {number}")
-    if base and not closed and not rest:
+        text = file.read().decode("utf-8-sig").strip()
+    array, number, read = text.startswith("["), 0, json.JSONDecoder().raw_decode
+    at = int(array)
+    while (mark := _BEGINS.search(text, at)) and not (array and mark[0] == "]"):
+        try:
+            _, at = read(text, mark.start())
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: row {number + 1} is not JSON, or cut off ({error})") from error
+        number += 1
+        yield text[mark.start() : at].encode() + b"\n"
+    if array and mark is None:
         raise DataError(f"{path}: the array is not closed after row {number}; the file seems cut off")
-    if not closed and rest:
-        yield rest  # no line break: an error in this element can then say that the file is cut off
+    if mark and text[mark.end() :]:
+        raise DataError(f"{path}: text after the end of the array, whose last row is {number}")
 
 
 def _samples(path: Path) -> Iterator[tuple[int, bytes]]:

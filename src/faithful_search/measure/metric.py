@@ -120,7 +120,7 @@ class TrajectoryMetric(evaluate.Metric):
             raise ConfigError(
                 f"{self.measure} compares with gold answers: pass references=[…], one string or list each"
             )
-        written = scorer.score_rows(rows).lines
+        written = list(scorer.score_rows(rows).values())
         lines = [LINE.decode(line) for line in written]
         found = summarize(lines, {name: one.bounds for name, one in scorer.rewards.items()})
         result: dict[str, Any] = {}

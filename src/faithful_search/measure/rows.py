@@ -6,6 +6,7 @@ file ─ read_json ─> Raw (number, digest, JSON of the row) ─ parse_row ─>
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,10 +19,10 @@ import msgspec
 
 from .. import dialects, formats
 from ..dialects.segments import episode_start
-from ..errors import DataError, DialectError
+from ..errors import DataError, DialectError, kind_of
 from ..tasks import first, row_answers, row_question
+from ..tools.outcome import ErrorLog
 from ..trajectory import Step, Trajectory
-from .failures import told
 from .files import PathLike, read_json
 from .invented import SearchedCorpus
 from .settings import WHOLE, Reading
@@ -35,6 +36,13 @@ PROMPT_COLUMNS = ("prompt", "input")
 ID_COLUMNS = ("id", "_id", "qid", "uid")
 _STEP = frozenset(Step.__struct_fields__)
 _ASKED = re.compile(r".*\bQuestion:\s*(\S.*?)\s*\Z", re.DOTALL)
+_errors = ErrorLog(logging.getLogger(__name__))
+
+
+def told(what: str, error: Exception) -> str:
+    """The kind of an unexpected error, for results; its words, which may hold keys, go to the local log."""
+    _errors.tell(what, error)
+    return kind_of(error)
 
 
 class Raw(msgspec.Struct, frozen=True):

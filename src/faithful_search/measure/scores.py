@@ -6,29 +6,28 @@ earlier ones. When it ends, the file is put in the order of the source, each row
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
-from ..errors import ConfigError, DataError, JudgeError
+from ..errors import DataError, JudgeError, needs
 from ..inference.base import Generator
-from ..judges import Judge, Pair, Request, Verdict, Writer, is_lexical
+from ..judges import GroundingJudge, Judge, Pair, Verdict, is_lexical
 from ..rewards import Reward, Score
-from ..rewards.judged import JudgedReward
-from ..trajectory import read_lines
+from ..rewards.judged import Asked, JudgedReward
+from ..trajectory import Trajectory, read_lines
 from . import metrics
 from .behaviour import tool_counts
-from .failures import told
 from .files import PathLike
 from .ledger import Ledger
-from .rows import READER, Raw, Reader, Row
+from .rows import READER, Raw, Reader, Row, told
 from .settings import How
 
 T = TypeVar("T")
@@ -42,29 +41,24 @@ _TOLD = ("id", "question", "answer", "answers", "dialect", "stop_reason")
 
 def open_policy(policy: str, what: str, trust_remote_code: bool = False) -> Generator:
     """The model in a directory or Hub repository. Raises `ConfigError` saying `what` needs which package."""
-    try:
+    with needs(what, "train"):
         from ..inference.loading import open_generator
-    except ImportError as error:
-        raise ConfigError(f"{what} needs {error.name}: pip install 'faithful-search[train]'") from error
     return open_generator(policy, trust_remote_code=trust_remote_code)
 
 
 def each(function: Callable[[Sequence[T]], list[R]], items: Sequence[T], instead: Callable[[Exception], R]) -> list[R]:
-    """The function of all items at once; when it fails, of each alone, with `instead` for those that it fails on."""
+    """The function of all items at once; when it fails, of each alone, with `instead` for those that it fails on.
+
+    Raises `JudgeError` where a judge cannot be asked at all: no other item could be judged either.
+    """
     try:
         return function(items)
+    except JudgeError:
+        raise
     except Exception as error:  # an item that a metric fails on must not cost the others
         if len(items) == 1:
             return [instead(error)]
         return [found for item in items for found in each(function, [item], instead)]
-
-
-class Batch(NamedTuple):
-    """The lines of some rows, in their order; `refusal` is what a judge said that could not be asked at all."""
-
-    rows: list[int]
-    lines: list[bytes]
-    refusal: str
 
 
 @dataclass(frozen=True)
@@ -82,42 +76,49 @@ class Scorer:
     reader: Reader = READER
     knobs: Mapping[str, Any] = field(default_factory=dict)
 
-    @cached_property
-    def shared(self) -> "_Shared | None":
-        """The judge, where it is a model and not a comparison of words."""
-        if self.judge is None or is_lexical(self.judge):
-            return None
-        return _SharedWriter(self.judge) if isinstance(self.judge, Writer) else _Shared(self.judge)
+    @property
+    def asks_model(self) -> bool:
+        """Whether the judge is a model and not a comparison of words."""
+        return self.judge is not None and not is_lexical(self.judge)
 
     @cached_property
     def rewards(self) -> dict[str, Reward]:
         """The rewards by the names of their results."""
         bound = {} if self.policy is None else {"policy": self.policy}
-        loaded = (metrics.load(name, self.shared or self.judge, self.how, **self.knobs) for name in self.metrics)
+        loaded = (metrics.load(name, self.judge, self.how, **self.knobs) for name in self.metrics)
         return {name: reward.bind(**bound) for own in loaded for name, reward in own.items()}
 
-    def score(self, batch: Sequence[Raw]) -> Batch:
-        """One line a row. Raises nothing that a row or a metric did."""
+    def score(self, batch: Sequence[Raw]) -> dict[int, bytes]:
+        """A line for each row, by its number. Raises nothing that a row or a metric did, but what `each` raises."""
         return self.score_rows([self.reader(raw) for raw in batch])
 
-    def score_rows(self, rows: Sequence[Row]) -> Batch:
+    def score_rows(self, rows: Sequence[Row]) -> dict[int, bytes]:
         """The same for rows that were read."""
         read = [row.trajectory for row in rows if row.trajectory is not None]
-        if self.shared is not None:
-            self.shared.forget()
-            judged = [r for r in self.rewards.values() if isinstance(r, JudgedReward) and r.judge is self.shared]
-            with suppress(Exception):  # which row and metric it was shows when they are scored
-                # All pairs at once, row by row, so that a judge that dies on the way leaves whole rows
-                pairs = zip(*[reward.pairs_batch(read) for reward in judged], strict=True)
-                asked = (item for row in pairs for own in row for item in own)
-                self.shared.judge_batch([item.pair for item in asked if item.settled is None])
-        # Iterators, since the columns have no entry for rows that could not be read
-        columns = {
-            name: iter(each(reward.score_batch, read, partial(_failed, reward.name)))
+        asked = {
+            name: cut(reward, read)
             for name, reward in self.rewards.items()
+            if isinstance(reward, JudgedReward) and reward.judge is not None
         }
-        lines = [self._line(row, columns) for row in rows]
-        return Batch([row.number for row in rows], lines, self.shared.refusal if self.shared else "")
+        verdicts = self._verdicts(asked.values())
+        columns: dict[str, Iterator[Score]] = {}  # iterators, since rows that could not be read have no entry in them
+        for name, reward in self.rewards.items():
+            failed = partial(_failed, reward.name)
+            if isinstance(reward, JudgedReward) and name in asked:
+                pairs = list(zip(read, asked[name], strict=True))
+                columns[name] = iter(each(partial(_judged, reward, verdicts), pairs, failed))
+            else:
+                columns[name] = iter(each(reward.score_batch, read, failed))
+        return {row.number: self._line(row, columns) for row in rows}
+
+    def _verdicts(self, asked: Iterable[list[list[Asked]]]) -> dict[Pair, Verdict]:
+        """What the judge says of the pairs of all metrics, all at once."""
+        # Row by row, so that a judge that dies on the way leaves whole rows
+        items = (item for row in zip(*asked, strict=True) for own in row for item in own)
+        pairs = list(dict.fromkeys(item.pair for item in items if item.settled is None))
+        judge = self.judge or GroundingJudge()
+        verdicts = each(judge.judge_batch, pairs, partial(_silent, judge.name)) if pairs else []
+        return dict(zip(pairs, verdicts, strict=True))
 
     def _line(self, row: Row, columns: Mapping[str, Iterator[Score]]) -> bytes:
         """The row's line; takes its own scores off the columns."""
@@ -143,60 +144,37 @@ class Scorer:
         return ENCODER.encode({**known, "error": why}) + b"\n"
 
 
+def cut(reward: JudgedReward, trajectories: Sequence[Trajectory]) -> list[list[Asked]]:
+    """The pairs of each trajectory; for one that the reward fails on, a pair that is settled by saying so."""
+
+    def failed(error: Exception) -> list[Asked]:
+        return [Asked(0, Pair("", ""), _silent(reward.name, error))]
+
+    return each(reward.pairs_batch, trajectories, failed)
+
+
+def _judged(
+    reward: JudgedReward, verdicts: Mapping[Pair, Verdict], asked: Sequence[tuple[Trajectory, list[Asked]]]
+) -> list[Score]:
+    """The scores of trajectories whose pairs were judged."""
+    return [
+        reward.judged(trajectory, own, [item.settled or verdicts[item.pair] for item in own])
+        if own
+        else reward.empty(trajectory)
+        for trajectory, own in asked
+    ]
+
+
+def _silent(name: str, error: Exception) -> Verdict:
+    return Verdict(None, None, f"failed: {told(name, error)}", name)
+
+
 def _failed(name: str, error: Exception) -> Score:
     return Score(None, f"failed: {told(name, error)}", {"abstained": True})
 
 
-class _Shared:
-    """A judge that remembers what it said about the batch at hand, since several metrics ask about the same pairs.
-
-    `refusal`: why it could not be asked.
-    """
-
-    def __init__(self, judge: Any) -> None:
-        self.name: str = judge.name
-        self._judge = judge
-        self.forget()
-
-    def forget(self) -> None:
-        """Make room for the next batch."""
-        self.refusal = ""
-        self._verdicts: dict[Pair, Verdict] = {}
-        self._texts: dict[str, str | None] = {}
-
-    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """Ask about the pairs that are new, all at once."""
-        new = [pair for pair in dict.fromkeys(pairs) if pair not in self._verdicts]
-        try:
-            verdicts = self._judge.judge_batch(new) if new else []
-        except JudgeError as error:
-            self.refusal = str(error)
-            verdicts = [Verdict(None, None, str(error), self.name)] * len(new)
-        self._verdicts.update(zip(new, verdicts, strict=True))
-        return [self._verdicts[pair] for pair in pairs]
-
-
-class _SharedWriter(_Shared):
-    """One that also writes; rewards look for `write_batch`, which what only judges must not have."""
-
-    def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
-        keys = [str(request) for request in requests]  # a `Request` cannot be hashed
-        new = {key: one for key, one in zip(keys, requests, strict=True) if key not in self._texts}
-        if new:
-            self._texts.update(zip(new, self._judge.write_batch(list(new.values())), strict=True))
-        return [self._texts[key] for key in keys]
-
-
-class Marked(msgspec.Struct, frozen=True):
-    """One metric's score as a whole: the value as a measurement, the reason, and what it consists of."""
-
-    value: float | None = None
-    why: str = ""
-    parts: dict[str, Any] = {}
-
-
 class Cell(msgspec.Struct, frozen=True):
-    """The same in a line: `value` is `None` where the metric does not apply or the judge abstained.
+    """One metric's score in a line: `value` is `None` where the metric does not apply or the judge abstained.
 
     The `parts` are most of the file, and are decoded only where they are asked for.
     """
@@ -206,8 +184,9 @@ class Cell(msgspec.Struct, frozen=True):
     parts: msgspec.Raw = msgspec.Raw(b"{}")
 
     @property
-    def whole(self) -> Marked:
-        return Marked(self.value, self.why, msgspec.json.decode(self.parts))
+    def whole(self) -> Score:
+        """With what it consists of; the value is that of a measurement."""
+        return Score(self.value, self.why, msgspec.json.decode(self.parts))
 
     @property
     def abstained(self) -> bool:
@@ -284,10 +263,10 @@ class ScoreLog(Ledger):
             self.places.append(self._known[digest])
         return digest in self._known
 
-    def add(self, rows: Sequence[int], lines: Sequence[bytes]) -> None:
+    def add(self, lines: Mapping[int, bytes]) -> None:
         """Append the lines of these rows; errors as those of `Ledger.append`."""
-        self.places.extend(self.append(lines))
-        self.rows.extend(rows)
+        self.places.extend(self.append(list(lines.values())))
+        self.rows.extend(lines)
 
     def finish(self, whole: bool) -> None:
         """Put the file in the source's order, each row once; it is replaced only when the new one is complete.

@@ -88,8 +88,10 @@ class JudgedReward(BatchReward):
 
 
 def ask(judge: Judge, pairs: Sequence[Pair]) -> list[Verdict]:
-    """The judge's verdicts; where it cannot be asked at all, verdicts that abstain."""
+    """The judge's verdicts, equal pairs asked about once; where it cannot be asked at all, verdicts that abstain."""
+    different = list(dict.fromkeys(pairs))
     try:
-        return judge.judge_batch(pairs) if pairs else []
+        verdicts = dict(zip(different, judge.judge_batch(different) if different else [], strict=True))
     except JudgeError as error:
-        return [Verdict(None, None, str(error), judge.name)] * len(pairs)
+        verdicts = dict.fromkeys(different, Verdict(None, None, str(error), judge.name))
+    return [verdicts[pair] for pair in pairs]

@@ -17,11 +17,12 @@ from typing import Any
 from urllib.parse import quote
 
 from ... import __version__
+from ...rewards import Score
 from ...trajectory import Trajectory
 from ..comparison import Comparison, Side, changes
 from ..files import PathLike
 from ..metrics import LOWER_IS_BETTER
-from ..scores import Marked, read_scores
+from ..scores import read_scores
 from ..stats import Estimate
 from ..summary import Audit
 from ..writing import write_whole
@@ -100,13 +101,13 @@ def _render(path: PathLike, template: str, **values: Any) -> Path:
 
 def _read(
     path: PathLike, wanted: set[int], count: int
-) -> "tuple[dict[str, array[float]], dict[int, dict[str, Marked]]]":
+) -> "tuple[dict[str, array[float]], dict[int, dict[str, Score]]]":
     """The values of each metric over the first `count` rows, and the whole scores of the wanted ones.
 
     What follows them is kept from an audit of more rows, and not in this one's figures.
     """
     values: dict[str, array[float]] = {}
-    rows: dict[int, dict[str, Marked]] = {}
+    rows: dict[int, dict[str, Score]] = {}
     for line in read_scores(path, count):
         for name, cell in line.scores.items():
             if cell.value is not None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...judges.grounding import Vocabulary
+from ...rewards import Score
 from ...trajectory import ToolCall, Trajectory
 from ..metrics import direction
-from ..scores import Marked
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,7 +37,7 @@ def page_file(name: str) -> str:
     return (files(__package__) / "page_files" / name).read_text("utf-8")
 
 
-def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Marked], most: int = ROW) -> dict[str, Any]:
+def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Score], most: int = ROW) -> dict[str, Any]:
     """What `rollout.html` shows: `row` names it in a page of several, `scores` are those of the audit's line.
 
     `most` are the characters that all its texts may take.
@@ -104,7 +104,7 @@ def _line(text: object) -> str:
     return shown if len(shown) <= _LINE else f"{shown[:_LINE]} … ({len(shown) - _LINE:,} characters more)"
 
 
-def _chip(name: str, score: Marked) -> dict[str, str]:
+def _chip(name: str, score: Score) -> dict[str, str]:
     if score.value is None:
         return {"name": name, "shown": "abstained", "level": ""}
     good = direction(name)
@@ -113,7 +113,7 @@ def _chip(name: str, score: Marked) -> dict[str, str]:
     return {"name": name, "shown": f"{score.value:.2f}", "level": level}
 
 
-def _reasons(scores: Mapping[str, Marked]) -> dict[str, list[str]]:
+def _reasons(scores: Mapping[str, Score]) -> dict[str, list[str]]:
     """Each reason once, with the metrics that gave it."""
     found: dict[str, list[str]] = {}
     for name, score in scores.items():
@@ -129,7 +129,7 @@ def arguments_of(call: ToolCall) -> str:
     return msgspec.json.encode(call.arguments).decode() if call.arguments else call.raw
 
 
-def _marks(scores: Mapping[str, Marked]) -> dict[int, list[dict[str, str]]]:
+def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, str]]]:
     """What was found at each step, from the scores' parts: judged pairs, and steps that count or were probed."""
     found: dict[int, list[dict[str, str]]] = {}
 
