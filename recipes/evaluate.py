@@ -155,7 +155,7 @@ def compare(script: EvaluationArguments) -> dict[str, Any]:
         if name is not None:
             write_jsonl(out / file, (msgspec.structs.replace(item, tokens=None) for item in found[name].trajectories))
     write_metrics(out / "metrics.json", {**results, **changes, "script": asdict(scripts[script.policy])})
-    print(report.table(before, after, (names[0], names[-1])) if two else report.table(after, names=(names[0], "")))
+    print(report.table(before, after if two else None, (names[0], names[-1])))
     for name, evaluation in found.items():
         print(f"\ncalls of {name}: {printable(_calls(evaluation))}")
     return results

@@ -10,7 +10,7 @@ from test_formats import FORMATS, installed
 from faithful_search import formats
 from faithful_search.dialects import parse
 from faithful_search.errors import DataError, DialectError, FaithfulSearchError
-from faithful_search.measure.rows import parse_row
+from faithful_search.measure.rows import READER
 from faithful_search.trajectory import Trajectory
 
 USER = {"role": "user", "content": "Who?"}
@@ -194,7 +194,7 @@ def test_a_refusal_says_what_it_seems_to_be(value: Any, seems: str) -> None:
     with pytest.raises(DataError, match=seems):
         parse(value)
     with pytest.raises((DataError, DialectError), match=seems):
-        parse_row(json.dumps(value if isinstance(value, dict) else {"text": json.dumps(value)}).encode())
+        READER.parse(json.dumps(value if isinstance(value, dict) else {"text": json.dumps(value)}).encode())
 
 
 ODD = [None, "", "x", 7, -1, True, [], {}, [None], {"type": "text"}, {"role": "assistant"}, [[]], "{", "[{}]"]
@@ -223,7 +223,7 @@ def test_broken_logs_are_read_or_refused_in_the_packages_own_words() -> None:
             except FaithfulSearchError as error:
                 assert str(error)
         try:
-            parse_row(json.dumps(value).encode())
+            READER.parse(json.dumps(value).encode())
         except FaithfulSearchError as error:
             assert str(error)
 

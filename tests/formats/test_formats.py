@@ -16,7 +16,7 @@ import pytest
 
 from faithful_search import formats
 from faithful_search.measure import metrics
-from faithful_search.measure.rows import parse_row, read_trajectories
+from faithful_search.measure.rows import READER, read_trajectories
 from faithful_search.trajectory import Trajectory
 
 
@@ -622,7 +622,7 @@ def test_question_calls_evidence_thoughts_and_answer_come_out_right(name: str, e
     if name == "smolagents":
         expected = [*SMOLAGENTS[episode], *expected[len(SMOLAGENTS[episode]) :]]
     made = {c.id: (c.name, c.arguments) for _, calls in e.turns for c in calls}
-    found = parse_row(json.dumps(FORMATS[name](e)).encode())
+    found = READER.parse(json.dumps(FORMATS[name](e)).encode())
     assert steps(found) == [(think, made[called] if called else None, *rest) for think, called, *rest in expected]
     assert (found.question, found.answer, found.dialect) == (e.question, e.answer, "openai")
     images = any(c.image for _, calls in e.turns for c in calls) and name not in NO_IMAGES
@@ -632,7 +632,7 @@ def test_question_calls_evidence_thoughts_and_answer_come_out_right(name: str, e
 
 @pytest.mark.parametrize("episode", EPISODES)
 def test_the_same_episode_gets_the_same_scores(episode: str) -> None:
-    read = {name: parse_row(json.dumps(row).encode()) for name, row in installed(episode).items()}
+    read = {name: READER.parse(json.dumps(row).encode()) for name, row in installed(episode).items()}
     if SMOLAGENTS[episode]:
         read.pop("smolagents", None)
     rows = {name: msgspec.structs.replace(row, answers=(EPISODES[episode].answer,)) for name, row in read.items()}
@@ -656,4 +656,4 @@ def test_both_kinds_of_inspects_logs_hold_the_same_samples(tmp_path: Path) -> No
             log.writestr(f"samples/{number}_epoch_1.json", json.dumps(sample))
     (tmp_path / "log.json").write_text(json.dumps({"version": 2, "eval": {"task": "search"}, "samples": samples}))
     one, two = ([row.trajectory for row in read_trajectories(tmp_path / name)] for name in ("log.eval", "log.json"))
-    assert one == two == [parse_row(json.dumps(sample).encode()) for sample in samples]
+    assert one == two == [READER.parse(json.dumps(sample).encode()) for sample in samples]

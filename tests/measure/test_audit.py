@@ -76,7 +76,7 @@ def test_rows_that_cannot_be_read_or_have_no_question_are_counted_and_the_others
     rows = [rollout(0), "{half", rollout(1), {"text": "no agent wrote this"}, *bare]
     found = audit(file_of(tmp_path / "a.jsonl", rows), tmp_path / "out")
     assert (found.n, found.errors, found.complete) == (5, 2, False)
-    assert [item.row for item in found.unread] == [2, 4] and "not JSON" in found.unread[0].error
+    assert [item.row for item in found.unread] == [2, 4] and "not JSON" in found.unread[0].why
     assert list(scored(tmp_path / "out")[1]) == list(scored(tmp_path / "out")[3]) == ["row", "digest", "error"]
     assert found.unasked == 3 and found.rows["answered"].n == 5  # each is a question of its own
     assert "without a question: 3, each counts as one of its own" in str(found)

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from faithful_search.judges import Verdict
 from faithful_search.measure import metrics
 from faithful_search.measure.audit import Audit, audit
-from faithful_search.measure.report import asks, sentences
+from faithful_search.measure.metrics import asks
 from faithful_search.measure.report import page as audit_page
 from faithful_search.measure.report import rollout as rollout_view
+from faithful_search.measure.report import sentences
 from faithful_search.measure.stats import mean_ci
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 from faithful_search.wire.files import replacing

@@ -310,14 +310,14 @@ def test_what_cannot_be_evaluated():
 
 def test_the_table_shows_the_difference_and_marks_what_is_clear(read):
     blind = evaluate_policy(engine(Blanked(engine().toolbox)), TASKS)
-    rows = {row[0]: row for row in table_rows(blind.to_dict(), read, ("blind", "reads"))}
+    rows = {row[0]: row for row in table_rows(blind, read, ("blind", "reads"))}
     assert rows["metric"][1:3] == ["blind [95% CI]", "reads [95% CI]"]
     assert rows["exact_match"][1].startswith("0.000 [0.000, 0.43")
     assert rows["exact_match"][3] == "+1.000 [+1.000, +1.000]"
     assert rows["valid_format"][3] == "+0.000 [+0.000, +0.000]"
     assert rows["answer_support_lexical"][4] == "5"
     assert rows["evidence_sensitivity"][2].startswith("0.700 [")
-    *lines, warning = table(blind, read).splitlines()
+    *lines, warning = table(blind, read, ("cold start", "GRPO")).splitlines()
     assert warning.startswith("…_lexical: words are compared, which is no judge")
     column = lines[0].index("GRPO")
     assert all(line[column - 1] == " " and line[column] != " " for line in lines)
@@ -327,7 +327,7 @@ def test_the_table_shows_the_difference_and_marks_what_is_clear(read):
 def test_only_clear_differences_are_marked(gains, marked):
     questions = [str(number) for number in range(len(gains))]
     before, after = (Evaluation({"f1": mean_ci(v)}, questions, {"f1": v}, {}) for v in ([0.0] * len(gains), gains))
-    assert table_rows(before, after)[1][3].endswith(" *") is marked
+    assert table_rows(before, after, ("before", "after"))[1][3].endswith(" *") is marked
 
 
 def test_entropy_differences_are_paired_too():

@@ -281,7 +281,7 @@ def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp
     assert all(set(own) == {"value", "low", "high", "n"} for own in metrics["differences"].values())
     assert names <= metrics["before"]["rows"].keys() and "differences" not in record.results
     assert "differences" not in msgspec.structs.replace(record, before=None).metrics()
-    cells = {row[0]: row for row in table_rows(before, after)}
+    cells = {row[0]: row for row in table_rows(before, after, ("before", "after"))}
     assert names <= cells.keys() and cells[GAP][3].startswith("+0.700 [") and cells[GAP][3].endswith("*")
     card = model_card(record, "r", []).read_text(encoding="utf-8")
     assert all(f"\n{name} " in card and f"type: {name}\n" in card for name in names)

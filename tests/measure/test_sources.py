@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, DialectError
 from faithful_search.measure import files
-from faithful_search.measure.rows import Raw, Reader, Source, parse_row, read_trajectories
+from faithful_search.measure.rows import READER, Raw, Reader, Source, read_trajectories
 from faithful_search.tasks import gold_answers
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
@@ -59,7 +59,7 @@ def test_every_layout_gives_the_same_trajectories(tmp_path, name):
         path = file_of(tmp_path / name, [json.dumps(rows, indent=2)])
     found = list(read_trajectories(path, "search_r1"))
     assert [row.number for row in found] == [1, 2, 3, 4, 5]
-    assert [row.trajectory for row in found] == [parse_row(json.dumps(row).encode(), "search_r1") for row in rows]
+    assert [row.trajectory for row in found] == [Reader("search_r1").parse(json.dumps(row).encode()) for row in rows]
     assert len({row.digest for row in found}) == 5
 
 
@@ -92,7 +92,7 @@ def test_messages_are_read_also_when_they_were_stored_as_text_or_split_into_prom
         {"prompt": user, "completion": assistant},
         {"prompt": user, "completion": json.dumps(assistant)},
     ):
-        found = parse_row(json.dumps(row).encode(), "search_r1")
+        found = Reader("search_r1").parse(json.dumps(row).encode())
         assert (found.question, found.answer) == ("Where is the lighthouse?", "Orvik")
 
 
@@ -128,12 +128,12 @@ def test_half_a_line_at_the_end_is_an_error_of_that_row(tmp_path):
 
 def test_what_strict_json_forbids_is_read_nevertheless():
     text = json.dumps({"text": TEXT, "score": float("nan"), "note": "half an emoji \ud83d"})
-    assert parse_row(text.encode(), "search_r1").answer == "Orvik"
-    assert parse_row(b"\xef\xbb\xbf" + text.encode(), "search_r1").answer == "Orvik"
+    assert Reader("search_r1").parse(text.encode()).answer == "Orvik"
+    assert Reader("search_r1").parse(b"\xef\xbb\xbf" + text.encode()).answer == "Orvik"
     with pytest.raises(DataError, match="not JSON"):
-        parse_row(b'{"text": "\xff\xfe"}\n')
+        READER.parse(b'{"text": "\xff\xfe"}\n')
     with pytest.raises(DataError):
-        parse_row(b"[" * 200_000 + b"\n")
+        READER.parse(b"[" * 200_000 + b"\n")
 
 
 def test_a_named_column_is_the_one_that_is_read(tmp_path):
@@ -147,9 +147,9 @@ def test_the_question_may_stand_in_the_prompt():
     asked = "Answer the given question. For example, <answer> Beijing </answer>. Question: where is it?\n"
     chat = [{"role": "user", "content": asked}]
     for prompt in (asked, chat, f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"):
-        found = parse_row(json.dumps({"prompt": prompt, "response": TEXT}).encode(), "search_r1")
+        found = Reader("search_r1").parse(json.dumps({"prompt": prompt, "response": TEXT}).encode())
         assert (found.question, found.answer) == ("where is it?", "Orvik")
-    assert parse_row(json.dumps({"text": TEXT}).encode(), "search_r1").question is None
+    assert Reader("search_r1").parse(json.dumps({"text": TEXT}).encode()).question is None
 
 
 ANSWERS = [

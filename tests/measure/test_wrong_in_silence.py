@@ -19,7 +19,7 @@ from faithful_search.errors import DataError
 from faithful_search.measure import metrics
 from faithful_search.measure.audit import audit
 from faithful_search.measure.invented import KEPT, NOT_IN_CORPUS, SearchedCorpus
-from faithful_search.measure.rows import parse_row, pick, read_trajectories
+from faithful_search.measure.rows import READER, pick, read_trajectories
 from faithful_search.rewards import AnswerSupport, ThinkAnswer
 from faithful_search.trajectory import Step, Trajectory
 
@@ -43,7 +43,7 @@ def kinds(found: Trajectory) -> list[str]:
 def test_calls_of_the_chat_template_with_a_brace_too_many(behind: str) -> None:
     """As verl-tool logs them: plain role lines, documents in `<information>`; the environment ran the call."""
     text = f"{CALL}}}\n</tool_call>{behind}\n\nuser\n<tool_response>\n{DOCS}\n</tool_response>\nassistant\n"
-    found = parse_row(json.dumps({"output": f"{text}<answer> Ada </answer>", "gts": {"target": ["Ada"]}}).encode())
+    found = READER.parse(json.dumps({"output": f"{text}<answer> Ada </answer>", "gts": {"target": ["Ada"]}}).encode())
     assert found.dialect == "search_r1_like" and found.answer == "Ada" and EXACT.score(found).value == 1.0
     assert [step.call and step.call.arguments for step in found.steps] == [{"query": "who"}, None]
     titled = [(item.title, item.text) for item in found.evidence.values()]
@@ -74,15 +74,15 @@ def test_an_answer_between_tags_in_a_plain_chat() -> None:
 
 def test_a_column_named_steps_is_not_yet_a_trajectory() -> None:
     with pytest.raises(DataError, match="smolagents"):
-        parse_row(b'{"steps": [{"foo": 1}]}')
+        READER.parse(b'{"steps": [{"foo": 1}]}')
     ours = Trajectory((Step(think="a", answer="b"),))
-    assert parse_row(ours.to_json().encode()) == ours
+    assert READER.parse(ours.to_json().encode()) == ours
 
 
 def test_calls_whose_function_is_a_string() -> None:
     call = {"id": "1", "function": "search", "arguments": {"query": "who"}}
     chat = [CHAT[0], {"role": "assistant", "content": "", "tool_calls": [call]}, CHAT[2], SAID]
-    found = parse_row(json.dumps({"messages": chat, "target": "Ada"}).encode())
+    found = READER.parse(json.dumps({"messages": chat, "target": "Ada"}).encode())
     assert found.steps[0].call is not None and found.steps[0].call.arguments == {"query": "who"} and not kinds(found)
 
 

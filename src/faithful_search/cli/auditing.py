@@ -125,7 +125,7 @@ def _unfinished_audit(found: "Audit") -> str:
     lines = [f"the source could not be read to its end: {found.source_error}"] if found.source_error else []
     if found.errors:
         lines.append(f"rows that could not be read: {found.errors}")
-        lines += [f"  row {item.row}: {item.error}" for item in found.unread[:_SHOWN]]
+        lines += [f"  row {item.row}: {item.why}" for item in found.unread[:_SHOWN]]
     if found.abstained:
         lines.append(f"rows not judged completely: {found.abstained}; the same command asks again about these only")
         lines += [f"  row {item.row}, {item.metric}: {item.why}" for item in found.unjudged[:_SHOWN]]

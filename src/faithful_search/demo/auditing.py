@@ -12,7 +12,8 @@ from tqdm import tqdm
 from .. import dialects
 from ..errors import DataError
 from ..measure.audit import audit, choose_rows, pick
-from ..measure.report import asks, interval, page
+from ..measure.metrics import asks
+from ..measure.report import interval, page
 from ..measure.scores import SCORES, read_scores
 from ..measure.settings import Reading
 from ..measure.summary import Audit
@@ -168,7 +169,7 @@ def _words(found: Audit, read: Sequence[Trajectory], text: str) -> list[str]:
         kinds = ", ".join(f"{name} ({count})" for name, count in found.issues.items())
         said.append(f"{_many(found.n - found.clean)} of {found.n} have mistakes in their writing: {kinds}.")
     if found.errors:
-        said.append(f"{found.errors} rows could not be read; row {found.unread[0].row}: {found.unread[0].error}")
+        said.append(f"{found.errors} rows could not be read; row {found.unread[0].row}: {found.unread[0].why}")
     return said
 
 

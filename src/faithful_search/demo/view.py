@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..judges.grounding import terms
 from ..measure import metrics
 from ..measure.claims import claims_of, distinct
-from ..measure.report import asks
+from ..measure.metrics import asks
 from ..measure.report.rollout import arguments_of, environment, fields
 from ..rewards import Score, cited_evidence
 from ..trajectory import Step, Trajectory

@@ -13,8 +13,8 @@ from typing import Any
 from ..bundled import bundled_json
 from ..errors import ConfigError, DataError
 from ..measure import provenance
-from ..measure.evaluation import Record
-from ..measure.report import as_evaluation, table
+from ..measure.evaluation import Evaluation, Record
+from ..measure.report import table
 from ..measure.stats import Estimate
 from ..measure.writing import card_of, filled, write_whole
 from ..rollout.arguments import EnvironmentArguments
@@ -217,7 +217,7 @@ def eval_results(folder: Path, benchmark: str) -> dict[str, bytes]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         evaluated = [one for one in found.values() if isinstance(one, dict) and "rows" in one]
-        rows = _named(as_evaluation(found.get("after") or evaluated[-1]).rows)
+        rows = _named(Evaluation.from_dict(found.get("after") or evaluated[-1]).rows)
     except (OSError, ValueError, IndexError, DataError) as error:
         raise ConfigError(f"{path} holds no evaluation to write results from: {error}") from error
     entries = []

@@ -113,7 +113,7 @@ def audit(
     write_metrics(folder / SUMMARY, found.to_dict())
     if not found.n:
         first = found.unread[0]
-        raise DataError(f"{source}: none of its rows ({found.errors}) can be read; row {first.row}: {first.error}")
+        raise DataError(f"{source}: none of its rows ({found.errors}) can be read; row {first.row}: {first.why}")
     return found
 
 

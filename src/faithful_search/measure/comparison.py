@@ -10,7 +10,7 @@ import msgspec
 from ..errors import ConfigError, DataError
 from .evaluation import ENTROPY, Evaluation, difference
 from .files import PathLike
-from .metrics import direction
+from .metrics import about
 from .report import aligned, interval, is_clear, marked, warning
 from .scores import SCORES, read_scores
 from .stats import NOTHING, Estimate, question_means
@@ -69,7 +69,7 @@ class Comparison(msgspec.Struct, frozen=True):
             known = [(metric, row[place]) for metric, row in self.differences.items() if row[place].value is not None]
             for metric, change in known:
                 if is_clear(change):
-                    up, good = (change.value or 0) > 0, direction(metric)
+                    up, good = (change.value or 0) > 0, about(metric).direction
                     word = ("higher" if up else "lower") if not good else "better" if up == (good > 0) else "worse"
                     parts[word].append(f"{metric} ({interval(change, sign=True)})")
             lines = [f"{word}: {', '.join(named)}" for word, named in parts.items() if named]

@@ -1,7 +1,5 @@
 """Ask a judge about the pairs of trajectories and keep its labels as a dataset: streaming, and able to go on."""
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import json
@@ -10,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -18,15 +16,14 @@ from .. import __version__, rewards
 from ..errors import ConfigError, DataError
 from ..judges import GroundingJudge, Judge, Pair, Verdict, Writer, is_lexical
 from ..judges.base import Task
-from ..rewards.judged import Asked, JudgedReward
+from ..rewards.judged import JudgedReward
 from . import provenance
 from .agreement.labelled import rank
-from .failures import told
 from .files import STDIN, PathLike, inside, local_file, total_rows
 from .ledger import Records, answers_kept, ask_in_parts, same_settings
 from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
-from .rows import READER, Raw, Reader, Row, Source
-from .scores import each
+from .rows import Raw, Reader, Source
+from .scores import cut
 from .settings import LabelSettings, PairMetric
 from .workers import chunks, in_order, progress_bar
 from .writing import results_folder, write_metrics
@@ -58,7 +55,7 @@ class LabelledPair(msgspec.Struct, frozen=True):
     step: int
 
     @staticmethod
-    def of(cut: Cut, said: Verdict, judge: str) -> LabelledPair:
+    def of(cut: "Cut", said: Verdict, judge: str) -> "LabelledPair":
         """A pair with its verdict; `judge` is the name of one whose verdicts do not say it."""
         return LabelledPair(
             id=cut.id,
@@ -109,7 +106,10 @@ def label(
         # before the first label: those of a run that is killed must still say whose they are
         write_metrics(folder / PROVENANCE, msgspec.to_builtins(begun))
         with answers_kept(judge, folder):
-            unjudged = _ask(judge, labels, _wanted(_cuts(read, given, judge, bar), given, bar))
+            cuts: Iterable[Cut] = _cuts(read, given, judge, bar)
+            if given.sample is not None:
+                cuts = bar(iterable=sampled(cuts, given.sample, given.seed), desc="labelling", unit="pair")
+            unjudged = _ask(judge, labels, cuts)
         found = msgspec.structs.replace(
             begun.with_files(read.values()),
             judges=dict(Counter(by for _, by in labels.kept.values()).most_common()),
@@ -175,7 +175,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _ask(judge: Judge, labels: Records[LabelledPair], cuts: Iterable[Cut]) -> list[str]:
+def _ask(judge: Judge, labels: Records[LabelledPair], cuts: Iterable["Cut"]) -> list[str]:
     """Label the pairs that have no label yet; returns those that the judge abstained from, and why."""
     # Pairs asked at once: enough to keep a judge busy, few enough to lose little when it breaks off
     width = getattr(judge, "concurrency", None)
@@ -189,40 +189,20 @@ def _ask(judge: Judge, labels: Records[LabelledPair], cuts: Iterable[Cut]) -> li
     return unjudged
 
 
-def _wanted(cuts: Iterable[Cut], given: LabelSettings, bar: Progress) -> Iterator[Cut]:
-    """Each pair the first time it comes, or a sample of them."""
-    if given.sample is None:
-        yield from _distinct(cuts)
-        return
-    chosen = sampled(cuts, given.sample, given.seed)
-    with bar(total=len(chosen), desc="labelling", unit="pair") as shown:
-        for cut in chosen:
-            yield cut
-            shown.update(1)
+def sampled(cuts: Iterable["Cut"], count: int, seed: int) -> list["Cut"]:
+    """`count` pairs, chosen by the hash of seed and id, in the order they came; a larger sample contains the smaller.
 
-
-def sampled(cuts: Iterable[Cut], count: int, seed: int) -> list[Cut]:
-    """`count` different pairs, chosen by the hash of seed and id, in the order they came.
-
-    A larger sample contains the smaller ones. Memory holds `count` pairs, and the id of each.
+    Memory holds `count` pairs.
     """
-    chosen = heapq.nsmallest(count, enumerate(_distinct(cuts)), key=lambda item: rank(seed, item[1].id))
+    chosen = heapq.nsmallest(count, enumerate(cuts), key=lambda item: rank(seed, item[1].id))
     return [cut for _, cut in sorted(chosen, key=lambda item: item[0])]
 
 
-def _distinct(cuts: Iterable[Cut]) -> Iterator[Cut]:
-    seen: set[str] = set()
-    for cut in cuts:
-        if cut.id not in seen:
-            seen.add(cut.id)
-            yield cut
-
-
-def _cuts(files: dict[Path, File], given: LabelSettings, judge: Judge, bar: Progress) -> Iterator[Cut]:
-    """The pairs of all files; what is met on the way is counted in `files`."""
+def _cuts(files: dict[Path, File], given: LabelSettings, judge: Judge, bar: Progress) -> Iterator["Cut"]:
+    """The pairs of all files, each the first time that it comes; what is met on the way is counted in `files`."""
     # Only a judge that makes claims of answers is needed for cutting, and then in this process, where its cache is
     writes = given.metric == "answer_support" and isinstance(judge, Writer)
-    workers = 1 if writes else given.workers or 1
+    workers, seen = 1 if writes else given.workers or 1, set[str]()
     with bar(total=total_rows(files, given.limit), desc="reading", unit="row") as shown:
         for path in files:
             rows = Source(path, given)
@@ -230,7 +210,10 @@ def _cuts(files: dict[Path, File], given: LabelSettings, judge: Judge, bar: Prog
             cutter = Cutter(given.metric, judge if writes else None, stem, rows.reader)
             for cuts, counted in in_order(cutter, chunks(rows, ROWS), workers):
                 files[path] = files[path].counting(counted)
-                yield from cuts
+                for own in cuts:
+                    if own.id not in seen:
+                        seen.add(own.id)
+                        yield own
                 shown.update(counted.rows)
             files[path] = msgspec.structs.replace(files[path], broken_off=rows.error)
 
@@ -244,13 +227,6 @@ class Cut(msgspec.Struct, frozen=True):
     step: int
 
 
-class Cuts(NamedTuple):
-    """The pairs of some rows that a judge is asked about, and what was counted on the way."""
-
-    cuts: list[Cut]
-    counted: File
-
-
 @dataclass(frozen=True)
 class Cutter:
     """Cuts batches of a file's rows; `source` is what the file is called. Picklable where its judge is.
@@ -259,33 +235,25 @@ class Cutter:
     """
 
     metric: str
-    judge: Judge | None = None
-    source: str = ""
-    reader: Reader = READER
+    judge: Judge | None
+    source: str
+    reader: Reader
 
-    def __call__(self, batch: Sequence[Raw]) -> Cuts:
-        """The pairs of these rows; raises nothing that a row did."""
+    def __call__(self, batch: Sequence[Raw]) -> tuple[list[Cut], File]:
+        """The pairs of these rows that a judge is asked about, and what was counted; raises nothing that a row did."""
         rows = [self.reader(raw) for raw in batch]
-        read = [row for row in rows if row.trajectory is not None]
+        read = {row.number: row.trajectory for row in rows if row.trajectory is not None}
         left_out = [f"row {row.number}: {row.error}" for row in rows if row.trajectory is None]
         cuts, settled = [], 0
-        asked = each(self._asked, read, lambda error: f"failed: {told(self.metric, error)}")
-        for row, own in zip(read, asked, strict=True):
-            if isinstance(own, str):  # why the reward could not cut it
-                left_out.append(f"row {row.number}: {own}")
-                continue
-            for item in own:
-                if item.settled is None:
-                    text = json.dumps([item.pair.premise, item.pair.hypothesis, item.pair.question, item.pair.task])
-                    digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # equal pairs are one row of the dataset
-                    cuts.append(Cut(digest, item.pair, f"{self.source}:{row.number}", item.step))
-                elif item.settled.abstained:  # no claims could be made of the answer
-                    left_out.append(f"row {row.number}: {item.settled.why}")
-                else:
-                    settled += 1
-        written = dict(Counter(row.trajectory.dialect or "unknown" for row in read if row.trajectory))
-        return Cuts(cuts, File("", "", len(rows), len(cuts) + settled, settled, len(left_out), left_out, written))
-
-    def _asked(self, rows: Sequence[Row]) -> list[list[Asked] | str]:
-        trajectories = [row.trajectory for row in rows if row.trajectory is not None]
-        return [*reward(self.metric, self.judge).pairs_batch(trajectories)]
+        asked = cut(reward(self.metric, self.judge), [*read.values()])
+        for number, item in ((number, item) for number, own in zip(read, asked, strict=True) for item in own):
+            if item.settled is None:
+                text = json.dumps([item.pair.premise, item.pair.hypothesis, item.pair.question, item.pair.task])
+                digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # equal pairs are one row of the dataset
+                cuts.append(Cut(digest, item.pair, f"{self.source}:{number}", item.step))
+            elif item.settled.abstained:  # the row could not be cut, or no claims could be made of the answer
+                left_out.append(f"row {number}: {item.settled.why}")
+            else:
+                settled += 1
+        written = dict(Counter(trajectory.dialect or "unknown" for trajectory in read.values()))
+        return cuts, File("", "", len(rows), len(cuts) + settled, settled, len(left_out), left_out, written)

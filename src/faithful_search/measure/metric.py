@@ -15,11 +15,12 @@ from .. import dialects, judges
 from ..errors import ConfigError, DataError
 from ..inference.base import Generator
 from ..judges import Judge, Writer, prompting
+from ..rewards import Reward
 from ..tasks import gold_answers
 from ..trajectory import Trajectory
 from .behaviour import tool_ratios
 from .evaluation import entropy_estimate
-from .report import WARNING
+from .metrics import WARNING
 from .rows import Raw, Reader, Row
 from .scores import LINE, Line, Scorer, open_policy
 from .settings import How
@@ -59,7 +60,7 @@ class TrajectoryMetric(evaluate.Metric):
         return evaluate.MetricInfo(self.about, self.paper, features, told, license="Apache-2.0")
 
     def add(self, *, prediction: Any = None, reference: Any = None, question: Any = None, **plural: Any) -> None:
-        """Add one trajectory, to be measured by the next `compute()`."""
+        """Add a trajectory, to be measured by the next `compute()`."""
         # `evaluate.combine` adds single rows under the plural names
         row = {"predictions": prediction, "references": reference, "questions": question} | plural
         self.add_batch(**{name: [value] for name, value in row.items()})
@@ -108,7 +109,13 @@ class TrajectoryMetric(evaluate.Metric):
         if predictions is not None:
             self.add_batch(predictions=predictions, references=references, questions=questions)
         given, self._added = self._added, []  # also after an error the next `compute()` begins anew
-        judge = _judge(judge, judge_model, judge_url, judge_options or {})
+        if isinstance(judge, str):
+            address = {"url": judge_url} if judge_url else {}
+            judge = judges.load(judge, judge_model, **(judge_options or {}), **address)
+        elif judge_model or judge_url or judge_options:
+            raise ConfigError("judge_model, judge_url and judge_options need the judge's kind: judge='endpoint', say")
+        elif judge is not None and not isinstance(judge, Judge):
+            raise ConfigError(f"judge must be a Judge or one of {', '.join(judges.KINDS)}, not {judge!r:.80}")
         if isinstance(policy, (str, os.PathLike)):
             policy = open_policy(str(policy), "a policy")
         scorer = Scorer((self.measure,), judge, how, policy, knobs=knobs)
@@ -117,21 +124,19 @@ class TrajectoryMetric(evaluate.Metric):
             raise ConfigError(f"{self.measure} measures a model: pass policy=, {asked}")
         rows = _read(given, dialect, fenced)
         if self.needs_references and not any(row.trajectory.answers for row in rows if row.trajectory):
-            raise ConfigError(
-                f"{self.measure} compares with gold answers: pass references=[…], one string or list each"
-            )
-        written = list(scorer.score_rows(rows).values())
-        lines = [LINE.decode(line) for line in written]
+            asked = "pass references=[…], one string or list each"
+            raise ConfigError(f"{self.measure} compares with gold answers: {asked}")
+        written = scorer.score_rows(rows)
+        lines = [LINE.decode(line) for line in written.values()]
         found = summarize(lines, {name: one.bounds for name, one in scorer.rewards.items()})
         result: dict[str, Any] = {}
         for name in scorer.rewards:
             result |= _flat(name, found.rows[name], found.n)
-        result |= {"judge": self._judged_by(scorer), "trajectories": found.n, "dialects": found.dialects}
+        result |= {"judge": self._judged_by(scorer.rewards), "trajectories": found.n, "dialects": found.dialects}
         result |= self.corpus([line for line in lines if line.error is None], tools)
-        told = []
-        for own in map(msgspec.json.decode, written):
-            at, _ = own.pop("row"), own.pop("digest")  # the digest is of a file's row
-            told.append({"index": at, **own})
+        told = [{"index": at, **msgspec.json.decode(line)} for at, line in written.items()]
+        for own in told:
+            del own["row"], own["digest"]  # these are of a row in a file
         result["errors"] = [own for own in told if "error" in own]
         return result | ({"details": told} if details else {})
 
@@ -139,10 +144,9 @@ class TrajectoryMetric(evaluate.Metric):
         """Results about all trajectories together; none unless a subclass adds some."""
         return {}
 
-    def _judged_by(self, scorer: Scorer) -> str | None:
+    def _judged_by(self, rewards: Mapping[str, Reward]) -> str | None:
         """The judge's name, as in its verdicts: with the prompts and their versions where it is prompted."""
-        found = [getattr(reward, "judge", None) for reward in scorer.rewards.values()]
-        judge = next((judge for judge in found if judge is not None), None)
+        judge = next(filter(None, (getattr(reward, "judge", None) for reward in rewards.values())), None)
         if not isinstance(judge, Writer):
             return judge and judge.name
         return " ".join([judge.name, *(prompting.load(name).id for name in self.prompts)])  # type: ignore[attr-defined]
@@ -186,16 +190,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(exclude_none=True)
     return dict(value) if isinstance(value, Mapping) else str(value)
-
-
-def _judge(judge: Judge | str | None, model: str | None, url: str | None, options: Mapping[str, Any]) -> Judge | None:
-    if isinstance(judge, str):
-        return judges.load(judge, model, **options, **({"url": url} if url else {}))
-    if model or url or options:
-        raise ConfigError("judge_model, judge_url and judge_options need the judge's kind: judge='endpoint', say")
-    if judge is not None and not isinstance(judge, Judge):
-        raise ConfigError(f"judge must be a Judge or one of {', '.join(judges.KINDS)}, not {judge!r:.80}")
-    return judge
 
 
 def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:

@@ -10,12 +10,15 @@ side of AttributionBench 0.66 against 0.53).
 
 import dataclasses
 import os
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from .. import rewards
 from ..bundled import shipped
-from ..errors import ConfigError
+from ..errors import ConfigError, needs
 from ..judges import GroundingJudge, Judge, is_lexical
 from ..rewards import Reward
 from .origins import SOURCES, QueryProvenance
@@ -24,12 +27,15 @@ from .settings import How
 Rewards = dict[str, Reward]
 SHORT = 20
 """Words of an answer that is still looked for in the last thought as it is: recorded short answers have 17 at most."""
-LOWER_IS_BETTER = frozenset(
-    ("repeated_calls", "unused_evidence_lexical", "uncited_evidence", "query_from_thought_lexical")
-)
-"""Results that count what should not happen."""
-NEUTRAL = frozenset(("calls", "tool_entropy", "query_from_question_lexical", "query_from_evidence_lexical"))
-"""Results that are neither good nor bad."""
+LEXICAL = "words are compared, which is no judge"
+WARNING = f"{LEXICAL}: on 23 thoughts, info_think_lexical agreed with a reader on 14 (κ −0.21)"
+"""What must stand where a number stands that rests on the comparison of words."""
+_HOW = {
+    "_lexical": LEXICAL,
+    "_faithfulness": "",
+    "_squad": "SQuAD's normaliser",
+    "_pokee": "PokeeResearch's normaliser",
+}
 _SET_HERE = {"judge", "how", "metric", "what", "source"}
 """Fields that the metric's name, its judge and its normaliser decide."""
 
@@ -39,9 +45,39 @@ def names() -> list[str]:
     return sorted(_all(GroundingJudge(), "squad"))
 
 
-def direction(name: str) -> int:
-    """1 where more of a result is better, -1 where less is, 0 where it is neither."""
-    return 0 if name in NEUTRAL else -1 if name in LOWER_IS_BETTER else 1
+class Result(msgspec.Struct, frozen=True):
+    """What a result asks; what is so where it is good, for the sentences of an audit (nothing: they do not name it).
+
+    `direction` is 1 where more of it is better, -1 where less is, 0 where it is neither good nor bad.
+    """
+
+    asks: str = ""
+    good: str = ""
+    direction: int = 1
+
+
+RESULTS = msgspec.json.decode((files(__package__) / "results.json").read_bytes(), type=dict[str, Result])
+"""By the results' names, most of them without the ending that says how it is found out."""
+
+
+def about(name: str) -> Result:
+    """What is known of a result; an empty `Result` for a name that no metric gives."""
+    ending = next((ending for ending in _HOW if name.endswith(ending)), "")
+    return RESULTS.get(name) or RESULTS.get(name.removesuffix(ending), Result())
+
+
+def asks(name: str) -> str:
+    """What the result asks and how it is found out; empty for a name that no metric gives.
+
+    Example:
+        >>> asks("think_search_lexical")
+        'does each call follow from its thought? (words are compared, which is no judge)'
+        >>> asks("repeated_calls")
+        'which share of the calls was made before? (lower is better)'
+    """
+    result, how = about(name), next((how for ending, how in _HOW.items() if name.endswith(ending)), "")
+    said = "; ".join(filter(None, [how, "lower is better" if result.direction < 0 else ""]))
+    return f"{result.asks} ({said})" if result.asks and said else result.asks
 
 
 def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any) -> Rewards:
@@ -109,20 +145,17 @@ def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Pat
     connections are refused, and much later where they are swallowed. (evaluate does not heed `HF_HUB_OFFLINE`.)
 
     Args:
-        cache_dir: the modules cache. The default is evaluate's own (`HF_MODULES_CACHE`); another one is only looked
-            into when that variable names it.
+        cache_dir: the modules cache; default evaluate's own (`HF_MODULES_CACHE`). Another one is only looked into when
+            that variable names it.
 
     Raises:
         ConfigError: when evaluate is not installed, or the cache cannot be written to.
     """
     source = shipped("evaluate_metrics")
-    try:
+    with needs("installing the metrics", "evaluate"):
         from evaluate import config
         from evaluate.loading import DownloadMode, _create_importable_file, init_dynamic_modules
-    except ImportError as error:
-        raise ConfigError("the metrics need evaluate: pip install 'faithful-search[evaluate]'") from error
-    cache = Path(config.HF_MODULES_CACHE if cache_dir is None else cache_dir)
-    found = []
+    cache, found = Path(config.HF_MODULES_CACHE if cache_dir is None else cache_dir), []
     try:
         for name in names():
             # As a module of the Hub is kept; other versions go, of which evaluate would take the one last written
@@ -137,7 +170,6 @@ def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Pat
             )
             found.append(cache.joinpath(*module.split(".")).with_suffix(".py"))
     except OSError as error:
-        raise ConfigError(
-            f"cannot put the metrics into {cache}: {error}; give another cache_dir, or set HF_MODULES_CACHE"
-        ) from error
+        told = "give another cache_dir, or set HF_MODULES_CACHE"
+        raise ConfigError(f"cannot put the metrics into {cache}: {error}; {told}") from error
     return found

@@ -1,7 +1,7 @@
 """Trajectories out of files written by anyone, row by row, larger than memory.
 
 ```
-file ─ read_json ─> Raw (number, digest, JSON of the row) ─ parse_row ─> Trajectory, or the reason why there is none
+file ─ read_json ─> Raw (number, digest, JSON of the row) ─ Reader ─> Trajectory, or the reason why there is none
 ```
 """
 
@@ -86,13 +86,41 @@ class Reader:
     def __call__(self, raw: Raw) -> Row:
         """The row's trajectory, or the reason why it has none; never raises."""
         try:
-            read = parse_row(raw.data, self.dialect, self.text_column, self.usual, self.fenced)
+            read = self.parse(raw.data)
             return Row(raw.number, raw.digest, self.corpus.without_invented(read) if self.corpus else read)
         except (DataError, DialectError) as error:
             why = str(error)
         except Exception as error:  # whatever a row holds, the others are read
             why = f"could not be parsed: {told('parsing', error)}"
         return Row(raw.number, raw.digest, None, why)
+
+    def parse(self, data: bytes) -> Trajectory:
+        """Read one row's JSON.
+
+        Raises `DataError` naming what is wrong (not JSON, no text, fields that are not a trajectory's), and
+        `DialectError` when its dialect is unknown, or none fits.
+
+        Example:
+            >>> text = "<think>So.</think><answer>Paris</answer>"
+            >>> row = {"question": "Where?", "output": text, "answers": "['Paris']"}
+            >>> found = Reader("search_r1").parse(json.dumps(row).encode())
+            >>> found.question, found.answer, found.answers
+            ('Where?', 'Paris', ('Paris',))
+        """
+        row = _decode(data)
+        if isinstance(row, str):
+            row = {"text": row}
+        if not isinstance(row, dict):
+            raise DataError(f"expected a JSON object, found {type(row).__name__}")
+        if self.text_column is None and _is_ours(row):  # a named column wins over our own fields
+            return _stored(row)
+        written = (None if self.text_column else formats.read(row)) or _written(row, self.text_column)
+        if isinstance(written, dict) and (_is_ours(written) or formats.read(written) is None):
+            return _annotated(_stored(written), row)
+        own = row.get("dialect")  # files may mix dialects, a column for each row's
+        name = self.dialect or (own if isinstance(own, str) and own else None)
+        read = dialects.parse(written, name, question=_question(row), fenced=self.fenced, usual=self.usual)
+        return _annotated(read, row)
 
 
 READER = Reader()
@@ -158,50 +186,15 @@ def pick(
                 yield row.number, row.trajectory
 
 
-def parse_row(
-    data: bytes,
-    dialect: str | None = None,
-    text_column: str | None = None,
-    usual: str | None = None,
-    fenced: bool = False,
-) -> Trajectory:
-    """Read one row's JSON; `usual` and `fenced` as in `dialects.parse`.
-
-    Raises `DataError` naming what is wrong (not JSON, no text, fields that are not a trajectory's), and `DialectError`
-    when its dialect is unknown, or none fits.
-
-    Example:
-        >>> row = {"question": "Where?", "output": "<think>So.</think><answer>Paris</answer>", "answers": "['Paris']"}
-        >>> found = parse_row(json.dumps(row).encode(), "search_r1")
-        >>> found.question, found.answer, found.answers
-        ('Where?', 'Paris', ('Paris',))
-    """
-    row = _decode(data)
-    if isinstance(row, str):
-        row = {"text": row}
-    if not isinstance(row, dict):
-        raise DataError(f"expected a JSON object, found {type(row).__name__}")
-    if text_column is None and _is_ours(row):  # a named column wins over our own fields
-        return _stored(row)
-    written = (None if text_column else formats.read(row)) or _written(row, text_column)
-    if isinstance(written, dict) and (_is_ours(written) or formats.read(written) is None):
-        return _annotated(_stored(written), row)
-    own = row.get("dialect")  # files may mix dialects, a column for each row's
-    name = dialect or (own if isinstance(own, str) and own else None)
-    return _annotated(dialects.parse(written, name, question=_question(row), fenced=fenced, usual=usual), row)
-
-
 def _decode(data: bytes) -> Any:
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         return msgspec.json.decode(data)
     try:  # what strict JSON forbids but files still contain: NaN, a byte order mark, half a surrogate pair
         text = json.dumps(json.loads(data), ensure_ascii=False)
         return json.loads(text.encode("utf-8", "replace"))
-    except RecursionError:
-        raise DataError("not JSON that can be read: nested too deeply") from None
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         cut = "" if data.endswith(b"\n") else "; the file ends in this row, which seems cut off"
-        raise DataError(f"not JSON ({error}){cut}") from None
+        raise DataError(f"not JSON that can be read ({error}){cut}") from None
 
 
 def _is_ours(row: Mapping[str, Any]) -> bool:

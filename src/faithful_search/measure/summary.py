@@ -1,22 +1,24 @@
 """What an audit found, summed up from its `scores.jsonl` in one pass: estimates over questions, tools, problems."""
 
 import math
+import sys
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from .behaviour import tool_ratios
 from .evaluation import ENTROPY, Evaluation, Measured, entropy_estimate
 from .files import PathLike
 from .report import aligned, interval, sentences, table
 from .scores import Line, read_scores
-from .stats import NOTHING, Estimate, left_out, mean_ci
+from .stats import NOTHING, Estimate, Floats, left_out, mean_ci
 from .writing import filled
 
 SUMMARY = "audit.json"
@@ -40,19 +42,12 @@ class Tools(msgspec.Struct, frozen=True):
     entropy: Estimate = NOTHING
 
 
-class Unread(msgspec.Struct, frozen=True):
-    """A row that could not be read."""
+class Left(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A row that could not be read, or a score that no judge gave, and why."""
 
     row: int
-    error: str
-
-
-class Unjudged(msgspec.Struct, frozen=True):
-    """A score without a verdict."""
-
-    row: int
-    metric: str
     why: str
+    metric: str = ""
 
 
 class Audit(Measured, msgspec.Struct, frozen=True):
@@ -80,9 +75,9 @@ class Audit(Measured, msgspec.Struct, frozen=True):
     bare: int = 0
     evidence: int = 0
     errors: int = 0
-    unread: list[Unread] = []
+    unread: list[Left] = []
     abstained: int = 0
-    unjudged: list[Unjudged] = []
+    unjudged: list[Left] = []
     unasked: int = 0
     issues: dict[str, int] = {}
     dialects: dict[str, int] = {}
@@ -112,7 +107,7 @@ class Audit(Measured, msgspec.Struct, frozen=True):
             "report/audit.txt.j2",
             audit=self,
             sentences=sentences(self),
-            measured=table(Evaluation(rows, questions=[], values={}, tool_calls={}), names=("estimate", "")),
+            measured=table(Evaluation(rows, questions=[], values={}, tool_calls={}), None, ("estimate", "")),
             divided=aligned([["by dialect", *self.by_dialect], *self.divided()]),
             named=NAMED,
             usage=_USAGE,
@@ -139,90 +134,76 @@ def summarize(lines: Iterable[Line], bounds: Mapping[str, tuple[float, float]], 
 
     `bounds` are what each metric's values can be, for the intervals; `known` are further fields of `Audit`.
     """
-    tally = _Tally()
+    counts: Counter[str] = Counter()  # rows, by the field of `Audit` that counts them
+    issues: Counter[str] = Counter()
+    endings: Counter[str] = Counter()
+    unread: list[Left] = []
+    unjudged: list[Left] = []
+    questions = array("q")  # of each row that was read, as `written` and `called`
+    written: list[str] = []
+    # values by metric: NaN where it does not apply, infinite where a judge abstained
+    columns: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
+    called: list[dict[str, int]] = []
+    same_calls: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # most rows share one of a few
     for line in lines:
-        tally.add(line)
-    limits = {"calls": (0.0, math.inf), **bounds}
-    numbers = Counter(tally.written).most_common()
-    names = list(tally.dialects)
-    divided = {names[number]: tally.estimates(limits, number) for number, _ in numbers} if len(names) > 1 else {}
-    counts: Mapping[str, Any] = tally.counts
-    return Audit(
-        rows=tally.estimates(limits),
-        n=len(tally.questions),
-        unread=tally.unread,
-        unjudged=tally.unjudged,
-        **counts,
-        issues=dict(tally.issues.most_common()),
-        dialects={names[number]: count for number, count in numbers},
-        stop_reasons=dict(tally.endings.most_common()),
-        by_dialect=divided,
-        tools=tally.tools(),
-        bounds=dict(bounds),
-        **known,
-    )
-
-
-class _Tally:
-    """Everything counted on the way through the file."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()  # rows, by the field of `Audit` that counts them
-        self.issues: Counter[str] = Counter()
-        self.endings: Counter[str] = Counter()
-        self.unread: list[Unread] = []
-        self.unjudged: list[Unjudged] = []
-        self.questions = array("q")  # a number for each row's question
-        self.written = array("i")  # the number of each row's dialect
-        self.dialects: dict[str, int] = {}
-        # values by metric: NaN where it does not apply, infinite where a judge abstained
-        self.columns: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
-        self.called: list[dict[str, int]] = []
-        self.same_calls: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # most rows share one of a few
-
-    def add(self, line: Line) -> None:
         if line.error is not None:
-            self.counts["errors"] += 1
-            if len(self.unread) < NAMED:
-                self.unread.append(Unread(line.row, line.error))
-            return
+            counts["errors"] += 1
+            unread = [*unread, Left(line.row, line.error)][:NAMED]
+            continue
         asked = line.question.strip() if line.question else ""
         # A row without a question is a question of its own; a digest, since a million texts take much memory
         named = (asked or f"\0{line.row}").encode("utf-8", "surrogatepass")
-        self.questions.append(int.from_bytes(blake2b(named, digest_size=8).digest(), "little", signed=True))
-        self.written.append(self.dialects.setdefault(line.dialect or "unknown", len(self.dialects)))
-        self.endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
-        self.issues.update(line.issues)
-        self.called.append(self.same_calls.setdefault(tuple(line.tools.items()), line.tools))
+        questions.append(int.from_bytes(blake2b(named, digest_size=8).digest(), "little", signed=True))
+        written.append(sys.intern(line.dialect or "unknown"))
+        endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
+        issues.update(line.issues)
+        called.append(same_calls.setdefault(tuple(line.tools.items()), line.tools))
         missing = [name for name, cell in line.scores.items() if cell.abstained]
         for name, value in line.values.items():
-            self.columns[name].append(math.inf if name in missing else math.nan if value is None else value)
-        unjudged = [Unjudged(line.row, name, line.scores[name].why) for name in missing]
-        self.unjudged = [*self.unjudged, *unjudged][:NAMED]
-        so = {"clean": not line.issues, "bare": not (line.tools or line.evidence), "unasked": not asked}
-        self.counts.update(name for name, holds in (so | {"abstained": bool(missing)}).items() if holds)
-        self.counts["evidence"] += line.evidence
+            columns[name].append(math.inf if name in missing else math.nan if value is None else value)
+        unjudged = [*unjudged, *(Left(line.row, line.scores[name].why, name) for name in missing)][:NAMED]
+        bare = not (line.tools or line.evidence)
+        so = {"clean": not line.issues, "bare": bare, "unasked": not asked, "abstained": bool(missing)}
+        counts.update(name for name, holds in so.items() if holds)
+        counts["evidence"] += line.evidence
 
-    def tools(self) -> Tools:
-        calls: Counter[str] = Counter()
-        for own in self.called:
-            calls.update(own)
-        columns = {name: [own.get(name, 0) for own in self.called] for name, _ in calls.most_common(TOOLS)}
-        entropy = entropy_estimate(columns, np.array(self.questions)) if columns else NOTHING
-        return Tools(dict(calls.most_common()), tool_ratios(calls, list(calls)), entropy)
+    limits = {"calls": (0.0, math.inf), **bounds}
+    dialects, units, of = Counter(written), np.array(questions), np.array(written)
 
-    def estimates(self, limits: Mapping[str, tuple[float, float]], dialect: int | None = None) -> dict[str, Estimate]:
+    def estimates(dialect: str | None = None) -> dict[str, Estimate]:
         """Each metric's mean over the questions of all rows, or of those in one dialect."""
-        written, questions = np.array(self.written), np.array(self.questions)
-        within = np.full(len(written), True) if dialect is None else written == dialect
-        found = {}
-        for name, column in self.columns.items():
-            values, asked = np.array(column)[within], questions[within]
-            kept = np.isfinite(values)
-            estimate = mean_ci(values[kept], asked[kept], limits.get(name, (0.0, 1.0)))
-            left = int(np.isnan(values).sum()), int(np.isinf(values).sum())
-            found[name] = left_out(estimate, int(kept.sum()), *left)
-        return found
+        within = np.full(len(of), True) if dialect is None else of == dialect
+        return {name: _mean(np.array(own)[within], units[within], limits.get(name)) for name, own in columns.items()}
+
+    fields: dict[str, Any] = {**counts, **known}
+    return Audit(
+        rows=estimates(),
+        n=len(questions),
+        unread=unread,
+        unjudged=unjudged,
+        issues=dict(issues.most_common()),
+        dialects=dict(dialects.most_common()),
+        stop_reasons=dict(endings.most_common()),
+        by_dialect={name: estimates(name) for name, _ in dialects.most_common()} if len(dialects) > 1 else {},
+        tools=_tools(called, units),
+        bounds=dict(bounds),
+        **fields,
+    )
+
+
+def _mean(values: Floats, questions: NDArray[np.int64], limits: tuple[float, float] | None) -> Estimate:
+    kept = np.isfinite(values)
+    estimate = mean_ci(values[kept], questions[kept], limits or (0.0, 1.0))
+    return left_out(estimate, int(kept.sum()), int(np.isnan(values).sum()), int(np.isinf(values).sum()))
+
+
+def _tools(called: Sequence[Mapping[str, int]], questions: NDArray[np.int64]) -> Tools:
+    calls: Counter[str] = Counter()
+    for own in called:
+        calls.update(own)
+    columns = {name: [own.get(name, 0) for own in called] for name, _ in calls.most_common(TOOLS)}
+    entropy = entropy_estimate(columns, questions) if columns else NOTHING
+    return Tools(dict(calls.most_common()), tool_ratios(calls, list(calls)), entropy)
 
 
 def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | None = None) -> list[int]:
@@ -233,7 +214,8 @@ def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | No
     """
     found: list[int] = []
     judged: list[tuple[float, int]] = []
-    examples: dict[tuple[str, int], int] = {}  # the first row of each
+    kinds: dict[str, int] = {}  # the first row of each kind of issue
+    bars: dict[tuple[str, int], int] = {}
     for line in read_scores(scores, rows):
         if line.error is not None:
             continue
@@ -241,15 +223,15 @@ def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | No
         values = {name: value for name, value in line.values.items() if value is not None}
         if metric in values:
             judged.append((values[metric], line.row))
-        shows = [*((kind, -1) for kind in line.issues), *((name, int(20 * value)) for name, value in values.items())]
-        for seen in shows:
-            examples.setdefault(seen, line.row)
+        for kind in line.issues:
+            kinds.setdefault(kind, line.row)
+        for name, value in values.items():
+            bars.setdefault((name, int(20 * value)), line.row)
     if len(found) <= count:
         return found
     chosen = dict.fromkeys(row for _, row in sorted(judged)[: (count + 1) // 2])
     # Every kind of issue has a link on the page, so it gets its row before the bars do
-    issues_first = sorted(examples.items(), key=lambda item: item[0][1] >= 0)
-    fresh = dict.fromkeys(row for _, row in issues_first if row not in chosen)
+    fresh = dict.fromkeys(row for row in (*kinds.values(), *bars.values()) if row not in chosen)
     chosen |= dict.fromkeys([*fresh][: count // 4])
     rest = [row for row in found if row not in chosen]  # evenly, since files are often sorted by something
     wanted = count - len(chosen)

@@ -1,55 +1,18 @@
 """What was measured, to read: what each result asks, findings in plain words, and tables; `page` makes HTML of it."""
 
 from collections.abc import Mapping
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from ..evaluation import Evaluation, difference
 from ..invented import NOT_IN_CORPUS
-from ..metrics import direction
+from ..metrics import WARNING, about
 from ..stats import Estimate
 
 if TYPE_CHECKING:
     from ..summary import Audit
 
-Evaluated = Evaluation | Mapping[str, Any]
-EMPTY = "-"
 MIN_PAIRS = 6
 """With fewer pairs no sign test can reach the 5 % level, 2 / 2^n: such a difference is never marked."""
-LEXICAL = "words are compared, which is no judge"
-WARNING = f"{LEXICAL}: on 23 thoughts, info_think_lexical agreed with a reader on 14 (κ −0.21)"
-"""What must stand where a number stands that rests on the comparison of words."""
-_RESULTS: dict[str, tuple[str, str]] = msgspec.json.decode((files(__package__) / "results.json").read_bytes())
-"""By result, what it asks; and what is so, where it is good, in an audit's summary (nothing: it does not name it)."""
-_HOW = {
-    "_lexical": LEXICAL,
-    "_faithfulness": "",
-    "_squad": "SQuAD's normaliser",
-    "_pokee": "PokeeResearch's normaliser",
-}
-
-
-def asks(name: str) -> str:
-    """What the result asks and how it is found out; empty for a name that no metric gives.
-
-    Example:
-        >>> asks("think_search_lexical")
-        'does each call follow from its thought? (words are compared, which is no judge)'
-        >>> asks("repeated_calls")
-        'which share of the calls was made before? (lower is better)'
-    """
-    question, _, how = _told(name)
-    said = "; ".join(filter(None, [how, "lower is better" if direction(name) < 0 else ""]))
-    return f"{question} ({said})" if question and said else question
-
-
-def _told(name: str) -> tuple[str, str, str]:
-    """What a result asks, what is so where it is good, and how it is found out."""
-    ending = next((ending for ending in _HOW if name.endswith(ending)), "")
-    question, good = _RESULTS.get(name) or _RESULTS.get(name.removesuffix(ending), ("", ""))
-    return question, good, _HOW.get(ending, "")
 
 
 def warning(names: Mapping[str, object]) -> str:
@@ -60,9 +23,9 @@ def warning(names: Mapping[str, object]) -> str:
 def extremes(audit: "Audit") -> tuple[str, str] | None:
     """The results that the audit is best and worst at; `None` with fewer than two that are shares with a direction."""
     shares = {
-        name: 1 - row.value if direction(name) < 0 else row.value
+        name: 1 - row.value if about(name).direction < 0 else row.value
         for name, row in audit.rows.items()
-        if row.value is not None and _told(name)[1] and audit.bounds.get(name, (0.0, 1.0)) == (0.0, 1.0)
+        if row.value is not None and about(name).good and audit.bounds.get(name, (0.0, 1.0)) == (0.0, 1.0)
     }
     if len(shares) < 2:
         return None
@@ -83,10 +46,10 @@ def sentences(audit: "Audit") -> list[str]:
     for label, name in zip(("Best", "Worst"), named, strict=False):
         row = audit.rows[name]
         value, low, high = row.value or 0.0, row.low, row.high
-        if direction(name) < 0:  # the share of what is good is the rest, and its interval is turned round
+        if about(name).direction < 0:  # the share of what is good is the rest, and its interval is turned round
             value, low, high = 1 - value, None if high is None else 1 - high, None if low is None else 1 - low
         band = "" if low is None or high is None else f" (95% interval {low:.0%} to {high:.0%})"
-        found.append(f"{label}: in {value:.0%}{band}, {_told(name)[1]} ({name}, {row.n:,} questions).")
+        found.append(f"{label}: in {value:.0%}{band}, {about(name).good} ({name}, {row.n:,} questions).")
     sure = [f"{audit.n:,} trajectories{' are' if named else ', nothing that is good or bad could be'} measured"]
     sure += [f"{audit.errors:,} rows could not be read"] if audit.errors else []
     sure += [f"{audit.abstained:,} were not judged completely"] if audit.abstained else []
@@ -96,32 +59,27 @@ def sentences(audit: "Audit") -> list[str]:
     return [*found, f"How sure: {'; '.join(sure)}."]
 
 
-def table(before: Evaluated, after: Evaluated | None = None, names: tuple[str, str] = ("cold start", "GRPO")) -> str:
-    """An aligned text table of one or two evaluations, or what their `to_dict` gave.
+def table(before: Evaluation, after: Evaluation | None, names: tuple[str, str]) -> str:
+    """An aligned text table of one or two evaluations.
 
     `n` counts questions; `+3 n/a` is 3 rollouts that a metric says nothing about, `+1 abstained` one whose judge gave
     no verdict; two values stand for before and after. A difference over at least six questions whose interval leaves
     out 0 is marked `*`.
     """
     rows = table_rows(before, after, names)
-    told = warning({row[0]: row for row in rows})
-    return aligned(rows) + (f"\n{told}" if told else "")
+    return "\n".join(filter(None, [aligned(rows), warning({row[0]: row for row in rows})]))
 
 
-def table_rows(
-    before: Evaluated, after: Evaluated | None = None, names: tuple[str, str] = ("cold start", "GRPO")
-) -> list[list[str]]:
+def table_rows(before: Evaluation, after: Evaluation | None, names: tuple[str, str]) -> list[list[str]]:
     """The cells of `table`, header first."""
-    first = as_evaluation(before)
     if after is None:
-        rows = [[name, interval(estimate), _count(estimate)] for name, estimate in first.rows.items()]
+        rows = [[name, interval(estimate), _count(estimate)] for name, estimate in before.rows.items()]
         return [["metric", f"{names[0]} [95% CI]", "n"], *rows]
-    second = as_evaluation(after)
     rows = [["metric", f"{names[0]} [95% CI]", f"{names[1]} [95% CI]", "paired difference [95% CI]", "n"]]
-    for metric in dict.fromkeys((*first.rows, *second.rows)):
-        one, two = first.rows.get(metric), second.rows.get(metric)
+    for metric in dict.fromkeys((*before.rows, *after.rows)):
+        one, two = before.rows.get(metric), after.rows.get(metric)
         counts = dict.fromkeys(_count(estimate) for estimate in (one, two) if estimate is not None)
-        change = marked(difference(first, second, metric))
+        change = marked(difference(before, after, metric))
         rows.append([metric, interval(one), interval(two), change, " / ".join(counts)])
     return rows
 
@@ -133,14 +91,10 @@ def aligned(rows: list[list[str]]) -> str:
     return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
 
 
-def as_evaluation(evaluated: Evaluated) -> Evaluation:
-    return evaluated if isinstance(evaluated, Evaluation) else Evaluation.from_dict(evaluated)
-
-
 def interval(estimate: Estimate | None, sign: bool = False) -> str:
     """`0.750 [0.301, 0.954]`, or a dash."""
     if estimate is None or estimate.value is None:
-        return EMPTY
+        return "-"
     form = "+.3f" if sign else ".3f"
     band = "" if estimate.low is None or estimate.high is None else f" [{estimate.low:{form}}, {estimate.high:{form}}]"
     return f"{estimate.value:{form}}{band}"

@@ -21,12 +21,12 @@ from ...rewards import Score
 from ...trajectory import Trajectory
 from ..comparison import Comparison, Side, changes
 from ..files import PathLike
-from ..metrics import LOWER_IS_BETTER
+from ..metrics import about, asks
 from ..scores import read_scores
 from ..stats import Estimate
 from ..summary import Audit
 from ..writing import write_whole
-from . import asks, extremes, sentences
+from . import extremes, sentences
 from .rollout import ROW, environment, fields, page_file
 
 REPORT = "report.html"
@@ -61,7 +61,7 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
         bars={name: _scale(row, limits[name]) for name, row in audit.rows.items()},
         histograms=[_histogram(name, column, limits[name]) for name, column in values.items()],
         examples=examples,
-        lower=sorted(LOWER_IS_BETTER),
+        lower=[name for name in audit.rows if about(name).direction < 0],
         rollouts=[fields(row, trajectory, rows.get(row, {}), share) for row, trajectory in shown],
     )
 

@@ -9,7 +9,7 @@ import msgspec
 from ...judges.grounding import Vocabulary
 from ...rewards import Score
 from ...trajectory import ToolCall, Trajectory
-from ..metrics import direction
+from ..metrics import about
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -107,7 +107,7 @@ def _line(text: object) -> str:
 def _chip(name: str, score: Score) -> dict[str, str]:
     if score.value is None:
         return {"name": name, "shown": "abstained", "level": ""}
-    good = direction(name)
+    good = about(name).direction
     quality = 1 - score.value if good < 0 else score.value
     level = "" if not good else "low" if quality < LOW else "high" if quality > HIGH else ""
     return {"name": name, "shown": f"{score.value:.2f}", "level": level}
