@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from faithful_search.errors import ConfigError, DataError, ToolError
 from faithful_search.tools import KnowledgeGraph, Toolbox
 from faithful_search.tools.base import Partial
-from faithful_search.tools.graphs.facts import Graph, read_triples
+from faithful_search.tools.graphs.facts import read_triples
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.cache import Cache
 
@@ -140,16 +140,16 @@ def test_unusable_triples_say_why(rows, told):
 
 
 def test_lists_have_all_values_of_a_relation_and_count_those_beyond_ten():
-    many = Graph(read_triples([*about(*["friend"] * 14), *about("boss")]), lists=True)
+    many = KnowledgeGraph(read_triples([*about(*["friend"] * 14), *about("boss")]), lists=True)
     friends = "F0, F1, F2, F3, F4, F5, F6, F7, F8, F9 and 4 more"
-    assert ask(KnowledgeGraph(many), "Ann") == [f"Ann, friend: {friends}.", "Ann, boss: F0."]
+    assert ask(many, "Ann") == [f"Ann, friend: {friends}.", "Ann, boss: F0."]
     assert len(ask(KnowledgeGraph(many.triples), "Ann")) == 3
 
 
 def test_of_an_entity_with_very_many_facts_so_many_at_most_are_looked_at():
     rows = [{"subject": f"m{n}", "relation": "type", "object": "Human"} for n in range(3_000)]
     rows.append({"subject": "Human", "relation": "latin", "object": "homo"})
-    found = ask(KnowledgeGraph(Graph(read_triples(rows), lists=True)), "latin Human")
+    found = ask(KnowledgeGraph(read_triples(rows), lists=True), "latin Human")
     assert found[0] == "Human, latin: homo." and found[1].endswith(" and 1990 more, type: Human.")
 
 
@@ -237,7 +237,7 @@ def test_other_syntaxes_packed_or_not(tmp_path):
 def test_without_pyoxigraph_triples_are_read_and_rdf_says_what_is_missing(turtle, monkeypatch):
     monkeypatch.delitem(sys.modules, "faithful_search.tools.graphs.rdf", raising=False)
     monkeypatch.setitem(sys.modules, "pyoxigraph", None)
-    assert KnowledgeGraph.from_triples("world").graph.triples
+    assert KnowledgeGraph.from_triples("world").triples
     with pytest.raises(ConfigError, match=r"needs pyoxigraph: pip install 'faithful-search\[rdf\]'"):
         KnowledgeGraph.from_triples(turtle)
 

@@ -31,7 +31,7 @@ QUICK = Http(timeout=2, patience=Patience(retries=1, first=0.01))
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setenv("SERPER_API_KEY", KEY)
-    outcome._tell_operator.cache_clear()
+    outcome._told.clear()
 
 
 @pytest.fixture(scope="module", params=[serper, searxng], ids=["serper", "searxng"])

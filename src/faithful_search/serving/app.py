@@ -101,8 +101,8 @@ class Guarded:
 
     **Token.** Where there is one, clients send `Authorization: Bearer TOKEN`; `/health` is for all.
 
-    **Bodies.** When the bodies that are held grow too large together, the one that has been coming for longest is given
-    up, as often as it takes: clients that send slowly keep out none that send quickly.
+    **Bodies.** When those that are held grow too large together, the one that has been coming for longest is given up:
+    clients that send slowly keep out none that send quickly.
     """
 
     def __init__(self, app: App, limits: Limits, token: str = "", names: Sequence[str] = ()) -> None:
@@ -122,14 +122,14 @@ class Guarded:
             body = await self._read(headers.get("content-length", ""), receive)
         except (RequestError, GoneError, asyncio.CancelledError) as error:
             return await refusal(error)(scope, receive, send)
+        size = len(body)
         messages = [{"type": "http.request", "body": body, "more_body": False}]
+        del body  # which the application may drop before it has answered
 
         async def replay() -> Any:
             # after the body the server tells only that the client has gone
             return messages.pop() if messages else await receive()
 
-        size = len(body)
-        del body  # which the application may drop before it has answered
         self._whole += size
         try:
             await self._app(scope, replay, send)
@@ -196,14 +196,13 @@ def _host_in(place: str) -> str:
 
 
 class Service:
-    """An ASGI application that answers POSTs at the given paths, and `GET /health` and `GET /metrics`.
+    """An ASGI application, behind `Guarded`, that answers POSTs at given paths, `GET /health` and `GET /metrics`.
 
-    Errors are `{"error": message}`: 4xx for what the request did, 502 and 503 for an engine behind the answer, 504 for
-    one that takes too long. An answer that is awaited is cancelled when its client has gone. It stands behind
-    `Guarded`, which hands it whole bodies. Routing is plain ASGI: the layers of a framework take as long as a search.
+    `answers`, by path, raise `RequestError` for what they refuse. Errors are `{"error": message}`: 4xx for what the
+    request did, 502 and 503 for an engine behind the answer, 504 for one that takes too long. An answer that is awaited
+    is cancelled when its client has gone. `about` is what `/health` tells besides `"status": "ok"`.
 
-    `answers`, by path, raise `RequestError` for what they refuse; `about` is what `/health` tells besides
-    `"status": "ok"`; `registry` has the metrics.
+    Routing is plain ASGI: the layers of a framework take as long as a search.
     """
 
     def __init__(
@@ -218,11 +217,9 @@ class Service:
         running.set_function(lambda: self._running)
 
     def counter(self, name: str, about: str, *labels: str) -> Counter:
-        """A new counter in the registry."""
         return Counter(f"faithful_search_{name}", about, labels, registry=self.registry)
 
     def histogram(self, name: str, about: str, bounds: tuple[float, ...]) -> Histogram:
-        """A new histogram in the registry."""
         return Histogram(f"faithful_search_{name}", about, buckets=bounds, registry=self.registry)
 
     async def __call__(self, scope: Any, receive: Receive, send: Any) -> None:
@@ -230,17 +227,17 @@ class Service:
             raise RuntimeError(f"{scope['type']} is not spoken here")  # as ASGI wants it
         method, path = scope["method"], scope["path"].rstrip("/")
         response: Response
-        if method == "POST" and path in self.answers:
-            response = await self._post(path, receive)
-        elif method in ("GET", "HEAD") and path == "/health":
-            response = JSON({"status": "ok", **self.about})
-        elif method in ("GET", "HEAD") and path == "/metrics":
-            response = Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
-        else:
-            there = ", ".join([*(f"POST {known}" for known in self.answers), "GET /health, GET /metrics"])
-            told = f"there is no {method} {scope['path'][:80]} here; there are {there}"
-            known = path in self.answers or path in ("/health", "/metrics")
-            response = JSON({"error": told}, 405 if known else 404)
+        match ("GET" if method == "HEAD" else method), path:
+            case "POST", _ if path in self.answers:
+                response = await self._post(path, receive)
+            case "GET", "/health":
+                response = JSON({"status": "ok", **self.about})
+            case "GET", "/metrics":
+                response = Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+            case _:
+                there = [*(f"POST {known}" for known in self.answers), "GET /health", "GET /metrics"]
+                told = f"there is no {method} {scope['path'][:80]} here; there are {', '.join(there)}"
+                response = JSON({"error": told}, 405 if any(each.endswith(f" {path}") for each in there) else 404)
         await response(scope, receive, send)
 
     async def _post(self, path: str, receive: Receive) -> JSON:

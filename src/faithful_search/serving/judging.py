@@ -34,10 +34,8 @@ class Judging(Service):
     `POST /judge` `{"pairs": [{"premise": "…", "hypothesis": "…", "question": "", "task": "support"}]}` is answered by
     `{"judge": name, "verdicts": [{"p": 0.9, "label": true, "why": "…", "judge": "…"}]}`, in the order of the pairs.
 
-    A pair is judged once, whoever asks for it and however often: concurrent requests share the verdict, and later ones
-    find it in the cache. A pair whose client has gone is judged all the same, because the client will ask again. Where
-    there is no verdict, `p` and `label` are null and `why` says what happened: such a pair is judged anew by the next
-    request.
+    A pair is judged once, whoever asks for it and however often, also when its client has gone, who will ask again.
+    Where there is no verdict, `p` and `label` are null and `why` says what happened; the next request asks anew.
 
     Args:
         judge: who judges. Only one thread asks it.
@@ -87,9 +85,8 @@ class Judging(Service):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         verdicts = await asyncio.gather(*map(asyncio.shield, tasks.values()))
-        # written out: what is the default of a verdict is sent, too
-        written = [{"p": one.p, "label": one.label, "why": one.why, "judge": one.judge} for one in verdicts]
-        found = dict(zip(tasks, written, strict=True))
+        # what is the default of a verdict is sent, too
+        found = dict(zip(tasks, map(msgspec.structs.asdict, verdicts), strict=True))
         return {"judge": self.judge.name, "verdicts": [found[pair] for pair in pairs]}
 
     async def _verdict(self, pair: Pair) -> Verdict:
@@ -106,11 +103,10 @@ class Judging(Service):
         return verdict
 
     def _judge(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        with self._judging.time():
-            found = self._judge_all(pairs)
         self._judged.inc(len(pairs))
         self._batches.observe(len(pairs))
-        return found
+        with self._judging.time():
+            return self._judge_all(pairs)
 
     def _judge_all(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """A pair that makes the judge fail abstains; the others of its batch do not."""

@@ -12,7 +12,6 @@ from ..wire.background import DaemonThreads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_Call = tuple[Any, asyncio.Future[Any]]
 
 
 class Batcher(Generic[Item, Result]):
@@ -64,28 +63,25 @@ class Batcher(Generic[Item, Result]):
         return await future
 
     async def _work(self, queue: "_Queue") -> None:
+        loop = asyncio.get_running_loop()
+        results: list[Any]
         try:
             while batch := queue.take(self.most):
-                await self._answer(batch)
+                try:
+                    results = await loop.run_in_executor(self._executor, self._run, [item for item, _ in batch])
+                except Exception as error:
+                    results = [error] * len(batch)
+                for (_, future), result in zip(batch, results, strict=True):
+                    if future.done():  # its caller was cancelled while the batch ran
+                        continue
+                    if isinstance(result, Exception):
+                        future.set_exception(result)
+                    else:
+                        future.set_result(result)
         finally:
             queue.workers.discard(asyncio.current_task())
 
-    async def _answer(self, batch: list[_Call]) -> None:
-        results: Sequence[Any]
-        try:
-            items = [item for item, _ in batch]
-            results = await asyncio.get_running_loop().run_in_executor(self._executor, self._run, items)
-        except Exception as error:
-            results = [error] * len(batch)
-        for (_, future), result in zip(batch, results, strict=True):
-            if future.done():  # its caller was cancelled while the batch ran
-                continue
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-    def _run(self, items: Sequence[Item]) -> Sequence[Result | Exception]:
+    def _run(self, items: Sequence[Item]) -> list[Any]:
         try:
             results = list(self.run(items))
         except Exception:
@@ -96,24 +92,20 @@ class Batcher(Generic[Item, Result]):
             raise RuntimeError(f"a batch of {len(items)} items gave {len(results)} results")
         return results
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"run": self.run, "most": self.most, "threads": self.threads}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start_fresh()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.run, self.most, self.threads)
 
 
 class _Queue:
     """What waits on one event loop, and the tasks that work it off."""
 
     def __init__(self) -> None:
-        self.waiting: deque[_Call] = deque()
+        self.waiting: deque[tuple[Any, asyncio.Future[Any]]] = deque()
         self.workers: set[asyncio.Task[None] | None] = set()
 
-    def take(self, most: int) -> list[_Call]:
+    def take(self, most: int) -> list[tuple[Any, asyncio.Future[Any]]]:
         """The next batch, without the items whose callers were cancelled."""
-        batch: list[_Call] = []
+        batch = []
         while self.waiting and len(batch) < most:
             item, future = self.waiting.popleft()
             if not future.done():

@@ -1,17 +1,22 @@
 """A knowledge graph: the facts one hop around the entities that a query names, as sentences."""
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..errors import needs
+import msgspec
+
+from ..errors import DataError, needs
 from ..trajectory import Evidence
 from .base import Condenser, Tool
-from .graphs.facts import Graph, Labels, Triple, condensed, joined, read_triples, sentence_of
+from .graphs.facts import Fact, Labels, Triple, condensed, joined, read_triples, sentence_of
 from .words import words
 
 _RDF = (".nt", ".ttl", ".nq", ".trig", ".n3", ".rdf", ".jsonld")
+_MOST = 2_000  # facts of an entity that are looked at, in each direction: a class may have millions of members
 
 
 class KnowledgeGraph(Tool):
@@ -19,11 +24,13 @@ class KnowledgeGraph(Tool):
 
     The query's entities are found by the longest labels in it, on word boundaries, with case; without case only when
     that finds none. Their facts in both directions are ranked by how many of the relation's words the query has, then
-    in the graph's order.
+    in the order of the triples.
 
     Args:
-        graph: the facts; each is told as a sentence, those of RDF by relation with all its values.
+        triples: the facts. Raises `DataError` when there are none.
         condenser: writes one paragraph about each entity from its facts; where it fails, the facts are given.
+        names: further names of entities, each with the entity's key.
+        lists: tell all the values of a relation together, as of RDF; by default each fact is a sentence.
 
     Example:
         >>> import asyncio
@@ -34,18 +41,28 @@ class KnowledgeGraph(Tool):
 
     def __init__(
         self,
-        graph: Graph | Iterable[Triple],
+        triples: Iterable[Triple],
         name: str = "knowledge_graph",
         top_k: int = 3,
         description: str = "",
         condenser: Condenser | None = None,
+        names: Iterable[tuple[str, str]] = (),
+        lists: bool = False,
     ) -> None:
-        self.graph = graph if isinstance(graph, Graph) else Graph(graph)
-        self.name, self.top_k, self.description = name, top_k, description
-        self.condenser = condenser
-        # without a condenser nothing is quicker than the graph itself
-        self.cache_key = f"knowledge_graph {self.graph.digest()} {top_k} {condenser.name}" if condenser else ""
-        labels = list(dict.fromkeys(self.graph.labels()))
+        self.triples, self.names, self.lists = tuple(triples), tuple(names), lists
+        if not self.triples:
+            raise DataError("the knowledge graph has no triples")
+        self.name, self.top_k, self.description, self.condenser = name, top_k, description, condenser
+        if condenser is not None:  # without one nothing is quicker than the graph itself
+            digest = hashlib.sha256(msgspec.json.encode((self.triples, self.names))).hexdigest()
+            self.cache_key = f"knowledge_graph {digest} {top_k} {condenser.name}"
+        self._places: dict[str, tuple[list[int], list[int]]] = {}  # of an entity's triples: as subject, as object
+        labels: dict[tuple[str, str], None] = {}
+        for place, triple in enumerate(self.triples):
+            for incoming, (label, key) in enumerate(zip((triple.subject, triple.object), triple.keys, strict=True)):
+                self._places.setdefault(key, ([], []))[incoming].append(place)
+                labels[label, key] = None
+        labels |= dict.fromkeys(self.names)
         # case tells Polish from polish, but queries in lower case are understood, too
         self._exact, self._folded = Labels(labels, fold=False), Labels(labels, fold=True)
 
@@ -64,10 +81,9 @@ class KnowledgeGraph(Tool):
             return cls(read_triples(triples), **about)
         with needs(str(triples), "rdf"):
             from .graphs.rdf import read_rdf
-        return cls(read_rdf(path), **about)
-
-    def __reduce__(self) -> "tuple[type[KnowledgeGraph], tuple[Any, ...]]":
-        return type(self), (self.graph, self.name, self.top_k, self.description, self.condenser)
+        facts, names = read_rdf(path)
+        # an ontology's relations are as often verbs as nouns, so that "the knows of Ann" would have to be avoided
+        return cls(facts, names=names, lists=True, **about)
 
     async def knowledge_graph(self, query: str) -> list[Evidence]:
         """Look up facts about the entities named in the query in a knowledge graph.
@@ -76,12 +92,17 @@ class KnowledgeGraph(Tool):
             query: The entities by name and the relation wanted, such as 'capital of France'.
         """
         asked = set(words(query))
-        facts = self.graph.around(self.entities(query))
+        found: dict[int, bool] = {}  # each triple once: of two entities for the first
+        for entity in self.entities(query):
+            for incoming, places in enumerate(self._places.get(entity, ())):
+                for place in islice(places, _MOST):
+                    found.setdefault(place, bool(incoming))
+        facts = [Fact(self.triples[place], found[place]) for place in sorted(found)]
         # a stable sort: of equals the graph's order
         ranked = sorted(facts, key=lambda fact: -len(asked.intersection(words(fact.triple.relation))))
         if self.condenser is not None:
             return await condensed(self.condenser, query, joined(ranked), self.top_k)
-        return joined(ranked)[: self.top_k] if self.graph.lists else [*map(sentence_of, ranked[: self.top_k])]
+        return joined(ranked)[: self.top_k] if self.lists else [*map(sentence_of, ranked[: self.top_k])]
 
     def entities(self, query: str) -> list[str]:
         """What the query names, in its order: labels, or the IRIs of an RDF graph."""

@@ -67,10 +67,7 @@ class Lane:
 
     A call's time-out covers its retries, and begins when it has its slot. A call that waits for a slot of a tool that
     does not answer others is refused: at once when the breaker opens, else when it has waited as long as a call may
-    take. What the tool raises comes out as an error without its words, which go to the log. On the main thread a
-    `KeyboardInterrupt` is the user's and is raised.
-
-    `slots` are those of all tools together; `advice` is what a refused caller is told to do instead.
+    take. `slots` are those of all tools together; `advice` is what a refused caller is told to do instead.
     """
 
     def __init__(
@@ -83,18 +80,19 @@ class Lane:
         self._last_late = -math.inf
         self._errors, self._lock = ErrorLog(_log), threading.Lock()
 
-    def count(self, **more: Any) -> None:
+    def count(self, latest: tuple[float, ...] = (), **more: int) -> None:
         """Add to the counts of `stats`."""
         with self._lock:
-            sums = {name: getattr(self.stats, name) + value for name, value in more.items()}
+            sums: dict[str, Any] = {name: getattr(self.stats, name) + value for name, value in more.items()}
             # of the latest alone: a run of days must not grow, and its first hour says nothing about now
-            if "latest" in sums:
-                sums["latest"] = sums["latest"][-LATEST:]
+            if latest:
+                sums["latest"] = (*self.stats.latest, *latest)[-LATEST:]
             self.stats = replace(self.stats, **sums)
 
     async def run(self, arguments: dict[str, Any]) -> list[Evidence]:
         """What the tool returns. Raises `ToolError` when it is out of order, says so, is late, or lost its connection,
-        and `Fault` when it raises anything else, or returns something else than evidence."""
+        and `Fault`, without the words, when it raises anything else, or returns something else than evidence; on the
+        main thread also the `KeyboardInterrupt` of the user."""
         self._refuse(self._breaker.remaining)
         came = time.monotonic()
         async with self._slots.here():

@@ -23,7 +23,7 @@ class LocalSearch(Tool):
 
     BM25 over up to a hundred thousand passages takes a millisecond a query or less and runs inline; with other and
     larger indexes, queries that arrive together are searched together, on a thread. Calls are not cached: they cost
-    less than that. Raises `ConfigError` for a `top_k` below 1.
+    less. Raises `ConfigError` for a `top_k` below 1.
 
     Example:
         >>> import asyncio
@@ -53,9 +53,8 @@ class LocalSearch(Tool):
                 (`owner/name[:split]`), or rows `id`, `title`, `text`.
             about: `name`, `description`, `top_k`.
 
-        Raises:
-            DataError: an unreadable or empty corpus, or a row without text, naming it. `faithful-search index` leaves
-                such rows out instead, and says which.
+        Raises `DataError` for a corpus that cannot be read, or a row without text, which `faithful-search index` leaves
+        out instead.
         """
         return cls(open_index(corpus), **about)
 
@@ -81,9 +80,8 @@ def open_search(corpus: str, *, http: Http | None = None, **about: Any) -> Local
         http: how a server is asked; an engine is given the same time to answer.
         about: `name`, `description`, `top_k` of the tool.
 
-    Raises:
-        DataError: for a corpus or an index that cannot be read.
-        ConfigError: when a package or an encoder is missing, or an engine cannot be reached.
+    Raises `DataError` for a corpus or an index that cannot be read, and `ConfigError` when a package or an encoder is
+    missing, or an engine cannot be reached.
     """
     # the most explicit names first: a folder may be called anything
     if is_server(corpus):

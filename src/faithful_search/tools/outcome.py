@@ -5,7 +5,6 @@ The words of errors may hold keys and addresses. They go to the local log only, 
 
 import logging
 import math
-from functools import cache
 from numbers import Real
 from typing import Any
 
@@ -26,8 +25,8 @@ LINE_LENGTH = 2_000
 LONGEST = 500
 """Characters of an error's words: a stack of HTML must fill neither a log nor a policy's context."""
 _CUT = f" [cut off here: a call returns at most {EVIDENCE_LENGTH:,} characters and {MOST_PASSAGES:,} passages]"
-_MOST_WORDS = 5
 _MOST_KINDS = 100
+_told: set[str] = set()
 
 
 class Fault(FaithfulSearchError):
@@ -75,8 +74,8 @@ def _ended(item: Evidence, surplus: int) -> Evidence:
 
 
 def failure_of(name: str, error: BaseException) -> ToolError | Fault:
-    """What to raise in place of what the tool `name` raised: a `ToolError` keeps its words, on one line, without keys,
-    not too many; of any other error only the kind is told. What the network raises may pass."""
+    """What to raise in place of what the tool `name` raised: a `ToolError` keeps its words (see `one_line`), of any
+    other error only the kind is told. What the network raises may pass."""
     if type(error) is Fault:
         return error
     kind: Any = type(error)  # unlike `isinstance`, this runs no code of the error
@@ -98,13 +97,10 @@ def failure_of(name: str, error: BaseException) -> ToolError | Fault:
 def unavailable(told: str, reason: str) -> ToolError:
     """A failure that only the operator can mend, such as a key that a service refuses: the policy reads `told`, the log
     says `reason`, once. It is passing, so that what a wrong key caused gets into no cache and no recording."""
-    _tell_operator(reason)
+    if reason not in _told:
+        _told.add(reason)
+        logging.getLogger(__name__).error("%s", reason)
     return ToolError(told, passing=True, tried=True)
-
-
-@cache
-def _tell_operator(reason: str) -> None:
-    logging.getLogger(__name__).error("%s", reason)
 
 
 class ErrorLog:
@@ -124,7 +120,7 @@ class ErrorLog:
         level = logging.WARNING if new else logging.DEBUG
         if self._log.isEnabledFor(level):
             # the texts that it was made with; none of its code is run
-            texts = BaseException.args.__get__(error)[:_MOST_WORDS]  # type: ignore[attr-defined]
+            texts = BaseException.args.__get__(error)[:5]  # type: ignore[attr-defined]
             said = one_line(" ".join(text for text in texts if type(text) is str))
             self._log.log(level, "%s failed: %s: %s", what, kind, said)
 

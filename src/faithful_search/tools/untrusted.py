@@ -55,11 +55,8 @@ def is_page(url: Any) -> bool:
 
 
 def check_address(url: str, like: str, keys: str = "") -> None:
-    """Refuse what is not the address of a service, such as `like`; secrets belong into the environment, as `keys`.
-
-    Raises:
-        ConfigError: when it is no http(s) address, or has a user or password in it, which would end up in logs.
-    """
+    """Raise `ConfigError` for what is no http(s) address of a service, such as `like`, or has a user or password in it,
+    which would end up in logs; these belong into the environment, as `keys`."""
     if is_page(url) and "@" not in urlsplit(url).netloc:
         return
     where = f": these go into {keys}" if keys else ""

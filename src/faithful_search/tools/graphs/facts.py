@@ -1,11 +1,9 @@
-"""A graph of labelled facts in memory: found by the names of the entities they are about, told in plain text."""
+"""Labelled facts: read from rows, found by the names of the entities they are about, told in plain text."""
 
 import asyncio
-import hashlib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ MOST_FACTS = 30
 
 _log = logging.getLogger(__name__)
 _PARTS = ("subject", "relation", "object")
-_MOST = 2_000  # facts of an entity that are looked at, in each direction: a class may have millions of members
 _PREPOSITIONS = frozenset(words("about after as at before between by for from in into of on over to under with"))
 
 
@@ -44,7 +41,6 @@ class Triple(msgspec.Struct, frozen=True):
 
     @property
     def keys(self) -> tuple[str, str]:
-        """What tells the subject and the object from other entities."""
         return self.subject_key or self.subject, self.object_key or self.object
 
 
@@ -65,42 +61,6 @@ class Fact(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         return self.triple.keys[self.incoming]
-
-
-class Graph:
-    """Triples by the entities that they are about; facts come in the order of the triples.
-
-    `names` are further names of entities, each with the entity's key; `lists` says whether all the values that a
-    relation has for an entity are told together. Raises `DataError` when there are no triples.
-    """
-
-    def __init__(self, triples: Iterable[Triple], names: Iterable[tuple[str, str]] = (), lists: bool = False) -> None:
-        self.triples, self.names, self.lists = tuple(triples), tuple(names), lists
-        if not self.triples:
-            raise DataError("the knowledge graph has no triples")
-        self._facts: dict[str, tuple[list[int], list[int]]] = {}
-        for place, triple in enumerate(self.triples):
-            for incoming, key in enumerate(triple.keys):
-                self._facts.setdefault(key, ([], []))[incoming].append(place)
-
-    def digest(self) -> str:
-        """Tells these facts and names from others, for a cache's key."""
-        return hashlib.sha256(msgspec.json.encode((self.triples, self.names))).hexdigest()
-
-    def labels(self) -> Iterator[tuple[str, str]]:
-        """Every name of every entity, with its key."""
-        for triple in self.triples:
-            yield from zip((triple.subject, triple.object), triple.keys, strict=True)
-        yield from self.names
-
-    def around(self, entities: Sequence[str]) -> list[Fact]:
-        """The facts that have one of the entities as subject or object, each once: of two entities for the first."""
-        found: dict[int, bool] = {}
-        for entity in entities:
-            for incoming, places in enumerate(self._facts.get(entity, ())):
-                for place in islice(places, _MOST):
-                    found.setdefault(place, bool(incoming))
-        return [Fact(self.triples[place], found[place]) for place in sorted(found)]
 
 
 class Labels:

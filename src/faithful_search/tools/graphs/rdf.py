@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from pyoxigraph import Literal, NamedNode, RdfFormat, parse
 
 from ...errors import DataError
-from .facts import Graph, Triple
+from .facts import Triple
 
 # What names an entity and says nothing else about it, best first; the last one is only looked for, never shown.
 _NAMES = (
@@ -22,19 +22,18 @@ _NAMES = (
 )
 
 
-def read_rdf(path: Path) -> Graph:
-    """Read a file such as `graph.ttl` or `graph.nt.gz`.
+def read_rdf(path: Path) -> tuple[list[Triple], list[tuple[str, str]]]:
+    """The facts of a file such as `graph.ttl` or `graph.nt.gz`, and all names of its entities, each with its IRI.
 
     A term is called by its rdfs:label, skos:prefLabel or schema:name in English, else by one without a language, else
     by any; without a label by the last part of its IRI. Labels of all languages, and skos:altLabel, name it in a query.
-    Blank nodes, which have no name, are left out; of a property's values in several languages those in the best one are
-    kept. Raises `DataError` naming the file, and the line, that cannot be read; or when there are no facts.
+    Of a property's values in several languages those in the best one are kept. Raises `DataError` naming the file, and
+    the line, that cannot be read; or when there are no facts.
     """
     told: dict[tuple[NamedNode, NamedNode, Any], None] = {}
     names: dict[NamedNode, list[tuple[int, int, str]]] = {}  # of each entity: by which property, how foreign, the name
     best: dict[tuple[NamedNode, NamedNode], int] = {}  # how foreign the least foreign value of a property is
-    for quad in _parsed(path):
-        subject, predicate, value = quad.subject, quad.predicate, quad.object
+    for subject, predicate, value in _parsed(path):
         # a blank node has no name by which a reader could know it again
         if not isinstance(subject, NamedNode) or not isinstance(value, (NamedNode, Literal)):
             continue
@@ -52,13 +51,13 @@ def read_rdf(path: Path) -> Graph:
 
     triples = []
     for subject, predicate, value in told:
-        if isinstance(value, Literal):
-            if value.language and _foreign(value) > best[subject, predicate]:
-                continue
+        if isinstance(value, NamedNode):
+            shown, key = label(value), value.value
+        elif value.language and _foreign(value) > best[subject, predicate]:
+            continue
+        else:
             # the quotation marks keep a literal from being taken for the entity of that name: no IRI has any
             shown, key = _spaced(value.value), f'"{value.value}"'
-        else:
-            shown, key = label(value), value.value
         name = local_name(predicate.value)
         # `officialLanguage` is read as `official language`
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
@@ -67,8 +66,7 @@ def read_rdf(path: Path) -> Graph:
         triples.append(Triple(source, label(subject), relation, shown, subject.value, key))
     if not triples:
         raise DataError(f"{path}: no triples in it")
-    # an ontology's relations are as often verbs as nouns, so that "the knows of Ann" would have to be avoided
-    return Graph(triples, [(name, node.value) for node, found in names.items() for _, _, name in found], lists=True)
+    return triples, [(name, node.value) for node, found in names.items() for _, _, name in found]
 
 
 def local_name(iri: str) -> str:
@@ -97,7 +95,8 @@ def _parsed(path: Path) -> list[Any]:
     opener: Any = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rb") as file:
-            return list(parse(file, RdfFormat.from_extension(path.name.removesuffix(".gz").rpartition(".")[2])))
+            syntax = RdfFormat.from_extension(path.name.removesuffix(".gz").rpartition(".")[2])
+            return [(quad.subject, quad.predicate, quad.object) for quad in parse(file, syntax)]
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
         raise DataError(f"{path}{line}: {error.msg}") from error

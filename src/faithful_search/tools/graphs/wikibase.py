@@ -40,18 +40,15 @@ def is_id(value: Any) -> bool:
 
 
 def named(entity: Any, language: str, part: str = "labels") -> Named:
-    """Its label (or description), of which there is one in the language asked for or in one that replaces it, and its
-    other names in that language."""
+    """Its label (or description), in the language asked for or in one that replaces it, and its other names there."""
     label = line(section(section(entity, part), language).get("value"), _LABEL)
     aliases = (line(row.get("value"), _LABEL) for row in rows(section(entity, "aliases"), language))
     return Named(label, tuple(islice(aliases, _STATEMENTS)))
 
 
 def statements(entity: Any) -> dict[str, list[Statement]]:
-    """By property, the statements that say something to a reader: preferred ones first, deprecated ones never.
-
-    Left out are identifiers of other databases, media, formulas, and values that are unknown or do not exist.
-    """
+    """By property, the statements that say something to a reader, preferred ones first: none that are deprecated, no
+    identifiers of other databases, media, formulas, or values that are unknown or do not exist."""
     claims, told = section(entity, "claims"), {}
     for name in filter(is_id, list(claims)[:_PROPERTIES]):
         found = []
