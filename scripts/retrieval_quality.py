@@ -17,7 +17,6 @@ from typing import Any
 import click
 import msgspec
 import numpy as np
-import tqdm
 
 from faithful_search.analysis.figures import bars
 from faithful_search.measure.stats import Estimate, bootstrap
@@ -56,7 +55,7 @@ def measured(
     questions = list(read_rows(data / "test.jsonl.gz"))
     corpus = drawn(list(read_rows(data / "corpus.jsonl.gz")), questions, sample)
     how = {"model": model, "hnsw": True}
-    build_folder(corpus, folder, kind="hybrid", dense=how, knobs={"dtype": dtype}, progress=tqdm.tqdm)
+    build_folder(corpus, folder, kind="hybrid", dense=how, knobs={"dtype": dtype})
     passages = Passages(folder)
     bm25 = BM25Index(folder / "bm25", passages)
     graph = DenseIndex(folder / "dense", passages, dtype=dtype)

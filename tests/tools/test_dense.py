@@ -120,7 +120,7 @@ def test_a_killed_build_goes_on_with_its_own_encoder_and_encodes_nothing_twice(
     torn, encoded = tmp_path / "torn", []
 
     @contextmanager
-    def killer(**_: object) -> Iterator[Any]:
+    def killer(*_: object) -> Iterator[Any]:
         class Bar:
             def update(self, count: int) -> None:
                 if sum(encoded) >= 100:
@@ -132,8 +132,9 @@ def test_a_killed_build_goes_on_with_its_own_encoder_and_encodes_nothing_twice(
 
     encode = Embedder.passages
     monkeypatch.setattr(Embedder, "passages", lambda self, part: encoded.append(len(part)) or encode(self, part))
-    with pytest.raises(KeyboardInterrupt):
-        DenseIndex.build(torn, passages, model=model, batch_size=4, progress=killer)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("faithful_search.tools.retrieval.dense.progress", killer)
+        DenseIndex.build(torn, passages, model=model, batch_size=4)
     with pytest.raises(ValueError):
         DenseIndex(torn, passages)
     for how, says in (

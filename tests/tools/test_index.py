@@ -102,11 +102,12 @@ def test_killed_before_any_step_it_goes_on_to_the_same_index(index, corpus, tmp_
 def killed_build(corpus: Path, out: Path, **settings: object) -> None:
     """Leave an unfinished build of `out`."""
 
-    def stop(**_: object) -> None:
+    def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        build_folder(corpus, out, progress=stop, **settings)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("faithful_search.tools.retrieval.index.progress", stop)
+        build_folder(corpus, out, **settings)
     assert list(out.parent.glob(f"{out.name}.*.building"))
 
 
@@ -181,18 +182,19 @@ def test_a_full_disk_is_an_error_and_harms_nothing(index, tmp_path):
     assert last == "10" and tree(index) != before
 
 
-def test_two_builders_of_one_index(corpus, tmp_path):
+def test_two_builders_of_one_index(corpus, tmp_path, monkeypatch):
     entered, leave = threading.Event(), threading.Event()
 
-    def wait(**_: object) -> None:
+    def wait(*_: object) -> None:
         entered.set()
         leave.wait(60)
         raise KeyboardInterrupt
 
     def build() -> None:
         with pytest.raises(KeyboardInterrupt):
-            build_folder(corpus, tmp_path / "out", progress=wait)
+            build_folder(corpus, tmp_path / "out")
 
+    monkeypatch.setattr("faithful_search.tools.retrieval.index.progress", wait)
     first = threading.Thread(target=build)
     first.start()
     assert entered.wait(60)
@@ -200,6 +202,7 @@ def test_two_builders_of_one_index(corpus, tmp_path):
         build_folder(corpus, tmp_path / "out")
     leave.set()
     first.join()
+    monkeypatch.undo()
     assert build_folder(corpus, tmp_path / "out").passages == 120
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -45,8 +44,6 @@ def index(corpus: str, out: str, kind: str | None, model: str | None, overwrite:
     or opensearch+http://HOST:PORT/INDEX, which may be Elasticsearch. Keys are read from the environment:
     QDRANT_API_KEY, OPENSEARCH_API_KEY, ELASTICSEARCH_API_KEY.
     """
-    from tqdm.auto import tqdm
-
     from ..tools.retrieval.engines import fill_engine, is_engine
     from ..tools.retrieval.index_folder import build_folder
 
@@ -58,7 +55,7 @@ def index(corpus: str, out: str, kind: str | None, model: str | None, overwrite:
 
     encoder = {name: given[name] for name in ("device", "batch_size") if given[name] is not None}
     reading: dict[str, Any] = {name: given[name] for name in ("paragraph_characters", "limit")}
-    reading |= {"on_broken": left_out, "progress": partial(tqdm, disable=None)}
+    reading["on_broken"] = left_out
     start, more = time.monotonic(), ""  # an engine says neither kind nor size
     try:
         if is_engine(out):

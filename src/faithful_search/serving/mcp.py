@@ -29,30 +29,17 @@ _RESULT = {**_KINDS["Observation"], "$defs": _KINDS}
 
 
 def mcp_server(toolbox: Toolbox) -> Server[Any]:
-    """A server whose tools are the toolbox's. Ids (`E1`, `E2`, …) are unique as long as it lives.
-
-    A result is text for the model and, beside it, the evidence as data; a call that failed is a result that says so.
-    Raises `ConfigError` when the package `mcp` is missing.
-    """
+    """A server whose tools are the toolbox's. A result is text for the model and, beside it, the evidence as data, with
+    ids (`E1`, `E2`, …) that are unique as long as it lives. Raises `ConfigError` when the package `mcp` is missing."""
     with needs("an MCP server", "mcp"):
         from mcp.server.lowlevel import Server
         from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
     session = toolbox.session()
 
     async def list_tools(context: Any, asked: Any) -> ListToolsResult:
-        functions = (schema["function"] for schema in toolbox.schemas)
-        return ListToolsResult(
-            tools=[
-                Tool(
-                    name=function["name"],
-                    description=function.get("description", ""),
-                    input_schema=function["parameters"],
-                    output_schema=_RESULT,
-                    annotations=ToolAnnotations(read_only_hint=True),
-                )
-                for function in functions
-            ]
-        )
+        about: dict[str, Any] = {"output_schema": _RESULT, "annotations": ToolAnnotations(read_only_hint=True)}
+        functions = [schema["function"] for schema in toolbox.schemas]  # made anew, so that they may be taken apart
+        return ListToolsResult(tools=[Tool(input_schema=each.pop("parameters"), **each, **about) for each in functions])
 
     async def call_tool(context: Any, asked: CallToolRequestParams) -> CallToolResult:
         found = await toolbox.call(ToolCall(asked.name, asked.arguments or {}), session)
@@ -76,10 +63,8 @@ def serve_stdio(toolbox: Toolbox) -> None:
 
 
 def mcp_app(toolbox: Toolbox, limits: Limits, idle: float = IDLE) -> App:
-    """The toolbox's tools at `/mcp`, over HTTP, for `Guarded`. Raises as `mcp_server`.
-
-    Of the limits only `body_bytes` is read; an answer takes as long as the toolbox lets a call take.
-    """
+    """The toolbox's tools at `/mcp`, over HTTP, for `Guarded`. Of the limits only `body_bytes` is read; an answer takes
+    as long as the toolbox lets a call take."""
     server = mcp_server(toolbox)
     from mcp.server.transport_security import TransportSecuritySettings
 

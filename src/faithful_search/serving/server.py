@@ -29,10 +29,8 @@ FILES = 200  # kept for everything that is no connection of a client
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at that address, at which clients wait for `serve`. Port 0 takes a free one.
-
-    Raises `ConfigError` when the port is taken, the address is not of this machine, or the extra `serve` is missing.
-    """
+    """A socket at that address, at which clients wait for `serve`; port 0 takes a free one. Raises `ConfigError` when
+    it cannot be had, or the extra `serve` is missing."""
     with needs("a server", "serve"):
         import prometheus_client  # noqa: F401
         import starlette  # noqa: F401
@@ -58,14 +56,8 @@ def is_public(bound: socket.socket) -> bool:
 
 
 def serve(app: "App", bound: socket.socket, drain: float = 10.0, ready: Callable[[], object] = lambda: None) -> None:
-    """Serve until SIGTERM or SIGINT; then no new requests, and up to `drain` seconds for those that run.
-
-    Args:
-        app: what to serve.
-        bound: from `bind`; closed at the end.
-        drain: seconds.
-        ready: called before the first client is answered.
-    """
+    """Serve at a socket of `bind` until SIGTERM or SIGINT; then no new requests, and up to `drain` seconds for those
+    that run. `ready` is called before the first client is answered."""
     server = server_of(app, drain)
 
     def stop(*_: object) -> None:

@@ -67,16 +67,9 @@ class ToolArguments:
     cassette_mode: str = _flag("replay", "'replay' asks no service; 'record' adds to the file")
 
     def build_toolbox(self, names: Mapping[str, str] | None = None, condenser: Condenser | None = None) -> Toolbox:
-        """The tools, ready for calls.
-
-        Args:
-            names: what the agent calls those of our tools that it knows under another name.
-            condenser: shortens pages and facts to what a query asks for.
-
-        Raises:
-            ConfigError: when there would be no tool, for a setting without meaning, a missing key or package.
-            DataError: for a corpus, triples or a cassette that cannot be read.
-        """
+        """The tools, ready for calls: under `names` of the agent's own, with a `condenser` that shortens pages and
+        facts. Raises `ConfigError` when there would be no tool, for a setting without meaning, a missing key or
+        package, and `DataError` for a corpus, triples or a cassette that cannot be read."""
         tools = list(self._tools(names or {}, condenser))
         if not tools:
             raise ConfigError("no tools: give --corpus, --triples, --web_search, --browse or --negative_tool")
@@ -96,8 +89,8 @@ class ToolArguments:
         return [*given, "negative_tool"] if self.negative_tool else given
 
     def corpus_passages(self) -> Iterator[Evidence]:
-        """The passages of the corpus, one after the other. Raises `ConfigError` when the corpus is a server's, or there
-        is none, and `DataError` when it cannot be read."""
+        """The passages of the corpus. Raises `ConfigError` when it is a server's, or there is none, and `DataError`
+        when it cannot be read."""
         if not self._corpus_is_here:
             raise ConfigError(f"the passages of the corpus {self.corpus!r} cannot be read from here; give the corpus")
         # an index holds its passages, so that the corpus it was made of may be gone
@@ -106,8 +99,7 @@ class ToolArguments:
         return passages(self.corpus)
 
     def corpus_digest(self) -> str | None:
-        """SHA-256 that changes with the corpus, or with the index of one; `None` for a server's, or none. Raises
-        `DataError` when it cannot be read."""
+        """SHA-256 that changes with the corpus, or with the index of one; `None` for a server's, or none."""
         if not self._corpus_is_here:
             return None
         if is_index(self.corpus):

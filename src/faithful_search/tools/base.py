@@ -1,8 +1,4 @@
-"""What a tool is: an object with one public async method, typed and documented for the policy.
-
-The JSON schema of that method equals that of `transformers.utils.get_json_schema`, which cannot be used here because it
-imports torch.
-"""
+"""What a tool is: an object with one public async method, typed and documented for the policy."""
 
 import inspect
 import re
@@ -44,13 +40,11 @@ class Tool:
 
     A tool has a `name` and one public async method with typed arguments and a Google-style docstring. The method
     returns `list[Evidence]` without ids (the toolbox gives them) and raises `ToolError` with a message for the policy.
-    It must not block its event loop for long: what waits is awaited, what computes for more than some milliseconds goes
-    through `asyncio.to_thread`.
+    What it computes for more than some milliseconds goes through `asyncio.to_thread`.
 
     Attributes:
         name: what the policy calls it; need not be the method's name, so that two corpora can be two tools of a class.
         description: what the policy is told about it; empty for what the method's docstring says.
-        top_k: of the package's own tools, the most passages that a query returns.
         cache_key: what a result depends on besides the arguments (service, corpus, how many results), in one string;
             calls of a tool without one are never cached. Read when a toolbox is made.
     """
@@ -92,8 +86,9 @@ def method_of(tool: Tool) -> Callable[..., Awaitable[list[Evidence]]]:
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """`{"type": "function", "function": {…}}`, as chat templates and OpenAI-compatible servers want it, with the tool's
-    own name and description. Raises `ConfigError` when an argument has no type or is not described under `Args:`."""
+    """`{"type": "function", "function": {…}}`, as chat templates and OpenAI-compatible servers want it: what
+    `transformers.utils.get_json_schema` gives, which imports torch, with the tool's own name and description. Raises
+    `ConfigError` when an argument has no type or is not described under `Args:`."""
     method: Any = method_of(tool)
     about, *rest = _SECTION.split(inspect.getdoc(method) or "")
     if not about.strip():

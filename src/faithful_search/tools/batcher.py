@@ -105,7 +105,7 @@ class _Queue:
 
     def take(self, most: int) -> list[tuple[Any, asyncio.Future[Any]]]:
         """The next batch, without the items whose callers were cancelled."""
-        batch = []
+        batch: list[tuple[Any, asyncio.Future[Any]]] = []
         while self.waiting and len(batch) < most:
             item, future = self.waiting.popleft()
             if not future.done():

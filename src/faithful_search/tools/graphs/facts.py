@@ -27,10 +27,8 @@ _PREPOSITIONS = frozenset(words("about after as at before between by for from in
 
 
 class Triple(msgspec.Struct, frozen=True):
-    """One fact: the `relation` of `subject` is `object`, all three as labels.
-
-    `subject_key` and `object_key` tell entities of the same label apart; empty where the label does.
-    """
+    """One fact: the `relation` of `subject` is `object`, all three as labels. `subject_key` and `object_key` tell
+    entities of the same label apart; empty where the label does."""
 
     id: str
     subject: str
@@ -137,11 +135,9 @@ def _evidence(fact: Fact, text: str) -> Evidence:
 
 
 async def condensed(condenser: Condenser, query: str, facts: Sequence[Evidence], top_k: int) -> list[Evidence]:
-    """One paragraph about each entity, which `condenser` writes from the facts.
-
-    An entity of which they say nothing that was asked is left out, unless all are. Where the condenser fails, the facts
-    themselves come after the paragraphs, and what is returned is `Partial`.
-    """
+    """One paragraph about each entity, which `condenser` writes from the facts. An entity of which they say nothing
+    that was asked is left out, unless all are. Where the condenser fails, the facts themselves come after the
+    paragraphs, and what is returned is `Partial`."""
     by_entity: dict[tuple[str, str], list[Evidence]] = {}
     for item in facts:
         by_entity.setdefault((item.title, item.url), []).append(item)

@@ -10,12 +10,12 @@ import numpy as np
 from ...text import FUNCTION_WORDS
 from ...trajectory import Evidence
 from ..words import words
-from .index import Index, Passages, Progress, silent, write_whole
+from .index import Index, Passages, progress, write_whole
 
 VOCABULARY = "vocabulary.txt"
 _ARRAYS = ("data", "indices", "indptr")
-_COMPILED = 20_000
-"""Passages from which on it is worth a second of compiling to add scores by numba."""
+_MANY = 20_000
+"""Passages from which on it is worth a second of compiling to add scores by numba, and a build shows its progress."""
 
 
 class BM25Index(Index):
@@ -30,7 +30,7 @@ class BM25Index(Index):
         self.folder, self.passages = folder, passages
         found = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1]
         self.model = bm25s.BM25()
-        if bm25s.NUMBA_AVAILABLE and len(passages) > _COMPILED:
+        if bm25s.NUMBA_AVAILABLE and len(passages) > _MANY:
             self.model.activate_numba_scorer()
         self.model.vocab_dict = {word: column for column, word in enumerate(found)}
         self.model.nonoccurrence_array = None
@@ -42,7 +42,7 @@ class BM25Index(Index):
         self.model.scores |= {"data": data, "indices": indices, "indptr": indptr}
 
     @classmethod
-    def build(cls, folder: Path, passages: Passages, *, progress: Progress = silent) -> None:
+    def build(cls, folder: Path, passages: Passages) -> None:
         """Write the index of `passages` into `folder`, unless it is there already; holds all postings in memory."""
         if (folder / VOCABULARY).exists():  # written last
             return
@@ -51,13 +51,13 @@ class BM25Index(Index):
         # numbers in the order of the corpus: the same passages give the same files
         vocabulary: dict[str, int] = {}
         columns = []  # arrays, since lists of numbers would take several times the memory
-        with progress(desc="counting words", unit=" passages", total=len(passages)) as bar:
+        with progress("counting words", len(passages)) as bar:
             for batch in passages.batches():
                 texts = (f"{item.title} {item.text}" for item in batch)
                 columns += [array("i", [vocabulary.setdefault(w, len(vocabulary)) for w in words(t)]) for t in texts]
                 bar.update(len(batch))
         model = bm25s.BM25()
-        shown = progress is not silent and sys.stderr.isatty()
+        shown = len(passages) > _MANY and sys.stderr.isatty()
         with np.errstate(invalid="ignore"):  # where no passage has a word their mean length is 0
             model.index((columns, vocabulary), create_empty_token=False, show_progress=shown)
         folder.mkdir(exist_ok=True)

@@ -1,8 +1,4 @@
-"""Search by meaning: passages and queries as vectors of an encoder, compared by FAISS, exactly or by a graph (HNSW).
-
-On disk: `manifest.json`, `vectors` (passages x dimension) and perhaps `hnsw.faiss`. Vectors that are fewer than the
-manifest says are an unfinished build's.
-"""
+"""Search by meaning: passages and queries as vectors of an encoder, compared by FAISS, exactly or by a graph (HNSW)."""
 
 import os
 import sys
@@ -18,7 +14,7 @@ import numpy as np
 from ...errors import ConfigError, needs
 from ...trajectory import Evidence
 from ...wire.files import replacing
-from .index import Index, Passages, Progress, silent, write_whole
+from .index import Index, Passages, progress, write_whole
 
 Precision = Literal["float32", "float16"]
 VECTORS, GRAPH, MANIFEST = "vectors", "hnsw.faiss", "manifest.json"
@@ -46,12 +42,9 @@ class Described(msgspec.Struct, frozen=True):
 
 
 class Embedder:
-    """An encoder by its name: a Hub id or a directory, of sentence-transformers or plain Transformers.
-
-    Encodes one batch at a time. A pickle carries name and settings; a forked child encodes on one thread. `knobs` are
-    those of `inference.encoder.Encoder.from_pretrained`, or `batch_size`, passages of usual length in a batch. Raises
-    `ConfigError` when a package is missing, or the model cannot be opened.
-    """
+    """An encoder by its name: a Hub id or a directory, of sentence-transformers or plain Transformers. `batch_size` is
+    in passages of usual length, `knobs` are those of `inference.encoder.Encoder.from_pretrained`. A forked child
+    encodes on one thread. Raises `ConfigError` when a package is missing, or the model cannot be opened."""
 
     def __init__(self, model: str, *, batch_size: int | None = None, **knobs: Any) -> None:
         if batch_size is not None:
@@ -118,7 +111,7 @@ class Embedder:
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a dense index holds, and the encoder that can search it."""
+    """What a dense index holds, and the encoder that can search it; fewer vectors are an unfinished build's."""
 
     encoder: Described
     precision: Precision
@@ -173,7 +166,6 @@ class DenseIndex(Index):
         hnsw: bool = False,
         precision: Precision = "float32",
         batch_size: int = 64,
-        progress: Progress = silent,
         **knobs: Any,
     ) -> None:
         """Encode `passages` into `folder`; where an earlier call was killed, the next goes on after what it wrote.
@@ -195,12 +187,12 @@ class DenseIndex(Index):
             embedder.check(begun.encoder)
         else:
             write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
-        _write_vectors(folder, passages, embedder, manifest, batch_size * _AHEAD, progress)
+        _write_vectors(folder, passages, embedder, manifest, batch_size * _AHEAD)
         if hnsw:
             vectors = _read_vectors(folder, manifest)
             index = faiss.IndexHNSWFlat(manifest.encoder.dimension, _LINKS, faiss.METRIC_INNER_PRODUCT)
             index.hnsw.efConstruction = _WIDTH
-            with progress(desc="linking", unit=" passages", total=len(vectors)) as bar:
+            with progress("linking", len(vectors)) as bar:
                 for start in range(0, len(vectors), 4096):
                     part = np.ascontiguousarray(vectors[start : start + 4096], dtype=np.float32)
                     index.add(part)
@@ -248,12 +240,10 @@ class DenseIndex(Index):
         return partial(DenseIndex, exact=self.exact, beam=self.beam, **self._knobs), (self.folder, self.passages)
 
 
-def _write_vectors(
-    folder: Path, passages: Passages, embedder: Embedder, manifest: Manifest, chunk: int, progress: Progress
-) -> None:
+def _write_vectors(folder: Path, passages: Passages, embedder: Embedder, manifest: Manifest, chunk: int) -> None:
     """Chunk by chunk, from where an earlier call was killed: no passage is encoded twice."""
     size = np.dtype(manifest.precision).itemsize * embedder.dimension
-    with (folder / VECTORS).open("ab") as file, progress(desc="encoding", unit=" passages", total=len(passages)) as bar:
+    with (folder / VECTORS).open("ab") as file, progress("encoding", len(passages)) as bar:
         done = file.tell() // size
         if done < len(passages):
             done -= done % chunk  # an incomplete chunk is made anew: the same chunks give the same vectors

@@ -17,7 +17,7 @@ from ...errors import ConfigError, DataError, ToolError
 from ...trajectory import Evidence
 from .corpus import Corpus, OnBroken, called, digest, passages, readable_twice, refuse
 from .dense import Embedder
-from .index import Index, Progress, silent
+from .index import Index, progress
 
 FIELDS = ("title", "text", "source", "url")
 """What an engine keeps of a passage."""
@@ -32,18 +32,14 @@ class EngineIndex(Index):
 
     batch: ClassVar[int]
 
-    def upload(
-        self, passages: Iterable[Evidence], made_of: Mapping[str, Any] | None = None, progress: Progress = silent
-    ) -> int:
-        """Write all passages, in corpus order, with what they are `made_of`; returns how many there are now.
-
-        A passage is kept under its number, so writing it again changes nothing: after an interruption the same call
-        goes on with the batch that was interrupted. Raises `ToolError` when the engine fails or refuses.
-        """
+    def upload(self, passages: Iterable[Evidence], made_of: Mapping[str, Any] | None = None) -> int:
+        """Write all passages, in corpus order, with what they are `made_of`; returns how many there are now. After an
+        interruption the same call goes on with the batch that was interrupted. Raises `ToolError` when the engine
+        fails or refuses."""
         # in the last batch some may be missing, whatever the count says
         done = self._prepare(made_of) // self.batch * self.batch
         rest = islice(passages, done, None)
-        with progress(desc="uploading", unit=" passages", initial=done) as bar:
+        with progress("uploading", initial=done) as bar:
             while part := list(islice(rest, self.batch)):
                 try:
                     self._write_patiently(part, done, made_of)
@@ -110,7 +106,6 @@ def fill_engine(
     paragraph_characters: int | None = None,
     limit: int | None = None,
     on_broken: OnBroken = refuse,
-    progress: Progress = silent,
 ) -> int:
     """Write the passages of a corpus into the search engine at a URL (see above), and return their number; after an
     interruption the same call goes on.
@@ -141,7 +136,7 @@ def fill_engine(
             other = there.get("corpus")
             raise ConfigError(f"{url} is made of something else ({other}): name another, or delete it there")
         found = passages(corpus, paragraph_characters=paragraph_characters, on_broken=on_broken)
-        return index.upload(islice(found, limit), made_of | {"corpus": called(corpus)}, progress)
+        return index.upload(islice(found, limit), made_of | {"corpus": called(corpus)})
 
 
 def _parts(url: str) -> tuple[str, str, str]:

@@ -4,10 +4,8 @@ import math
 import mmap
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,12 +22,6 @@ LINES, OFFSETS = "passages.jsonl", "passages.offsets"
 BATCH = 8192
 MOST_INLINE = 100_000
 """Passages up to which an index that is `inline` is searched on the event loop."""
-
-Progress = Callable[..., AbstractContextManager[Any]]
-"""Called as `tqdm` is, with `total`, `initial`, `desc` and `unit`; returns a bar, a context with `update(n)`."""
-
-silent: Progress = partial(tqdm, disable=True)
-"""The `Progress` that shows nothing."""
 
 _PASSAGE = msgspec.json.Decoder(Evidence)
 _K = 60  # the greater, the less the first ranks stand out
@@ -70,11 +62,16 @@ class Passages:
         return Passages, (self.folder,)
 
 
-def store(folder: Path, passages: Iterable[Evidence], progress: Progress = silent) -> None:
+def progress(doing: str, total: int | None = None, initial: int = 0) -> Any:
+    """A bar on the standard error, where that is a terminal and it takes longer than a second."""
+    return tqdm(desc=doing, total=total, initial=initial, unit=" passages", disable=None, delay=1)
+
+
+def store(folder: Path, passages: Iterable[Evidence]) -> None:
     """Write the passages into `folder`."""
     offsets = array("q", [0])
     rest = iter(passages)
-    with (folder / LINES).open("wb") as file, progress(desc="reading", unit=" passages") as bar:
+    with (folder / LINES).open("wb") as file, progress("reading") as bar:
         while batch := [msgspec.json.encode(passage) + b"\n" for passage in islice(rest, BATCH)]:
             file.writelines(batch)
             for line in batch:

@@ -29,7 +29,7 @@ from ...wire.files import alone_in
 from .bm25 import BM25Index
 from .corpus import Corpus, OnBroken, called, digest, passages, readable_twice, refuse
 from .dense import DenseIndex
-from .index import OFFSETS, HybridIndex, Index, Passages, Progress, damaged, silent, store, write_whole
+from .index import OFFSETS, HybridIndex, Index, Passages, damaged, store, write_whole
 
 Kind = Literal["bm25", "dense", "hybrid"]
 VERSION = 3
@@ -79,7 +79,6 @@ def build_folder(
     limit: int | None = None,
     overwrite: bool = False,
     on_broken: OnBroken = refuse,
-    progress: Progress = silent,
 ) -> Manifest:
     """Make the index of a corpus in `out`; where an earlier call was killed, go on where it was.
 
@@ -106,7 +105,7 @@ def build_folder(
         # running the same command twice is fine: a resumed script does
         if not overwrite:
             return _finished(target, plan)
-    made = _build(target, plan, corpus, knobs or {}, on_broken, progress)
+    made = _build(target, plan, corpus, knobs or {}, on_broken)
     for stale in target.parent.glob(f"{glob.escape(target.name)}.*.building") if overwrite else ():
         with alone_in(stale, wait=False) as alone:
             if alone:
@@ -181,7 +180,6 @@ def _build(
     corpus: Corpus,
     knobs: Mapping[str, Any] = {},
     on_broken: OnBroken = refuse,
-    progress: Progress = silent,
     wait: bool = False,
 ) -> Manifest:
     """Take all steps that are not done yet, then put the index in the place of what is there."""
@@ -200,15 +198,15 @@ def _build(
             work.mkdir(exist_ok=True)  # whoever was waited for may have moved it into the index's place, since damaged
             try:
                 if not (work / OFFSETS).exists():
-                    store(work, _read(work / SKIPPED, corpus, plan, on_broken), progress)
+                    store(work, _read(work / SKIPPED, corpus, plan, on_broken))
             except Exception:  # a corpus that is refused leaves nothing
                 shutil.rmtree(work, ignore_errors=True)
                 raise
             found = Passages(work)
             if plan.kind != "dense":
-                BM25Index.build(work / "bm25", found, progress=progress)
+                BM25Index.build(work / "bm25", found)
             if plan.dense is not None:
-                DenseIndex.build(work / "dense", found, progress=progress, **plan.dense, **knobs)
+                DenseIndex.build(work / "dense", found, **plan.dense, **knobs)
             manifest = _write_manifest(work, plan, called(corpus), len(found))
             # readers never see half an index; the old one goes only when the new one is complete
             aside: dict[str, Any] = {"prefix": f"{target.name}.old-", "dir": target.parent}

@@ -34,8 +34,7 @@ class OpenSearchIndex(EngineIndex):
     the same with `ELASTICSEARCH`. Raises `ConfigError` for a URL that has some, or is none.
 
     Args:
-        url: of the cluster, such as `http://localhost:9200`.
-        name: of the index there.
+        url, name: of the cluster, such as `http://localhost:9200`, and of the index there.
         fields: what is searched; `title^2` counts a field twice.
         timeout: seconds for one request, whatever the server does.
     """

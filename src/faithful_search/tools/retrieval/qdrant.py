@@ -34,9 +34,8 @@ class QdrantIndex(EngineIndex):
         where: `http(s)://host:port` of a server, a folder, or `:memory:`.
         timeout: seconds a server has for an answer.
 
-    Raises `ConfigError` when the package is missing, the URL holds credentials, the folder cannot be opened, or the
-    collection has another encoder's vectors, or names none where none is given; `ToolError` when a server does not
-    answer, or has no such collection where no encoder is given.
+    Raises `ConfigError` for a missing package or encoder, a URL or folder that cannot be opened, or a collection with
+    another encoder's vectors; `ToolError` when a server does not answer, or has no collection to name the encoder.
     """
 
     batch: ClassVar[int] = 256
