@@ -17,9 +17,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from paths import EXAMPLES
 from served import Shelf, command, connected, head, invoked, retrieving
+from starlette.exceptions import HTTPException
 
 from faithful_search.errors import ConfigError
-from faithful_search.serving.app import Limits, RequestError
+from faithful_search.serving.app import Limits
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import bind, server_of
 from faithful_search.tools.retrieval.corpus import join_contents, split_contents
@@ -173,8 +174,8 @@ def test_garbage_is_never_an_internal_error(body):
     for answer in Retrieval(Quick(), limits=SMALL).answers.values():
         try:
             answer(content)
-        except RequestError as error:
-            assert error.status in (400, 413, 422) and str(error)
+        except HTTPException as error:
+            assert error.status_code in (400, 413, 422) and error.detail
 
 
 # --- failures behind it

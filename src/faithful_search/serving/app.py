@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from ..errors import FaithfulSearchError, ToolError
+from ..errors import ToolError
 from ..wire.guard import as_address
 
 Receive = Callable[[], Awaitable[Any]]
@@ -51,18 +53,6 @@ class Limits:
     bodies_bytes: int = 500_000_000
 
 
-class RequestError(FaithfulSearchError):
-    """A request that is refused; `status` is the HTTP status that says so."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class GoneError(Exception):
-    """The client has gone."""
-
-
 class JSON(Response):
     """A value as JSON."""
 
@@ -75,13 +65,13 @@ class JSON(Response):
 def refusal(error: BaseException) -> JSON:
     """What a client is told of an error; what is the server's own business goes to its log."""
     match error:
-        case RequestError():
-            status, told = error.status, str(error)
+        case HTTPException():
+            status, told = error.status_code, error.detail
         case ToolError():
             status, told = 503 if error.passing else 502, str(error) or "the search failed"
         case TimeoutError():
             status, told = 504, "the answer took too long"
-        case GoneError():
+        case ClientDisconnect():
             status, told = 499, "the client has gone"
         case asyncio.CancelledError():  # only a server that ends does that
             status, told = 503, "the server is stopping"
@@ -120,7 +110,7 @@ class Guarded:
         try:
             self._check(headers, scope["path"])
             body = await self._read(headers.get("content-length", ""), receive)
-        except (RequestError, GoneError, asyncio.CancelledError) as error:
+        except (HTTPException, ClientDisconnect, asyncio.CancelledError) as error:
             return await refusal(error)(scope, receive, send)
         size = len(body)
         messages = [{"type": "http.request", "body": body, "more_body": False}]
@@ -142,40 +132,40 @@ class Guarded:
             host = _host_in(place)
             if as_address(host) is None and host not in self._hosts:
                 mend = f"start it with --allow-host {host[:80]} where that is its name" if host else "send Host"
-                raise RequestError(f"this server does not know itself by the name {host[:80]!r}: {mend}", 421)
+                raise HTTPException(421, f"this server does not know itself by the name {host[:80]!r}: {mend}")
         for origin in headers.getlist("origin"):
             page = _host_in(origin.partition("://")[2])
             address = as_address(page)
             if page not in self._pages and (address is None or not address.is_loopback):
-                raise RequestError(f"pages of {origin[:80]!r} are not answered", 403)
+                raise HTTPException(403, f"pages of {origin[:80]!r} are not answered")
         given = headers.get("authorization", "").encode("latin-1")
         # compared in constant time, so that how long it takes tells nothing about the token
         if self._token and path != "/health" and not hmac.compare_digest(given, self._token):
-            raise RequestError("a token is needed: Authorization: Bearer …", 401)
+            raise HTTPException(401, "a token is needed: Authorization: Bearer …")
 
     async def _read(self, length: str, receive: Receive) -> bytes:
         """A body, whatever its length is said to be; refused when it does not come in time (408), is larger than
         allowed (413) or made room (503)."""
         limits, too_large = self._limits, f"the body is larger than {self._limits.body_bytes} bytes"
         if length.isdigit() and int(length[:18]) > limits.body_bytes:
-            raise RequestError(too_large, 413)
+            raise HTTPException(413, too_large)
         body, more, patience = bytearray(), True, asyncio.timeout(limits.seconds)
         try:
             async with patience:
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise GoneError
+                        raise ClientDisconnect
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
                     if len(body) > limits.body_bytes:
-                        raise RequestError(too_large, 413)
+                        raise HTTPException(413, too_large)
                     self._coming[patience] = len(body)
                     self._make_room()
         except TimeoutError:
             if patience.when() == 0:
-                raise RequestError("too many large bodies at the same time: come back later", 503) from None
-            raise RequestError(f"the body did not come within {limits.seconds:g} seconds", 408) from None
+                raise HTTPException(503, "too many large bodies at the same time: come back later") from None
+            raise HTTPException(408, f"the body did not come within {limits.seconds:g} seconds") from None
         finally:
             self._coming.pop(patience, None)
         return bytes(body)
@@ -198,7 +188,7 @@ def _host_in(place: str) -> str:
 class Service:
     """An ASGI application, behind `Guarded`, that answers POSTs at given paths, `GET /health` and `GET /metrics`.
 
-    `answers`, by path, raise `RequestError` for what they refuse. Errors are `{"error": message}`: 4xx for what the
+    `answers`, by path, raise `HTTPException` for what they refuse. Errors are `{"error": message}`: 4xx for what the
     request did, 502 and 503 for an engine behind the answer, 504 for one that takes too long. An answer that is awaited
     is cancelled when its client has gone. `about` is what `/health` tells besides `"status": "ok"`.
 
@@ -251,7 +241,7 @@ class Service:
 
     async def _answer(self, path: str, receive: Receive) -> Any:
         if self._running >= self.limits.requests:
-            raise RequestError("too many requests at the same time: come back later", 503)
+            raise HTTPException(503, "too many requests at the same time: come back later")
         self._running += 1
         try:
             answer = self.answers[path]((await receive())["body"])
@@ -270,7 +260,7 @@ async def _while_there(receive: Receive, work: Awaitable[Any]) -> Any:
     try:
         await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
-            raise GoneError
+            raise ClientDisconnect
         return answer.result()
     finally:
         answer.cancel()
@@ -278,10 +268,10 @@ async def _while_there(receive: Receive, work: Awaitable[Any]) -> Any:
 
 
 def decode(body: bytes, shape: type[T], like: str) -> T:
-    """A request of this shape; raises `RequestError` for another one (422) and for what is no JSON (400)."""
+    """A request of this shape; raises `HTTPException` for another one (422) and for what is no JSON (400)."""
     try:
         return msgspec.json.decode(body, type=shape)
     except msgspec.ValidationError as error:
-        raise RequestError(f"{error}; expected something like {like}", 422) from error
+        raise HTTPException(422, f"{error}; expected something like {like}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"the body is not JSON: {error}; expected something like {like}") from error
+        raise HTTPException(400, f"the body is not JSON: {error}; expected something like {like}") from error

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from starlette.exceptions import HTTPException
 
 from ..errors import JudgeError
 from ..judges import Judge, Pair, Verdict, is_lexical, prompting
 from ..tools.batcher import Batcher
 from ..wire.cache import Cache, key_of
-from .app import SECONDS, SIZES, Limits, RequestError, Service, decode
+from .app import SECONDS, SIZES, Limits, Service, decode
 
 _LOG = logging.getLogger(__name__)
 _DECODER = msgspec.json.Decoder(Verdict)
@@ -73,11 +74,11 @@ class Judging(Service):
     async def _answer_pairs(self, body: bytes) -> dict[str, Any]:
         pairs = decode(body, _Asked, _LIKE).pairs
         if len(pairs) > self.limits.pairs:
-            raise RequestError(f"{len(pairs)} pairs in a request; at most {self.limits.pairs}: send several", 413)
+            raise HTTPException(413, f"{len(pairs)} pairs in a request; at most {self.limits.pairs}: send several")
         for place, pair in enumerate(pairs):
             size = len(pair.premise) + len(pair.hypothesis) + len(pair.question)
             if size > self.limits.pair_chars:
-                raise RequestError(f"pair {place} has {size} characters; at most {self.limits.pair_chars}", 413)
+                raise HTTPException(413, f"pair {place} has {size} characters; at most {self.limits.pair_chars}")
         self._pairs.inc(len(pairs))
         tasks = {pair: asyncio.create_task(self._verdict(pair)) for pair in dict.fromkeys(pairs)}
         self._known.inc(len(pairs) - len(tasks))

@@ -17,13 +17,14 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from starlette.exceptions import HTTPException
 
 from ..errors import ToolError
 from ..tools.batcher import Batcher
 from ..tools.retrieval.corpus import join_contents
 from ..tools.retrieval.index import Index
 from ..trajectory import Evidence
-from .app import SIZES, Limits, RequestError, Service, decode
+from .app import SIZES, Limits, Service, decode
 
 Query = tuple[str, int]
 """A query and how many passages it asks for."""
@@ -97,7 +98,7 @@ class Retrieval(Service):
     def _answer_at(self, path: str, body: bytes) -> Any:
         asked, wanted, scored = msgspec.structs.astuple(decode(body, *_FORMATS[path]))
         if path == "/search" and not asked.strip():
-            raise RequestError("query is empty: say what to search for")
+            raise HTTPException(400, "query is empty: say what to search for")
         queries: list[str] = [asked] if path == "/search" else asked
         top_k = self._within_limits(queries, wanted)
         self._queries.inc(len(queries))
@@ -114,12 +115,12 @@ class Retrieval(Service):
         """How many passages are asked for, by a request within the limits."""
         limits, top_k = self.limits, wanted or self.top_k
         if not 0 < top_k <= limits.top_k:
-            raise RequestError(f"{top_k} passages asked for; at least 1 and at most {limits.top_k}", 422)
+            raise HTTPException(422, f"{top_k} passages asked for; at least 1 and at most {limits.top_k}")
         if len(queries) > limits.queries:
-            raise RequestError(f"{len(queries)} queries in a request; at most {limits.queries}: send several", 413)
+            raise HTTPException(413, f"{len(queries)} queries in a request; at most {limits.queries}: send several")
         for place, query in enumerate(queries):
             if len(query) > limits.query_chars:
-                raise RequestError(f"query {place} has {len(query)} characters; at most {limits.query_chars}", 413)
+                raise HTTPException(413, f"query {place} has {len(query)} characters; at most {limits.query_chars}")
         return top_k
 
     def _search(self, batch: Sequence[Query]) -> list[list[Evidence] | ToolError]:
