@@ -27,11 +27,11 @@ import msgspec
 from transformers import AutoModelForCausalLM, set_seed
 
 from faithful_search import dialects
+from faithful_search.bundled import bundled_policy
 from faithful_search.errors import ConfigError
 from faithful_search.hub.models import BOUNDS, SEEN, trained_with, weights_of
 from faithful_search.inference.base import Sampling
-from faithful_search.inference.loading import open_model
-from faithful_search.inference.threads import choose_threads
+from faithful_search.inference.loading import choose_threads, open_model
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import Judge
 from faithful_search.judges.arguments import JudgeArguments
@@ -48,7 +48,7 @@ from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import WORLD, Task, load_tasks
 from faithful_search.text import printable
 from faithful_search.training.arguments import check_least, flag
-from faithful_search.training.policies import check_dtype, policy_source
+from faithful_search.training.policies import check_dtype
 from faithful_search.training.starting import owned, parse_recipe, run_recipe
 from faithful_search.trajectory import write_jsonl
 from faithful_search.wire.cache import key_of
@@ -167,7 +167,7 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
     folder = results_folder(Path(script.output_dir) / UNFINISHED / which)
     # What is sampled after an interruption must not be the draws of before
     set_seed(script.seed + sum(len(path.read_bytes().splitlines()) for path in folder.glob("*.jsonl")))
-    source = policy_source(name, script.dialect)
+    source = bundled_policy(name, script.dialect)
     trusted = script.trust_remote_code
     model, tokenizer = open_model(AutoModelForCausalLM, source, dtype=script.dtype, trust_remote_code=trusted)
     generator = TransformersGenerator(model, tokenizer, script.generation_batch)
@@ -201,7 +201,7 @@ def as_trained(script: EvaluationArguments, policy: str) -> EvaluationArguments:
     Another dialect than the policy's own leaves nothing of how it was trained.
     """
     names = (*SEEN, *BOUNDS)
-    trained = trained_with(policy_source(policy, script.dialect or "pou"), names)
+    trained = trained_with(bundled_policy(policy, script.dialect or "pou"), names)
     if script.dialect not in (None, trained.get("dialect")):
         trained = {}
     usual = {field.name: field.default for field in fields(EnvironmentArguments)} | {"total_tokens": 1024}

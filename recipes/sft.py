@@ -38,7 +38,6 @@ from faithful_search.coldstart.decorators import Memory
 from faithful_search.coldstart.experts import DRILL, Habits, Played, run_experts
 from faithful_search.coldstart.filtering import accept, by_tools, read_written, reject, summary, write_written
 from faithful_search.coldstart.plans import Plan, counted, plan_all, planner_for
-from faithful_search.coldstart.reading import Reading
 from faithful_search.coldstart.rubric import (
     LABEL,
     EvaluatorCheck,
@@ -48,7 +47,7 @@ from faithful_search.coldstart.rubric import (
     scored_episodes,
     scored_file,
 )
-from faithful_search.coldstart.sft import build_dataset, sft_trainer
+from faithful_search.coldstart.sft import Reading, build_dataset, sft_trainer
 from faithful_search.coldstart.swap_names import NameSwapper, check_unseen, swapped_copies, world_part, world_swapper
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny
 from faithful_search.errors import ConfigError, DataError

@@ -22,6 +22,8 @@ REMEMBERED = "remembered.json"
 """In a policy's folder: ids of the questions whose answers it was taught by heart."""
 BUNDLED = ("tiny", "tiny_memory", "tiny_pairs")
 """Names of bundled policies where a policy is asked for: that of the dialect, and those made for a purpose."""
+COLD_STARTS = "outputs/sft_"
+"""Where `recipes/sft.py` leaves its policies, by the name of its configuration."""
 
 
 def bundled_json(name: str) -> Any:
@@ -59,7 +61,15 @@ def tiny_policy(name: str = "pou") -> Path:
 
 
 def bundled_policy(name: str, dialect: str) -> str:
-    """The directory of a policy named as in `BUNDLED`; any other name as it is. Raises as `tiny_policy`."""
+    """The directory of a policy named as in `BUNDLED`; any other name as it is.
+
+    Raises as `tiny_policy`, and `ConfigError` for a cold start that configurations name and nobody has made yet.
+    """
+    if name.startswith(COLD_STARTS) and not any(Path(name).glob("*config.json")):  # an adapter's, too
+        raise ConfigError(
+            f"there is no {name}, a policy that already writes the dialect. Make it first: accelerate launch "
+            f"recipes/sft.py --config recipes/configs/{Path(name).name}.yaml with your --questions and --corpus"
+        )
     if name not in BUNDLED:
         return name
     return str(tiny_policy(dialect if name == "tiny" else name.removeprefix("tiny_")))

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from .errors import DataError
-from .names import NameFinder, holds
+from .names import NameFinder, holds, plain
 from .tasks import Task
 from .text import normalize
 from .trajectory import Evidence
@@ -125,7 +125,7 @@ class CounterfactualWorld:
         others = tuple(passages)
         by_title: defaultdict[str, list[Evidence]] = defaultdict(list)
         for item in others:
-            by_title[_plain(item.title)].append(item)
+            by_title[plain(item.title)].append(item)
         statements: dict[tuple[Link, str], Statement] = {}
         for task in tasks:
             try:
@@ -135,7 +135,7 @@ class CounterfactualWorld:
             rows = task.meta.get("decomposition", [])
             for at, link in enumerate(chain):
                 row = rows[at] if len(rows) == len(chain) else {}
-                for item in by_title[_plain(row.get("title", link.subject))]:
+                for item in by_title[plain(row.get("title", link.subject))]:
                     named = holds(item.text, link.object) and holds(link.subject, link.subject)
                     if named and item.text == row.get("text", item.text):
                         told = Statement(item.source, "local_search", "", *link, title=item.title, text=item.text)
@@ -296,8 +296,3 @@ def _sub_question(question: str, answers: Sequence[str], found: str) -> Link:
     asked = re.sub(r"#(\d+)", lambda match: answers[int(match[1]) - 1], question).strip()
     subject, arrow, relation = (part.strip() for part in asked.partition(">>"))
     return Link(subject, relation, found) if arrow else Link(asked, question.strip(), found)
-
-
-def _plain(title: str) -> str:
-    """Case-folded, without a bracketed qualifier at the end: an annotation names a page with or without it."""
-    return " ".join(re.sub(r"\s*\([^()]*\)\s*$", "", title).casefold().split())

@@ -62,6 +62,16 @@ def holds(text: str, name: str) -> bool:
     return start >= 0
 
 
+def unqualified(title: str) -> str:
+    """A title without a bracketed qualifier at its end, case kept."""
+    return re.sub(r"\s*\([^()]*\)\s*$", "", title)
+
+
+def plain(title: str) -> str:
+    """Case-folded, one space between words, without a qualifier: an annotation names a page with or without it."""
+    return " ".join(unqualified(title).casefold().split())
+
+
 def _whole(text: str, start: int, end: int) -> bool:
     opens = start == 0 or not (_in_word(text[start - 1]) and _in_word(text[start]))
     return opens and (end == len(text) or not (_in_word(text[end - 1]) and _in_word(text[end])))

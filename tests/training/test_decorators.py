@@ -11,8 +11,7 @@ from transformers import AutoModelForCausalLM
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
 from faithful_search.coldstart.decorators import BELIEF, DECORATED, Memory, decorated
-from faithful_search.coldstart.reading import NOT_ASKED
-from faithful_search.coldstart.sft import build_dataset
+from faithful_search.coldstart.sft import IGNORED, build_dataset
 from faithful_search.errors import ConfigError
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.chat import ChatFormat
@@ -89,7 +88,7 @@ def test_of_a_decorator_the_recited_answer_counts_and_nothing_it_says_of_evidenc
     settings = {"verdict_weight": 7.0, "copied_weight": 5.0, "reading": True}
     recited, guessed, read = build_dataset([*made, episode()], chat, (), **settings)
     for row in (recited, guessed):
-        assert 7.0 not in row["loss_weights"] and set(row["reading_labels"]) == {NOT_ASKED}
+        assert 7.0 not in row["loss_weights"] and set(row["reading_labels"]) == {IGNORED}
     weighed = [token for token, weight in zip(recited["input_ids"], recited["loss_weights"], strict=True) if weight > 1]
     assert chat.tokenizer.decode(weighed) == "Lima" and set(guessed["loss_weights"]) == {1.0}
     assert 7.0 in read["loss_weights"] and {0, 1} <= set(read["reading_labels"])

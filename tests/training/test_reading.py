@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
-from faithful_search.coldstart.reading import NOT_ASKED, Reading, piece_ends, reading_labels
+from faithful_search.coldstart.sft import IGNORED, Reading, piece_ends, reading_labels
 from faithful_search.errors import ConfigError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
@@ -62,17 +62,17 @@ def test_labels_say_of_each_piece_and_of_the_response_whether_the_fact_was_there
     assert len(labels) == len(tokens.prompt_ids) + len(tokens.completion_ids)
     closing = len(chat.encode("</tool_response><|end|><|assistant|>"))
     wanted = [0, 1, 0, *[1] * closing, 0, *[0] * closing]  # an empty response is not asked about
-    assert [label for label in labels if label != NOT_ASKED] == wanted
-    assert not any(label != NOT_ASKED for label in labels[: len(tokens.prompt_ids)])
+    assert [label for label in labels if label != IGNORED] == wanted
+    assert not any(label != IGNORED for label in labels[: len(tokens.prompt_ids)])
     own = [label for label, mask in zip(labels[len(tokens.prompt_ids) :], tokens.mask, strict=True) if mask]
-    assert set(own) == {NOT_ASKED}
+    assert set(own) == {IGNORED}
 
 
 def test_the_loss_is_the_cross_entropy_of_the_logit_lens(chat, model):
     reading = watching(chat, model, 0.5, [2])
     ids = torch.tensor([[1, 2, 5], [6, 7, 8]])
     states = model(ids, output_hidden_states=True).hidden_states[2]
-    labels = torch.tensor([[NOT_ASKED, 1, NOT_ASKED], [0, NOT_ASKED, NOT_ASKED]])
+    labels = torch.tensor([[IGNORED, 1, IGNORED], [0, IGNORED, IGNORED]])
     direction = (model.lm_head.weight[reading.yes] - model.lm_head.weight[reading.no]).tolist()
 
     def logit(state):
@@ -88,10 +88,10 @@ def test_the_gradient_reaches_the_layers_below_and_none_above(chat, model):
     reading = watching(chat, model, 1.0, [1, 2])
     model(torch.tensor([[1, 2, 5]]))
     model.zero_grad()
-    reading.loss(torch.tensor([[NOT_ASKED, 1, 0]])).backward()
+    reading.loss(torch.tensor([[IGNORED, 1, 0]])).backward()
     assert [block.mlp.down_proj.weight.grad is not None for block in model.model.layers] == [True, True, False]
     model(torch.tensor([[1, 2]]))
-    assert reading.loss(torch.full((1, 2), NOT_ASKED)).item() == 0.0  # nothing is asked
+    assert reading.loss(torch.full((1, 2), IGNORED)).item() == 0.0  # nothing is asked
     for layers in ([], [0], [4]):
         with pytest.raises(ConfigError, match="1 to 3"):
             watching(chat, model, 1.0, layers)

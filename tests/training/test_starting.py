@@ -26,14 +26,13 @@ from recipe_runs import evaluate_recipe
 from served import environment
 from transformers import AutoModelForCausalLM
 
-from faithful_search.bundled import tiny_policy
+from faithful_search.bundled import bundled_policy, tiny_policy
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.inference import loading, threads
+from faithful_search.inference import loading
 from faithful_search.judges import distilled
 from faithful_search.measure.writing import write_metrics
 from faithful_search.training import starting
 from faithful_search.training.arguments import SearchGRPOConfig
-from faithful_search.training.policies import policy_source
 from faithful_search.training.starting import StartArguments, owned, parse_recipe
 
 CPU = ["--bf16", "false", "--use_cpu", "true"]
@@ -166,7 +165,7 @@ def test_threads_are_as_many_as_cores_are_idle(cores, load, processes, expected,
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    assert threads.idle_cores() == expected
+    assert loading.idle_cores() == expected
 
 
 @pytest.mark.parametrize(
@@ -185,16 +184,16 @@ def test_threads_are_as_many_as_cores_are_idle(cores, load, processes, expected,
 def test_threads_are_chosen_once_unless_they_are_told(asked, environ, expected, monkeypatch):
     """A judge that is loaded later finds this program itself at work, and takes no thread away from it."""
     found = []
-    monkeypatch.setattr(threads, "idle_cores", lambda: 3)
-    monkeypatch.setattr(threads, "_chosen", False)
+    monkeypatch.setattr(loading, "idle_cores", lambda: 3)
+    monkeypatch.setattr(loading, "_chosen", False)
     monkeypatch.setattr(torch, "set_num_threads", found.append)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8 if environ.get("OMP_NUM_THREADS") != "1" else 1)
-    for name in ("OMP_NUM_THREADS", *threads.LAUNCHERS):
+    for name in ("OMP_NUM_THREADS", *loading.LAUNCHERS):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    threads.choose_threads(asked)
-    threads.choose_threads()
+    loading.choose_threads(asked)
+    loading.choose_threads()
     assert found == expected
 
 
@@ -261,13 +260,13 @@ def test_a_cold_start_that_is_not_made_yet_comes_with_its_command(tmp_path, monk
     config = str(ROOT / "recipes" / "configs" / "pou_smollm2-135m.yaml")
     _, _, model = pou.parse(["--config", config, "--questions", "q", "--eval_questions", "q", "--corpus", "c", *CPU])
     with pytest.raises(ConfigError, match="there is no"):
-        policy_source(model.model_name_or_path, "pou")
+        bundled_policy(model.model_name_or_path, "pou")
     with owned(Path(model.model_name_or_path)), pytest.raises(ConfigError, match="there is no") as error:
-        policy_source(model.model_name_or_path, "pou")  # a run that did not get as far leaves its lock
+        bundled_policy(model.model_name_or_path, "pou")  # a run that did not get as far leaves its lock
     command = re.search(r"recipes/sft\.py --config (recipes/configs/\S+)", one_line(error))
     assert (ROOT / command[1]).exists()
     (Path(model.model_name_or_path) / "config.json").touch()
-    assert policy_source(model.model_name_or_path, "pou") == model.model_name_or_path
+    assert bundled_policy(model.model_name_or_path, "pou") == model.model_name_or_path
 
 
 # --- launchers

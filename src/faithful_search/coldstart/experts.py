@@ -16,12 +16,13 @@ from tqdm.auto import tqdm
 
 from ..dialects.base import Dialect
 from ..errors import ConfigError
+from ..names import unqualified
 from ..tools.base import NO_RESULTS, Observation
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 from . import twins
 from .filtering import as_written
-from .plans import SEARCH, UNKNOWN, Hop, Plan, Query, contains, unqualified
+from .plans import SEARCH, UNKNOWN, Hop, Plan, Query, contains
 
 FIRST = ("I need {need}.", "First I need {need}.", "To answer this I need {need}.")
 NEXT = ("{found} I need {need}.", "{found} Now I need {need}.")
@@ -50,7 +51,7 @@ class Habits:
     """How often things go wrong in an expert's episodes, so that the policy learns what to do then: rates in [0, 1]."""
 
     wrong_tool: float = 0.15  # per hop: a tool other than the preferred one is called first
-    dropped: float = 0.08  # per response: what states the fact is replaced, see `twins.without`
+    dropped: float = 0.08  # per response: what states the fact is replaced, see `twins.Response.without`
     nothing: float = 0.02  # per response: it is empty
     # per episode: from some hop on no response holds the fact; after each tool has been tried the expert answers
     # "unknown". In half of these episodes responses are blanked, the paper's extreme case; in the others they only do
@@ -59,7 +60,7 @@ class Habits:
     shuffled: float = 0.4  # per response: its evidence comes in random order; ids are given afterwards, in order
     twins: float = 0.0  # per response with evidence: a twin of it, see `run_experts`
     foreign: float = 0.0  # per response that states the fact: a twin that states it too, among unrelated evidence
-    drills: float = 0.0  # per response with evidence: a drill, see `twins.drill`
+    drills: float = 0.0  # per response with evidence: a drill, see `twins.Response.drill`
     # per finding but the last, in dialects with verification: the expert answers with what it found, finds on checking
     # that the question asks for more, and goes on
     hasty: float = 0.0

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from ..errors import DataError
+from ..names import plain, unqualified
 from ..tasks import Task
 from ..trajectory import Evidence
 
@@ -169,16 +170,6 @@ PLANNERS: dict[str, Planner] = {
     "2wiki": plan_2wiki,
     "hotpotqa": plan_hotpotqa,
 }
-
-
-def plain(text: str) -> str:
-    """Case-folded, one space between words, without a bracketed qualifier at the end."""
-    return " ".join(unqualified(text).casefold().split())
-
-
-def unqualified(title: str) -> str:
-    """A title without a bracketed qualifier at its end, case kept."""
-    return re.sub(r"\s*\([^()]*\)\s*$", "", title)
 
 
 def contains(text: str, part: str) -> bool:

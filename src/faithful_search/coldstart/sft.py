@@ -1,12 +1,21 @@
-"""The supervised start: episodes as token rows, and TRL's trainer on them."""
+"""The supervised start: episodes as token rows, and TRL's trainer on them, with a loss of its own for reading.
+
+A verdict is one token after a whole response. From that token's loss alone, a small policy does not learn to compare
+what it reads with what it asked for. So the reading loss puts the question where the answer arises: at the end of each
+piece of evidence, and of the response, the hidden state of a layer is read as if it were the last layer's (the logit
+lens) and has to say "yes" or "no". Nothing is sampled there, and no weights are added. Ours; not in the papers.
+"""
 
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from datasets import Dataset
+from torch.nn.functional import binary_cross_entropy_with_logits, rms_norm
 from torch.nn.utils.rnn import pad_sequence
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
@@ -14,14 +23,81 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from ..errors import ConfigError, DataError
 from ..inference.chat import ChatFormat
 from ..rewards import Citation
-from ..rewards.contexts import locate_verdict, turn_ids
+from ..rewards.contexts import VERDICT_TAG, choice_ids, locate_verdict, turn_ids
 from ..rollout.episode import seen
-from ..trajectory import Tokens, Trajectory
+from ..trajectory import Evidence, Tokens, Trajectory
 from .decorators import DECORATED
-from .reading import NOT_ASKED, Reading, reading_labels
 
 IGNORED = -100
 logger = logging.getLogger(__name__)
+
+
+def reading_labels(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[int]:
+    """For each token of a transcript: does the piece of evidence that ends there state the fact? 1, 0, elsewhere -100.
+
+    A piece states it if the next step cites it. All tokens between the last piece and the agent's next turn are asked
+    whether any piece does, so that this question is not outnumbered. The dialect is one whose steps judge the evidence
+    before them; `tokens` are the trajectory's `ChatFormat.transcript`.
+    """
+    labels = [IGNORED] * (len(tokens.prompt_ids) + len(tokens.completion_ids))
+    for (step, judged_by), (_, start, end) in zip(pairwise(trajectory.steps), tokens.turns, strict=False):
+        if judged_by.helpful is None or not step.evidence:
+            continue
+        first, ends = len(tokens.prompt_ids) + start, piece_ends(step.evidence, chat)
+        for item, place in zip(step.evidence, ends, strict=True):
+            labels[first + place] = int(item.id in judged_by.refs)
+        rest = range(first + ends[-1] + 1, len(tokens.prompt_ids) + end)
+        labels[rest.start : rest.stop] = [int(judged_by.helpful)] * len(rest)
+    return labels
+
+
+def piece_ends(evidence: Sequence[Evidence], chat: ChatFormat) -> list[int]:
+    """Where in the ids of a tool response each piece of evidence ends: at the last token it has in common with the
+    response that holds one piece less, or one more."""
+    pieces = [*evidence, evidence[0]]
+    shown = (chat.render_observation(pieces[:count]) for count in range(1, len(pieces) + 1))
+    written = pairwise(chat.observation_ids(text, ended=True) for text in shown)
+    return [next(place for place, (a, b) in enumerate(zip(*pair, strict=False)) if a != b) - 1 for pair in written]
+
+
+class Reading:
+    """The reading loss of a model, all of whose weights are on this device.
+
+    Args:
+        chat: of the policy: a verdict begins with its tokens of "yes" and "no".
+        weight: of this loss beside that of the tokens.
+        layers: whose hidden states are read (1 is the first block; a verdict can use what earlier layers have found).
+    """
+
+    def __init__(self, chat: ChatFormat, weight: float, layers: Sequence[int]) -> None:
+        self.weight, self.layers = weight, layers
+        self.yes, self.no = (choice_ids(chat, VERDICT_TAG, word)[-1] for word in ("yes", "no"))
+        self.states: dict[int, torch.Tensor] = {}
+
+    def watch(self, model: Any) -> None:
+        """Keep the hidden states of this model's forward passes. Raises `ConfigError` when it has fewer layers."""
+        self.model, blocks = model, model.get_decoder().layers
+        if not self.layers or not all(1 <= layer <= len(blocks) for layer in self.layers):
+            raise ConfigError(f"reading_layers {[*self.layers]}: name some of the model's layers, 1 to {len(blocks)}")
+        for layer in self.layers:
+            blocks[layer - 1].register_forward_hook(partial(self._keep, layer))
+
+    def loss(self, labels: torch.Tensor) -> torch.Tensor:
+        """The weight times the mean cross-entropy of "yes" where `labels` (rows, tokens) ask, in the last forward pass.
+
+        With h a hidden state divided by its root mean square and U the output embedding, the logit of "yes" against
+        "no" is (U_yes - U_no)·h.
+        """
+        asked = labels != IGNORED
+        weight = self.model.get_output_embeddings().weight
+        states = torch.cat([self.states.pop(layer)[asked] for layer in self.layers]).float()
+        logits = rms_norm(states, states.shape[-1:]) @ (weight[self.yes] - weight[self.no]).float()
+        wanted = labels[asked].float().repeat(len(self.layers))
+        loss = binary_cross_entropy_with_logits(logits, wanted) if len(wanted) else logits.sum()
+        return self.weight * loss
+
+    def _keep(self, layer: int, block: Any, given: Any, output: Any) -> None:
+        self.states[layer] = output[0] if isinstance(output, tuple) else output
 
 
 def build_dataset(
@@ -41,7 +117,7 @@ def build_dataset(
     end-of-turn tokens included; with `"all"` also on prompt and tool responses; of a twin only on its last turn. A
     verdict's token counts `verdict_weight` times, one that the agent takes from evidence just found at least
     `copied_weight` times (see `weigh_copied`), all others once: only a few of an episode's hundreds of tokens show
-    whether its evidence was read. With `reading` rows also hold `reading_labels`, see `coldstart.reading`. With
+    whether its evidence was read. With `reading` rows also hold `reading_labels`, see there. With
     `kept_responses` (see `rollout.Limits`) each turn is a row of its own: what the agent sees then, and what it learns
     to write. Rows longer than `max_length` are left out with a warning: half an episode would teach to stop in the
     middle.
@@ -91,11 +167,9 @@ def sft_trainer(
     Raises:
         ConfigError: if the settings would cut or join rows; for a reading loss of a model that is sharded.
     """
-    longest = max(dataset["length"])
-    if args.max_length is not None and longest > args.max_length:
-        raise ConfigError(
-            f"rows of up to {longest} tokens for max_length={args.max_length}: pass it to build_dataset too"
-        )
+    longest, most = max(dataset["length"]), args.max_length
+    if most is not None and longest > most:
+        raise ConfigError(f"rows of up to {longest} tokens for max_length={most}: pass it to build_dataset too")
     if args.packing:
         raise ConfigError("packing=True joins episodes and may cut them; group them by length instead")
     args.remove_unused_columns = False  # the model's forward does not take the weights
@@ -120,7 +194,7 @@ class WeightedCollator(DataCollatorForLanguageModeling):
 
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super().torch_call(examples)
-        for name, padding in (("loss_weights", 0.0), ("reading_labels", NOT_ASKED)):
+        for name, padding in (("loss_weights", 0.0), ("reading_labels", IGNORED)):
             if any(example.get(name) is not None for example in examples):
                 # scored trajectories are asked nothing about what is read
                 rows = [example.get(name) or [padding] * len(example["input_ids"]) for example in examples]
@@ -178,7 +252,7 @@ def _rows(
     labels = [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)]
     columns: dict[str, list[Any]] = {"input_ids": ids, "labels": labels, "loss_weights": weights}
     if reading:
-        columns["reading_labels"] = reading_labels(trajectory, tokens, chat) if reads else [NOT_ASKED] * len(ids)
+        columns["reading_labels"] = reading_labels(trajectory, tokens, chat) if reads else [IGNORED] * len(ids)
     copied = _copied(trajectory, tokens, chat)
     if not kept_responses:
         yield {**columns, "length": len(ids), "copied": copied}

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from ..bundled import bundled_json
+from ..names import plain
 from ..trajectory import Evidence
-from .plans import Hop, plain
+from .plans import Hop
 
 KINDS = {"relation": 0.3, "subject": 0.3, "unrelated": 0.15, "blank": 0.25}
 """What replaces evidence that states the fact, and how often: another relation of the same subject, the same relation

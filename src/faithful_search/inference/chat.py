@@ -62,10 +62,8 @@ class ChatFormat:
         elif has_template:
             glue = _glue(tokenizer, dialect.observation_role)
         else:
-            raise TemplateError(
-                f"the tokenizer of {name_of(tokenizer)} has no chat template, which dialect {dialect.name!r} needs; "
-                "set `tokenizer.chat_template`, take the instruct model, or use dialect 'search_r1'"
-            )
+            told = f"the tokenizer of {name_of(tokenizer)} has no chat template, which dialect {dialect.name!r} needs"
+            raise TemplateError(f"{told}; set it, take the instruct model, or use dialect 'search_r1'")
         if has_template:
             what = f"the prompt of dialect {dialect.name!r}"
             text = templated(tokenizer, dialect.prompt("?", ()), what, tool_names=[])
@@ -216,10 +214,8 @@ def _glue(tokenizer: Any, role: str) -> dict[str, str]:
     messages = [{"role": who, "content": content} for who, content in said]
     text = templated(tokenizer, messages, f"an assistant turn followed by a {role!r} turn", tool_names=[])
     if text.count(ASSISTANT) != 1 or text.count(OBSERVATION) != 1:
-        raise TemplateError(
-            f"the chat template of {name_of(tokenizer)} does not keep an assistant turn followed by a {role!r} turn "
-            "as they are; a multi-turn agent cannot be rendered with it"
-        )
+        told = f"does not keep an assistant turn followed by a {role!r} turn as they are"
+        raise TemplateError(f"the chat template of {name_of(tokenizer)} {told}; take another template")
     between, after = text.split(ASSISTANT)[1].split(OBSERVATION)
     closing = between.lstrip()
     end = max((token for token in control_tokens(tokenizer) if closing.startswith(token)), key=len, default="")

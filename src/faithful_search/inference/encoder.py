@@ -82,12 +82,9 @@ class Encoder:
         if len(pooling) != 1 or pooling[0] not in _POOLINGS:
             used, usable = ", ".join(pooling) or "nothing", ", ".join(_POOLINGS)
             raise ConfigError(f"{model!r} pools by {used}; what can be used: one of {usable}")
-        described: dict[str, Any] = {
-            "pooling": _POOLINGS[pooling[0]],
-            "limit": told.get("max_seq_length") or min(512, max_tokens(opened, tokenizer) or 512),
-            "query_prefix": query,
-            "passage_prefix": passage,
-        }
+        limit = told.get("max_seq_length") or min(512, max_tokens(opened, tokenizer) or 512)
+        described: dict[str, Any] = {"pooling": _POOLINGS[pooling[0]], "limit": limit}
+        described |= {"query_prefix": query, "passage_prefix": passage}
         return cls(opened, tokenizer, model, **(described | knobs))
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "passage"] | None = None) -> np.ndarray:

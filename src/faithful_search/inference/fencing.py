@@ -58,20 +58,20 @@ def check_reader(tokenizer: Any, dialect: Dialect) -> None:
             mistaken.append((text, f"a{other}a"))
     if mistaken:
         text, read = mistaken[0]
-        raise TemplateError(
-            f"the tokenizer of {name_of(tokenizer)} reads {text!r} as {read!r}: to it a dialect's lines and tags are "
-            "not what they are, and retrieved text could imitate them; take another tokenizer"
-        )
+        raise _unfit(tokenizer, f"reads {text!r} as {read!r}: retrieved text could imitate a dialect's lines and tags")
     if words := sorted({*_marks_and_words(tokenizer)[1]}):
-        raise TemplateError(
-            f"the chat template of {name_of(tokenizer)} writes roles as bare words ({', '.join(words)}), which any "
-            "retrieved text may contain; take a template that marks them with tokens or signs"
-        )
+        told = f"writes roles as bare words ({', '.join(words)}), which any retrieved text may contain"
+        advice = "take a template that marks them with tokens or signs"
+        raise TemplateError(f"the chat template of {name_of(tokenizer)} {told}; {advice}")
 
 
 def name_of(tokenizer: Any) -> str:
     """A tokenizer as messages name it."""
     return repr(getattr(tokenizer, "name_or_path", "") or "this model")
+
+
+def _unfit(tokenizer: Any, told: str) -> TemplateError:
+    return TemplateError(f"the tokenizer of {name_of(tokenizer)} {told}; take another tokenizer")
 
 
 class Folding:
@@ -108,17 +108,12 @@ def _folding(tokenizer: Any) -> Folding | None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         if any(alike(*signs) for signs in (_BLANK + " ", "\uff1c<", "Aa")):
-            raise TemplateError(
-                f"the tokenizer of {name_of(tokenizer)} reads characters as others and does not say which: retrieved "
-                "text could imitate markup; take its fast form or another tokenizer"
-            )
+            raise _unfit(tokenizer, "is not a fast one, reads characters as others, and does not say which")
         return None
     fold = Folding(backend.normalizer, _BLANK if alike(_BLANK, " ") else " ")
     if not _keeps(fold, _ENTITIES):
-        raise TemplateError(
-            f"the tokenizer of {name_of(tokenizer)} reads {_ENTITIES!r} as {fold(_ENTITIES)!r}: nothing can be written "
-            "so that it is not read as markup; take another tokenizer"
-        )
+        read = f"reads {_ENTITIES!r} as {fold(_ENTITIES)!r}"
+        raise _unfit(tokenizer, f"{read}: nothing can be written so that it is not read as markup")
     return None if fold.normalizer is None and fold.blank == " " else fold
 
 

@@ -1,6 +1,7 @@
-"""Models opened from the Hub or a directory, in one way for judges and encoders."""
+"""Models opened from the Hub or a directory, in one way for judges and encoders, and the CPU threads they run on."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -25,7 +26,6 @@ from transformers.utils import find_adapter_config_file
 from transformers.utils.logging import disable_progress_bar
 
 from ..errors import ConfigError
-from .threads import choose_threads
 from .transformers import TransformersGenerator, positions_of
 
 _SAYS_NOTHING = 10**6  # tokenizers without a limit name a huge one
@@ -140,10 +140,8 @@ def check_there(name: str, revision: str | None = None) -> None:
     except HfHubHTTPError:  # the Hub is busy, say: it may answer when asked for the files
         return
     except HTTPError as error:  # of the HTTP library that huggingface_hub uses, which changed
-        raise ConfigError(
-            f"there is no model {name!r} here, neither a folder nor in the Hub's cache, and the Hub cannot be reached "
-            f"({error})"
-        ) from error
+        where = "neither a folder nor in the Hub's cache, and the Hub cannot be reached"
+        raise ConfigError(f"there is no model {name!r} here, {where} ({error})") from error
 
 
 def file_beside(model: str, name: str, revision: str | None = None) -> Path | None:
@@ -161,10 +159,8 @@ def file_beside(model: str, name: str, revision: str | None = None) -> Path | No
         found = try_to_load_from_cache(model, name, revision=revision)
         if found is not None and not isinstance(found, str):  # the Hub has said that there is no such file
             return None
-        raise ConfigError(
-            f"whether there is a {name} beside the model {model!r} is not known here, and the Hub cannot be reached; "
-            "open the model once while it can be, or give the directory that holds it"
-        ) from error
+        told = f"whether there is a {name} beside the model {model!r} is not known here, and the Hub cannot be reached"
+        raise ConfigError(f"{told}; open it once while it can be, or give the directory that holds it") from error
     except EntryNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -201,3 +197,33 @@ def max_tokens(model: Any, tokenizer: Any) -> int | None:
             # RoBERTa and its kin count positions from behind the padding token's
             limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
     return min((limit for limit in limits if limit and limit < _SAYS_NOTHING), default=None)
+
+
+LAUNCHERS = frozenset(("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"))
+"""What `accelerate launch` and `torchrun` put into the environment of what they start."""
+_chosen = False
+
+
+def choose_threads(asked: int = 0) -> int:
+    """Set torch's threads, and return how many there are: as many as asked for, at 0 as many as `idle_cores`: threads
+    that share a core wait for each other, and two on a busy machine can take ten times as long as one.
+
+    At 0 what `OMP_NUM_THREADS` says stays (a launcher's 1 is what it says where nobody said anything), and so does what
+    was set before: by then this program itself keeps cores busy.
+    """
+    global _chosen
+    said = os.environ.get("OMP_NUM_THREADS")
+    launched = said == "1" and not LAUNCHERS.isdisjoint(os.environ)
+    if asked:
+        torch.set_num_threads(asked)
+    elif not _chosen and (said is None or launched):
+        torch.set_num_threads(idle_cores() if launched else min(torch.get_num_threads(), idle_cores()))
+    _chosen = True
+    return torch.get_num_threads()
+
+
+def idle_cores() -> int:
+    """This process's share of the cores that it may use and that had nothing to do in the last minute; at least 1."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return max(1, round(mine - busy) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

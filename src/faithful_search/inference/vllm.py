@@ -115,9 +115,8 @@ class VLLM(ABC):
         try:
             return [[math.exp(sum(found[row][token] for row, token in choice)) for choice in own] for own in asked]
         except KeyError as missing:
-            raise ConfigError(
-                "this vLLM does not report the log-probs of given tokens (`logprob_token_ids`); take a newer one"
-            ) from missing
+            old = "this vLLM does not report the log-probs of given tokens (`logprob_token_ids`); take a newer one"
+            raise ConfigError(old) from missing
 
     def _check_lengths(self, rows: Any) -> None:
         longest = max(map(len, rows), default=0)

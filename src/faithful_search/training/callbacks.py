@@ -97,15 +97,12 @@ class StepLine(ProgressCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or self.training_bar is None or "train_runtime" in (logs or {}):
             return
-        columns = self.shown["columns"]
+        columns, now = self.shown["columns"], time.perf_counter()
         abstained = {f"{key}/abstained": f"{name} abstained" for key, name in columns.items()}
         shown = [f"{name} {float(logs[key]):.3f}" for key, name in columns.items() if logs.get(key) is not None]
         shares = {**abstained, **self.shown["shares"]}.items()
-        shown += [f"{name} {logs[key]:.0%}" for key, name in shares if logs.get(key)]
-        now = time.perf_counter()
-        self.training_bar.write(
-            f"step {state.global_step:>4}/{state.max_steps}  {'  '.join(shown)}  {now - self.last:.1f}s"
-        )
+        shown += [f"{name} {logs[key]:.0%}" for key, name in shares if logs.get(key)] + [f"{now - self.last:.1f}s"]
+        self.training_bar.write(f"step {state.global_step:>4}/{state.max_steps}  {'  '.join(shown)}")
         self.last = now
 
 

@@ -43,10 +43,8 @@ class ChangedWorlds:
         changed = self.share * self.generations
         # not compared exactly: most shares, such as 0.1, have no exact binary form
         if self.groups == "paired" and abs(changed - round(changed)) > 1e-9:
-            raise ConfigError(
-                f"counterfactual={self.share} of num_generations={self.generations} rollouts is {changed:g}: give a "
-                "share that makes it a whole number"
-            )
+            given = f"counterfactual={self.share} of num_generations={self.generations} rollouts"
+            raise ConfigError(f"{given} is {changed:g}: give a share that makes it a whole number")
         # Else questions without annotations would train unchanged, and only a metric would say so.
         found, dropped = self.world.change_all(self.tasks[:LOOKED_AT])
         if not found:

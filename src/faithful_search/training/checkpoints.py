@@ -82,15 +82,15 @@ def last_checkpoint(output_dir: str | Path) -> Path:
     if usable:
         return usable[-1]
     there = "; ".join(f"{folder.name} ({wrong})" for folder, wrong in found.items()) or "no checkpoint at all"
-    raise ConfigError(
-        f"--resume: nothing in {output_dir} can be resumed from, it holds {there}; start again without --resume"
-    )
+    told = f"nothing in {output_dir} can be resumed from, it holds {there}"
+    raise ConfigError(f"--resume: {told}; start again without --resume")
 
 
 def folders(output_dir: str | Path) -> list[Path]:
     """The folders `checkpoint-N` there, by their number."""
-    found = Path(output_dir).glob("checkpoint-*")
-    return sorted((path for path in found if path.is_dir() and re.fullmatch(r"checkpoint-\d+", path.name)), key=_step)
+    numbered = [(re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in Path(output_dir).glob("checkpoint-*")]
+    found = {int(number[1]): path for number, path in numbered if number and path.is_dir()}
+    return [found[step] for step in sorted(found)]
 
 
 def set_aside(folder: Path, mark: str) -> str:
@@ -113,7 +113,3 @@ def fault(folder: Path) -> str:
         # written behind the optimizer, of which Transformers would begin a new one and say nothing
         return "no optimizer: only the model was saved"
     return ""
-
-
-def _step(folder: Path) -> int:
-    return int(folder.name.rpartition("-")[2])

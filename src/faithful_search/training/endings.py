@@ -18,7 +18,7 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from ..errors import FaithfulSearchError, JudgeError
-from ..inference.threads import LAUNCHERS
+from ..inference.loading import LAUNCHERS
 from ..text import printable
 from ..wire.redact import redact
 

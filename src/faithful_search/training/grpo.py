@@ -13,6 +13,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from trl import GRPOTrainer
 
+from ..bundled import bundled_policy
 from ..counterfactual import CounterfactualWorld
 from ..dialects.base import Dialect
 from ..errors import ConfigError, DataError
@@ -30,7 +31,6 @@ from .arguments import SearchGRPOConfig, check_vllm, refuse
 from .callbacks import QuestionOrder, TrajectoryLog, Watching
 from .changed_worlds import ChangedWorlds
 from .endings import OrderlyStop
-from .policies import policy_source
 from .processes import check_processes, gathered, hold_head, most
 from .step_metrics import Scored, left_open, reward_metrics, rollout_metrics, tool_metrics, world_metrics
 from .update import UpdateTrainer
@@ -115,7 +115,7 @@ class SearchGRPOTrainer(UpdateTrainer):
         columns = [{"prompt": task.question, "task": number} for number, task in enumerate(self.tasks)]
         with joining_server(args):
             super().__init__(
-                model=policy_source(model, name) if isinstance(model, str) else model,
+                model=bundled_policy(model, name) if isinstance(model, str) else model,
                 args=args,
                 reward_funcs=[self._reward],
                 rollout_func=self._rollout,
@@ -148,10 +148,9 @@ class SearchGRPOTrainer(UpdateTrainer):
 
     def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
         """Refused: Transformers calls it before every upload, and uploads whatever is in the folder."""
-        raise ConfigError(
-            f"push_to_hub would upload everything in {self.args.output_dir}, rollouts and pickled settings too; leave "
-            f"it out, and after training run: faithful-search push policy {self.args.output_dir} YOU/NAME"
-        )
+        out = self.args.output_dir
+        advice = f"leave it out, and after training run: faithful-search push policy {out} YOU/NAME"
+        raise ConfigError(f"push_to_hub would upload everything in {out}, rollouts and pickled settings too; {advice}")
 
     @property
     def reward_state(self) -> MixState:

@@ -17,32 +17,16 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations import deepspeed
 from trl import ModelConfig, get_quantization_config
 
-from ..bundled import bundled_policy
 from ..errors import ConfigError
 from ..inference.loading import adapter_base, opening, read_config, read_model, read_tokenizer
 from ..measure.evaluation import MERGED
 from .arguments import refuse
 
-COLD_STARTS = "outputs/sft_"
-"""Where `recipes/sft.py` leaves its policies, by the name of its configuration."""
 _ADAPTER = ("adapter_config.json", "adapter_model*.safetensors")
 _WHOLE = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
 _PROBE = "Lima is the capital of Peru. It lies on the coast, and Cusco lies in the mountains."
 _OFF = {torch.float32: 1e-3}  # relative to the logits; else 0.1: sums in half precision are off by some hundredths
 _REFERENCE = "ref"  # TRL's copy of an adapter that is trained further, its KL reference
-
-
-def policy_source(name: str, dialect: str) -> str:
-    """A directory or Hub id of a policy: `"tiny"` is the bundled one that writes the dialect, others are in `BUNDLED`.
-
-    `DataError` if no bundled policy writes the dialect, `ConfigError` for a cold start that has not been made yet.
-    """
-    if name.startswith(COLD_STARTS) and not any(Path(name).glob("*config.json")):  # an adapter's, too
-        raise ConfigError(
-            f"there is no {name}, a policy that already writes the dialect. Make it first: accelerate launch "
-            f"recipes/sft.py --config recipes/configs/{Path(name).name}.yaml with your --questions and --corpus"
-        )
-    return bundled_policy(name, dialect)
 
 
 def open_policy(source: str, model_args: ModelConfig, args: Any, merged: bool = False) -> Any:
@@ -122,10 +106,8 @@ def _targets(source: str, model_args: ModelConfig, trusted: dict[str, Any]) -> s
     lost = [name for name in names if not any(path.endswith(f".{name}") for path in layers)]
     if lost:
         linear = {path.rpartition(".")[2] for path, layer in layers.items() if isinstance(layer, torch.nn.Linear)}
-        raise ConfigError(
-            f"--lora_target_modules: {source} has no {', '.join(lost)}; its linear layers are "
-            f"{', '.join(sorted(linear - {'lm_head'}))}, and all-linear means all of them"
-        )
+        there = f"its linear layers are {', '.join(sorted(linear - {'lm_head'}))}, and all-linear means all of them"
+        raise ConfigError(f"--lora_target_modules: {source} has no {', '.join(lost)}; {there}")
     return names
 
 
@@ -149,10 +131,8 @@ def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) ->
         model = trainer.accelerator.unwrap_model(trainer.model)
         adapter, trusted = is_peft_model(model), getattr(trainer.args, "trust_remote_code", False)  # TRL's has it
         if not any(out.glob("*.safetensors")):
-            raise ConfigError(
-                f"no weights were written to {out}: under ZeRO-3 set zero3_save_16bit_model: true in accelerate's "
-                "configuration. The last checkpoint has them, sharded"
-            )
+            advice = "under ZeRO-3 set zero3_save_16bit_model: true in accelerate's configuration"
+            raise ConfigError(f"no weights were written to {out}: {advice}. The last checkpoint has them, sharded")
         if not adapter and dtype:
             with _unsharded():
                 whole = AutoModelForCausalLM.from_pretrained(out, dtype=dtype, trust_remote_code=trusted)
@@ -205,10 +185,8 @@ def merge_adapter(
 
 def _merged(model: Any, ids: torch.Tensor, source: str) -> Any:
     if getattr(model, "quantization_method", None) is not None:
-        raise ConfigError(
-            f"the base model of {source} is quantised and cannot be merged into; name the full one as "
-            "`base_model_name_or_path` in adapter_config.json"
-        )
+        advice = "name the full one as `base_model_name_or_path` in adapter_config.json"
+        raise ConfigError(f"the base model of {source} is quantised and cannot be merged into; {advice}")
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
     body, head = (getattr(end, "base_layer", end) for end in ends)
     if any(hasattr(end, "base_layer") for end in ends) and head.weight is body.weight:

@@ -15,6 +15,7 @@ from accelerate.utils import gather_object
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, get_peft_config
 
+from ..bundled import bundled_policy
 from ..errors import DataError
 from ..inference.base import Sampling
 from ..inference.loading import read_tokenizer
@@ -34,7 +35,7 @@ from .arguments import PPO, PPOSettings, precision_line
 from .callbacks import StepLine
 from .changed_worlds import counterfactual_world, with_stale
 from .grpo import SearchGRPOTrainer
-from .policies import open_policy, policy_source, save_policy
+from .policies import open_policy, save_policy
 from .ppo import SearchPPOTrainer
 from .starting import Flags, RunArguments, started
 
@@ -51,7 +52,7 @@ logger = logging.getLogger(__name__)
 def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOTrainer:
     """The trainer that the flags describe; errors as of `SearchGRPOTrainer`."""
     script, args, model_args = flags
-    source = policy_source(str(model_args.model_name_or_path), script.dialect)
+    source = bundled_policy(str(model_args.model_name_or_path), script.dialect)
     tasks = load_tasks(script.questions)
     if script.stale:
         tasks, changed = with_stale(tasks, counterfactual_world(script, tasks, args.seed), script.stale)

@@ -18,7 +18,7 @@ from trl import ModelConfig, TrlParser
 
 from ..bundled import shipped
 from ..errors import ConfigError, FaithfulSearchError
-from ..inference.threads import choose_threads
+from ..inference.loading import choose_threads
 from ..judges.arguments import JudgeArguments
 from ..measure.controls import QUESTIONS
 from ..measure.ledger import lock

@@ -116,11 +116,10 @@ def check_sync(
         # Rounding has more effect with the changed embedding: it is compared with how far the change moved the model.
         bound = check.moved / 4
         if not (check.changed <= bound and check.restored <= min(ROUNDING, bound)):  # NaN does not agree
+            off = f"{check.changed:.3g} nats a token (at most {bound:.3g}), restored by {check.restored:.3g}"
             raise ConfigError(
-                "vLLM does not follow the training model: with a changed embedding its log-probs are off by "
-                f"{check.changed:.3g} nats a token (at most {bound:.3g}), with the embedding "
-                f"restored by {check.restored:.3g} (at most {ROUNDING:g}). Its samples would not be the policy's: take "
-                "another version of vLLM or another vllm_mode, or train with use_vllm: false"
+                f"vLLM does not follow the training model: with a changed embedding its log-probs are off by {off} (at "
+                f"most {ROUNDING:g}). Take another version of vLLM or vllm_mode, or train with use_vllm: false"
             )
     return found
 

@@ -99,7 +99,7 @@ class Embedder:
     def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"]) -> np.ndarray:
         # torch's threads do not cross a fork and would be waited for, and a lock may have been held at that moment
         if os.getpid() != self._process:
-            from ...inference.threads import choose_threads
+            from ...inference.loading import choose_threads
 
             choose_threads(1)
             self._lock, self._process = threading.Lock(), os.getpid()
