@@ -16,8 +16,7 @@ from faithful_search.measure import agreement
 from faithful_search.measure.agreement import from_scores, is_scores, labelled, parse_judge, run
 from faithful_search.measure.agreement.labelled import Labelled, load
 from faithful_search.measure.agreement.statistics import cohen_kappa
-from faithful_search.rewards.base import Score
-from faithful_search.rewards.judged import Asked, JudgedReward
+from faithful_search.rewards.base import Asked, JudgedReward, Score
 from faithful_search.trajectory import Trajectory
 
 DRAWS = {"draws": 50}

@@ -10,7 +10,7 @@ from .base import Request as Request
 from .base import Verdict as Verdict
 from .base import Writer as Writer
 from .grounding import GroundingJudge as GroundingJudge
-from .lexical import LexicalJudge as LexicalJudge
+from .grounding import LexicalJudge as LexicalJudge
 
 _CLASSES = {
     "lexical": ("grounding", "GroundingJudge"),
@@ -36,21 +36,13 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
     | endpoint | the served model's name | `url`, and those of `EndpointJudge` |
     | remote | none: the server has it | `url` of `faithful-search serve-judge`, and those of `RemoteJudge` |
 
-    Raises:
-        ConfigError: for an unknown kind, without the model or the packages that the kind needs, or with a model that
-            it cannot have.
-
-    Example:
-        >>> load("lexical").judge_batch([Pair("The tower is in Paris.", "It is in Paris.")])[0].label
-        True
+    Raises `ConfigError` for an unknown kind, without the model or the packages that the kind needs, or with a model
+    that it cannot have.
     """
     if kind not in KINDS:
         raise ConfigError(f"unknown judge {kind!r}; there are: {', '.join(KINDS)}")
-    if kind in ("lexical", "remote"):
-        if model:
-            raise ConfigError(f"the judge {kind!r} has no model; say which judge {model!r} belongs to")
-    elif not model:
-        raise ConfigError(f"the judge {kind!r} needs a model")
+    if bool(model) == (kind in ("lexical", "remote")):
+        raise ConfigError(f"the judge {kind!r} {'has no model' if model else 'needs a model'}")
     if kind == "remote" and not knobs.get("url"):
         raise ConfigError("the judge 'remote' needs the URL of `faithful-search serve-judge`")
     module, name = _CLASSES[kind]

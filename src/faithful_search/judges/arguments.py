@@ -25,38 +25,23 @@ class JudgeArguments:
 
     judge: str = _flag("lexical", f"who judges: {', '.join(KINDS)}")
     judge_model: str | None = _flag(None, "its model: a served name, a Hub id or a directory")
-    judge_url: str | None = _flag(
-        None, "base URL of an OpenAI-compatible endpoint, with /v1; or of `faithful-search serve-judge`"
-    )
-    judge_cache: str | None = _flag(
-        None, "SQLite file of the endpoint's answers, 'none' for none; default in the Hub's assets"
-    )
+    judge_url: str | None = _flag(None, "base URL of an OpenAI-compatible endpoint, with /v1; or of a served judge")
+    judge_cache: str | None = _flag(None, "SQLite file of the answers, 'none' for none; default in the Hub's assets")
     judge_concurrency: int = _flag(16, "requests at once to the endpoint or the served judge")
-    judge_timeout: float | None = _flag(
-        None, "seconds a request may take; by default 60 to an endpoint, 300 to a served judge"
-    )
+    judge_timeout: float | None = _flag(None, "seconds of a request; by default 60 (endpoint) or 300 (served judge)")
     judge_max_tokens: int = _flag(16, "tokens of its reply; more where it reasons first")
-    judge_together: bool = _flag(
-        True, "claims on the same evidence in one request to the endpoint, without probabilities"
-    )
-    judge_prices: str | None = _flag(
-        None, "of a million prompt and completion tokens, as 0.15,0.6: what it cost is counted"
-    )
+    judge_together: bool = _flag(True, "claims on the same evidence in one request, without probabilities")
+    judge_prices: str | None = _flag(None, "of a million prompt and completion tokens, as 0.15,0.6: counts the cost")
     judge_max_cost: float | None = _flag(
         None, "the most it may cost, at these prices; the rest is left open", aliases=["--max-cost"]
     )
     judge_trust_remote_code: bool = _flag(False, "let a judge that runs here run the Python code beside its model")
 
     def load_judge(self) -> Judge | None:
-        """The judge, or `None` for the comparison of words, of which each reward has its own.
-
-        Raises:
-            ConfigError: for an unknown kind, without the model it needs, or with one (or a URL) that it cannot have.
-        """
+        """The judge, or `None` for the comparison of words, each reward's own. Raises as `judges.load`."""
         if self.judge not in _SERVED and self.judge_url:
-            raise ConfigError(
-                f"the judge's URL {self.judge_url!r} goes with the judge 'endpoint' or 'remote', not {self.judge!r}"
-            )
+            told = "goes with the judge 'endpoint' or 'remote'"
+            raise ConfigError(f"the judge's URL {self.judge_url!r} {told}, not {self.judge!r}")
         if self.judge == "lexical" and not self.judge_model:
             return None
         given = {name: getattr(self, f"judge_{name}") for name, kinds in _KNOBS.items() if self.judge in kinds}

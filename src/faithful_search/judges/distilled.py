@@ -21,10 +21,8 @@ class JudgeFile(msgspec.Struct, frozen=True):
         kind: how it judges, as `--judge` takes it.
         task: what it was trained to be asked.
         prompt: `name@version` of the prompt that it was trained on; `None` for a classifier, which has none.
-        temperature: p = sigmoid(logit(p of the model) / temperature).
-        threshold: the smallest p that counts as support.
-        base_model: what training started from.
-        trained_on: sources of the labelled pairs.
+        temperature, threshold: see `calibrated`, and the smallest p that counts as support.
+        base_model, trained_on: what training started from, and the sources of the labelled pairs.
         window, stride: tokens of a premise that a classifier reads at once, and that neighbouring windows share.
     """
 

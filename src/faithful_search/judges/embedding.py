@@ -25,9 +25,6 @@ class EmbeddingJudge:
             accuracy (0.56) on 120 training rows of four labelled sets; other encoders have other scales.
         window: the most tokens of the premise in one vector (fewer where the encoder reads fewer).
         stride: the most tokens that neighbouring windows share.
-
-    Raises:
-        ConfigError: for a knob out of range.
     """
 
     encoder: "Encoder"

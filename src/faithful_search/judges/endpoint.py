@@ -39,13 +39,12 @@ class EndpointJudge:
 
     p is p₁ / (p₁ + p₀) of the label's token where the server gives log-probs, else 1 or 0. Which of log-probs and
     constrained output (a choice of the two labels) the server accepts is found out with the first question. A pair
-    without an answer (the server was down, the reply is not a label) gets a verdict that abstains and says why, and is
-    asked about again next time. Answers go to the cache as they come; an interruption waits for those under way, a
-    second one leaves them. Identical pairs are asked once. Callable from threads and inside a running event loop, which
-    it blocks. A pickle carries the settings.
+    without an answer gets a verdict that abstains and says why, and is asked about again next time. Answers go to the
+    cache as they come; an interruption waits for those under way, a second one leaves them. Identical pairs are asked
+    once. Callable from threads and inside a running event loop, which it blocks. A pickle carries the settings.
 
     The key is read from the environment when it is needed and kept nowhere else: `FAITHFUL_SEARCH_API_KEY`, else the
-    Hub's token for Hugging Face hosts, else `OPENAI_API_KEY`. The Hub's token is sent to no other host.
+    Hub's token for Hugging Face hosts alone, else `OPENAI_API_KEY`.
 
     Args:
         model: the served model's name.
@@ -56,7 +55,7 @@ class EndpointJudge:
         together: ask about several claims on the same evidence (`Pair.task` "support"; 20 claims at most) in one
             request, by a prompt of its own, which `Verdict.judge` names. Their p is 1 or 0, no probability, and what is
             said of one claim may depend on the others. Where a reply is not one label for each claim, each is asked by
-            itself, as all are with False.
+            itself.
         temperature, seed: of the sampling; None leaves them out.
         max_tokens: of a label, several of which get 8 more each; a model that reasons first needs more than the
             default. None leaves it out.
@@ -65,8 +64,7 @@ class EndpointJudge:
         prices: of a million prompt and completion tokens, for `stats.cost`.
         max_cost: in their currency; what is not answered when so much was spent abstains. What is under way is paid.
         dry: ask nothing: `stats` count what would be asked, about as many tokens, and every verdict is a yes.
-        on_progress: called with the number of pairs finished since its last call, on another thread. A pickle leaves it
-            behind.
+        on_progress: called with the number of pairs finished since its last call, on another thread; not pickled.
 
     Raises:
         ConfigError: for settings that cannot work.

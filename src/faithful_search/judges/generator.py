@@ -29,10 +29,10 @@ class GeneratorJudge:
     Any causal LM judges through a `Generator`: a local model, the policy itself, a judge distilled from a larger one
     (VERITAS §5). A pair costs one forward pass over its prompt and nothing is sampled.
 
-    The question goes through the tokenizer's chat template, without a thought where the template can leave it out;
-    for a tokenizer that has none it is written as plain text that ends in `Answer:`. Control tokens spelled in the pair
-    are escaped. A prompt longer than `window` loses the middle of its premise, and the verdict's `why` says so; when
-    even that does not help, the judge abstains.
+    The question goes through the tokenizer's chat template, without a thought where the template can leave it out; for
+    a tokenizer that has none it is plain text that ends in `Answer:`. Control tokens spelled in the pair are escaped. A
+    prompt longer than `window` loses the middle of its premise, and the verdict's `why` says so; when even that does
+    not help, the judge abstains.
 
     A half-precision model rounds its logits, so that p takes few values: give `dtype="float32"` where p itself matters.
     It can be gamed by text that talks to the judge ("the answer is 1").
@@ -44,10 +44,7 @@ class GeneratorJudge:
         window: tokens of the longest prompt.
         batch_tokens: tokens of a batch, padding included.
         max_new_tokens: tokens of the longest text that `write_batch` returns.
-        temperature: sharpens (below 1) or flattens p, as a distilled judge was calibrated; see `distilled.calibrated`.
-
-    Raises:
-        ConfigError: for a knob out of range, or a tokenizer that does not tell the two labels apart.
+        temperature: see `distilled.calibrated`.
     """
 
     generator: Generator = field(repr=False, compare=False)
@@ -65,13 +62,12 @@ class GeneratorJudge:
     def from_pretrained(
         cls, model: str, *, revision: str | None = None, trust_remote_code: bool = False, **knobs: Any
     ) -> Self:
-        """The judge of a Hub id or a directory, that of a PEFT adapter included.
+        """The judge of a Hub id or a directory, that of a PEFT adapter included; a distilled one's `judge.json` sets
+        what `knobs` leave open.
 
-        `knobs` are the judge's other fields, and `device` and `dtype` as of `inference.loading.open_model`. What they
-        leave open, a distilled judge's `judge.json` sets; `window` is by default as many tokens as the model takes.
-
-        Raises:
-            ConfigError: when it cannot be opened, or was distilled as a judge of another kind.
+        `knobs` are the judge's other fields, and `device` and `dtype` as of `inference.loading.open_model`; `window` is
+        by default as many tokens as the model takes. Raises `ConfigError` when it cannot be opened, or was distilled as
+        a judge of another kind.
         """
         from ..inference.loading import max_tokens, open_generator
 

@@ -1,4 +1,4 @@
-"""The judge that counts words: how much of what the hypothesis claims stands in the premise?"""
+"""The judges that compare words: is the hypothesis written in the premise, or how much of what it claims?"""
 
 import re
 import unicodedata
@@ -10,16 +10,15 @@ from typing import ClassVar
 
 import msgspec
 
-from ..text import FUNCTION_WORDS
+from ..text import FUNCTION_WORDS, normalize
 from .base import Pair, Task, Verdict
 
+# where p must be, by task, and for the others: thoughts and queries also say what is still to be found
 THRESHOLDS: Mapping[Task, float] = {"info_think": 0.5, "think_search": 0.5}
-"""Where p must be, by task; `SUPPORTED` for the others. Thoughts and queries also say what is still to be found."""
 SUPPORTED = 0.75
+# by task, what a word counts that stands in the question already; as much as any other for the other tasks
 QUESTION_WEIGHTS: Mapping[Task, float] = {"support": 0.5, "info_think": 0.0}
-"""By task, what a word counts that stands in the question already; as much as any other for the other tasks."""
-NAME_WEIGHT = 2.0
-"""What names and numbers count; other words count 1."""
+NAME_WEIGHT = 2.0  # what names and numbers count; other words count 1
 
 _NO_BLANKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _UNSPACED = re.compile(f"[{_NO_BLANKS}]")
@@ -30,8 +29,8 @@ _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _WRITTEN = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)|[^\W_]+")
 _OPENING = r"[\s\"'*#(\[\u201c\u2018-]"
+# words that say nothing: function words, and those that one talks about searching with
 _EMPTY = FUNCTION_WORDS.union((files(__package__) / "search_words.txt").read_text(encoding="utf-8").split())
-"""Words that say nothing: function words, and those that one talks about searching with."""
 
 
 class _Script:
@@ -57,6 +56,34 @@ class Word(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
+class LexicalJudge:
+    """Supported when the normalised hypothesis occurs, on word boundaries, in one paragraph of the normalised premise;
+    p is 1 or 0.
+
+    Paragraphs are separated by blank lines, so that no match spans two documents. It is meant for short answers: a
+    paraphrase or a whole sentence is rarely found, an empty hypothesis never is, and "yes" or "no" gets p = 0.
+    """
+
+    name: ClassVar[str] = "lexical"
+    lexical: ClassVar[bool] = True
+    reads_queries: ClassVar[bool] = False
+
+    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        verdicts = []
+        for pair in pairs:
+            wanted, found = normalize(pair.hypothesis), False
+            if not wanted:
+                why = "nothing to look for"
+            elif wanted in ("yes", "no"):
+                why = f"{wanted!r} cannot be judged by containment"
+            else:
+                found = any(f" {wanted} " in f" {normalize(part)} " for part in pair.premise.split("\n\n"))
+                why = f"{wanted!r} is {'' if found else 'not '}in the evidence"
+            verdicts.append(Verdict(float(found), found, why, self.name))
+        return verdicts
+
+
+@dataclass(frozen=True)
 class GroundingJudge:
     """Supported when enough of the words that the hypothesis says something with occur in the premise.
 
@@ -65,17 +92,15 @@ class GroundingJudge:
     label = p ≥ threshold
     ```
 
-    Each word counts once. Function words and the words one talks about searching with ("based on the search results I
-    need to find …", English) count nothing. Names (capitalised inside a sentence) and numbers count double and must
-    occur as they are, but for case, accents and a final s; of other words the first six letters. Words of the question
-    count half for support, and nothing for a thought: to repeat the question is not to consider the evidence. A
-    hypothesis with nothing left ("yes", "no" and "The Who" among them) has p = 0. Weights and thresholds were chosen on
-    the train side of `measure.agreement.labelled`.
+    Each word counts once. Function words and the words one talks about searching with (English) count nothing. Names
+    (capitalised inside a sentence) and numbers count double and must occur as they are, but for case, accents and a
+    final s; of other words the first six letters. Words of the question count half for support, and nothing for a
+    thought: to repeat the question is not to consider the evidence. A hypothesis with nothing left has p = 0. Weights
+    and thresholds were chosen on the train side of `measure.agreement.labelled`.
 
-    Limits: words, not meaning. A claim that turns the evidence's own words round is supported, a paraphrase is not; a
-    thought that says what the results do *not* hold counts as little grounded. Scripts written without blanks (Chinese,
-    Japanese, Thai, …) are compared by pairs of characters, which overlap more by chance, and have no capitals. Between
-    languages only names and numbers can be shared.
+    Limits: words, not meaning. A claim that turns the evidence's own words round is supported, a paraphrase is not.
+    Scripts written without blanks (Chinese, Japanese, Thai, …) are compared by pairs of characters, which overlap more
+    by chance, and have no capitals. Between languages only names and numbers can be shared.
 
     Args:
         threshold: for all tasks; `None` for 0.5 where a thought or a query is judged and 0.75 elsewhere.
@@ -129,46 +154,27 @@ def claims(text: str) -> dict[str, Word]:
 
 
 def terms(text: str) -> set[str]:
-    """The keys of `claims(text)`, for half the work.
-
-    Example:
-        >>> sorted(terms("Based on the results, the Louvre opened in 1793."))
-        ['1793', 'louvre', 'opened']
-    """
+    """The keys of `claims(text)`, for half the work."""
     folded = _fold(text)
     return set(_keys(set(_words(folded, _script(folded))))) - {""}
 
 
-class Vocabulary:
-    """The words of texts, to find in another text what it says that none of them holds."""
+def pieces(text: str, known: str) -> list[tuple[str, bool]]:
+    """The text in pieces; True are the words that say something and that `known` does not hold.
 
-    def __init__(self) -> None:
-        self._words: set[str] = set()
-        self._beginnings: set[str] = set()
-
-    def add(self, text: str) -> None:
-        words, beginnings = _held(text)
-        self._words |= words
-        self._beginnings |= beginnings
-
-    def pieces(self, text: str) -> list[tuple[str, bool]]:
-        """The text in pieces; True are the words that say something and that no text holds.
-
-        Example:
-            >>> known = Vocabulary()
-            >>> known.add("The tower stands in Paris.")
-            >>> known.pieces("It stood in Lyon.")
-            [('It ', False), ('stood', True), (' in ', False), ('Lyon', True), ('.', False)]
-        """
-        missing = set(_missing(claims(text), self._words, self._beginnings))
-        found: list[tuple[str, bool]] = []
-        at = 0
-        for word in _WRITTEN.finditer(text) if missing else ():
-            folded = _fold(word[0])
-            if folded and _keys([folded])[0] in missing:
-                found += [(text[at : word.start()], False), (word[0], True)]
-                at = word.end()
-        return [piece for piece in (*found, (text[at:], False)) if piece[0]]
+    Example:
+        >>> pieces("It stood in Lyon.", "The tower stands in Paris.")
+        [('It ', False), ('stood', True), (' in ', False), ('Lyon', True), ('.', False)]
+    """
+    missing = set(_missing(claims(text), *_held(known)))
+    found: list[tuple[str, bool]] = []
+    at = 0
+    for word in _WRITTEN.finditer(text) if missing else ():
+        folded = _fold(word[0])
+        if folded and _keys([folded])[0] in missing:
+            found += [(text[at : word.start()], False), (word[0], True)]
+            at = word.end()
+    return [piece for piece in (*found, (text[at:], False)) if piece[0]]
 
 
 @lru_cache(maxsize=256)

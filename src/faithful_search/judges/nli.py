@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
@@ -27,14 +27,14 @@ _PLAIN = {"split_special_tokens": True}
 class NLIJudge:
     """p = max over windows w of the premise of p(entailment | w, hypothesis); supported when p >= `threshold`.
 
-    Two kinds of models are told apart by their architecture. A sequence classifier reads the pair, and p is the
-    softmax at its label `entailment` (or at `label`, where a model calls it otherwise; a sigmoid where labels do not
-    exclude each other). A seq2seq model reads `premise: … hypothesis: …` and writes 1 or 0 (TRUE, Honovich et al. 2022,
-    which VERITAS §4 uses for think-search); p = p(1) / (p(1) + p(0)) where the two labels' tokens part.
+    Two kinds of models are told apart by their architecture. A sequence classifier reads the pair, and p is the softmax
+    at its label `entailment` (or at `label`; a sigmoid where labels do not exclude each other). A seq2seq model reads
+    `premise: … hypothesis: …` and writes 1 or 0 (TRUE, Honovich et al. 2022, which VERITAS §4 uses for think-search); p
+    = p(1) / (p(1) + p(0)) where the two labels' tokens part.
 
     What stands only partly in each of two windows is missed. A hypothesis that takes more than half of the model's
     tokens is cut at its end, and the verdict's `why` says so. The question is not read. It can be gamed by repeating
-    the evidence: what is copied follows.
+    the evidence.
 
     Args:
         model: the model, in eval mode.
@@ -45,10 +45,7 @@ class NLIJudge:
         stride: the most tokens that neighbouring windows share.
         batch_tokens: tokens of a batch, padding included.
         label: the classifier's label that means support, when it is not called entailment.
-        temperature: sharpens (below 1) or flattens p, as a distilled judge was calibrated; see `distilled.calibrated`.
-
-    Raises:
-        ConfigError: for a model of neither kind, one without such a label or padding token, or a knob out of range.
+        temperature: see `distilled.calibrated`.
     """
 
     model: Any = field(repr=False, compare=False)
@@ -75,10 +72,8 @@ class NLIJudge:
     ) -> Self:
         """The judge of a Hub id or a directory; a distilled one's `judge.json` sets what `knobs` leave open.
 
-        `knobs` are the judge's other fields, and `device` and `dtype` as of `inference.loading.open_model`.
-
-        Raises:
-            ConfigError: when it cannot be opened, is of neither kind, or was distilled as a judge of another kind.
+        `knobs` are the judge's other fields, and `device` and `dtype` as of `inference.loading.open_model`. Raises
+        `ConfigError` when it cannot be opened, is of neither kind, or was distilled as a judge of another kind.
         """
         knobs = distilled.settings(model, "nli", revision) | knobs
         how = {name: knobs.pop(name, None) for name in ("device", "dtype")}
@@ -96,19 +91,19 @@ class NLIJudge:
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         # an empty hypothesis follows from nothing: p = 0, unasked
         readings = self._readings(pairs)
-        probs = iter(self._probs([(window, own.hypothesis) for own in readings for window in own.windows]))
+        probs = iter(self._probs([(window, hypothesis) for parts, hypothesis, _ in readings for window in parts]))
         verdicts = []
-        for own in readings:
-            found = list(islice(probs, len(own.windows)))
+        for parts, _, note in readings:
+            found = list(islice(probs, len(parts)))
             p = distilled.calibrated(max(found, default=0.0), self.temperature)
             where = f", the most of {len(found)} windows" if len(found) > 1 else ""
-            why = f"p(entailment) = {p:.3f}{where}{own.note}" if found else own.note
+            why = f"p(entailment) = {p:.3f}{where}{note}" if found else note
             verdicts.append(Verdict(p, bool(found) and p >= self.threshold, why, self.name))
         return verdicts
 
     def inputs(self, pairs: Sequence[Pair]) -> list[list[tuple[str, str]]]:
         """What is read of each pair: (window of the premise, hypothesis), none for an empty hypothesis."""
-        return [[(window, own.hypothesis) for window in own.windows] for own in self._readings(pairs)]
+        return [[(window, hypothesis) for window in parts] for parts, hypothesis, _ in self._readings(pairs)]
 
     def encode(self, inputs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         """The rows of tokens that the model reads for what `inputs` gives."""
@@ -124,12 +119,13 @@ class NLIJudge:
             encoded = self.tokenizer(premises, hypotheses, **cut, **_PLAIN)
         return [{key: values[row] for key, values in encoded.items()} for row in range(len(inputs))]
 
-    def _readings(self, pairs: Sequence[Pair]) -> "list[_Reading]":
-        readings = []
+    def _readings(self, pairs: Sequence[Pair]) -> list[tuple[list[str], str, str]]:
+        """The windows, the hypothesis as it is read, and what was cut off or why there are no windows."""
+        readings: list[tuple[list[str], str, str]] = []
         for pair, tokens in zip(pairs, self._count([pair.hypothesis for pair in pairs]), strict=True):
             hypothesis, note = well_formed(pair.hypothesis), ""
             if not hypothesis.strip():
-                readings.append(_Reading([], "", "there is nothing to judge"))
+                readings.append(([], "", "there is nothing to judge"))
                 continue
             if tokens > self._room // 2:  # at least half of what the model holds is left to the premise
                 hypothesis = windows(hypothesis, self._room // 2, 0, self._count)[0]
@@ -137,7 +133,7 @@ class NLIJudge:
                 tokens, note = kept, f"; the hypothesis was cut from {tokens} tokens to its first {kept}"
             size = min(self.window, self._room - tokens)
             parts = windows(well_formed(pair.premise), size, min(self.stride, size // 2), self._count)
-            readings.append(_Reading(parts or [""], hypothesis, note))
+            readings.append((parts or [""], hypothesis, note))
         return readings
 
     def _probs(self, inputs: Sequence[tuple[str, str]]) -> list[float]:
@@ -194,13 +190,6 @@ class NLIJudge:
             )
         exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
         return partial(_classified, self.model, label, exclusive)
-
-
-class _Reading(NamedTuple):
-    windows: list[str]
-    hypothesis: str
-    note: str
-    """What was cut off, or why there are no windows."""
 
 
 def _classified(model: Any, label: int, exclusive: bool, batch: Any) -> torch.Tensor:

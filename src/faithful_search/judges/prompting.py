@@ -36,13 +36,11 @@ class Prompt(msgspec.Struct, frozen=True):
         return f"{self.name}@{self.version}"
 
     def fill(self, values: Mapping[str, str]) -> Messages:
-        """The messages to send.
+        """The messages to send. Raises `ConfigError` when a field is missing, or there is one that the prompt does not
+        have.
 
         Every value is fenced by lines that carry a code. The code is a digest of all the values, so no text can hold
         its own, close its fence, and go on in our voice.
-
-        Raises:
-            ConfigError: when a field is missing, or there is one that the prompt does not have.
         """
         known = {*self.fields, *self.optional}
         if not set(self.fields) <= set(values) <= known:

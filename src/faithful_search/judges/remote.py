@@ -26,7 +26,7 @@ _PATH = "/judge"
 _MOST_BYTES = 16_000_000
 _COMPARING = ("lexical", "embedding", "nli")  # kinds of judges that compare texts, see `judges.reads_queries`
 _START = "is `faithful-search serve-judge` running there?"
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,9 @@ class RemoteJudge:
     """Asks a judge that `faithful-search serve-judge` serves; its verdicts are those of the judge there.
 
     Pairs are asked for in requests of at most 64, identical ones once. A pair without an answer gets a verdict that
-    abstains and says why and what to do: the server was down for longer than `patience`, it was busy for longer than
-    `timeout`, or what it sent cannot be read. A server that keeps failing is left alone for a while. Callable from
-    threads and inside a running event loop, which it blocks. A pickle carries the settings.
-
-    A server that wants a token gets the one in the environment variable `FAITHFUL_SEARCH_SERVE_TOKEN`.
+    abstains and says why and what to do. A server that keeps failing is left alone for a while. Callable from threads
+    and inside a running event loop, which it blocks. A pickle carries the settings. A server that wants a token gets
+    the one in the environment variable `FAITHFUL_SEARCH_SERVE_TOKEN`. It can be gamed as the judge that is served.
 
     Args:
         url: of the server, as `http://127.0.0.1:8001`.
@@ -49,8 +47,6 @@ class RemoteJudge:
     Raises:
         ConfigError: for settings that cannot work.
         JudgeError: by `judge_batch`, when nothing can be judged: the token is wrong, or another server is there.
-
-    How it can be gamed: as the judge that is served.
     """
 
     url: str
@@ -70,13 +66,12 @@ class RemoteJudge:
 
     @property
     def name(self) -> str:
-        """`remote:` and the name of the judge that is served; the URL while the server does not tell."""
         try:
             return f"remote:{self._about.judge}"
-        except JudgeError:
+        except JudgeError:  # the server is down
             return f"remote:{self.base}"
 
-    # both raise `JudgeError` while the server does not tell
+    # this and the next raise `JudgeError` while the server does not tell
     @property
     def lexical(self) -> bool:
         return self._about.lexical
@@ -99,27 +94,28 @@ class RemoteJudge:
     def _http(self) -> Http:
         return Http(self.timeout, self.patience, self.concurrency, max_bytes=_MOST_BYTES)
 
-    @cached_property
-    def _about(self) -> "_Reply":
-        return self._run(self._ask_about())
-
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return self._background.run(work)
         except TimeoutError as error:
             raise JudgeError(f"the judge's background thread hangs: {error}") from error
 
-    async def _ask_about(self) -> "_Reply":
-        # of its own and impatient: a name is also asked for where nothing is judged
-        quick = Http(min(self.timeout, 5.0), Patience(retries=0))
+    @cached_property
+    def _about(self) -> "_Reply":
+        async def ask() -> _Reply:
+            # of its own and impatient: a name is also asked for where nothing is judged
+            quick = Http(min(self.timeout, 5.0), Patience(retries=0))
+            try:
+                return msgspec.json.decode((await quick.get(f"{self.base}/health")).body, type=_Reply)
+            finally:
+                await quick.aclose()
+
         try:
-            return msgspec.json.decode((await quick.get(f"{self.base}/health")).body, type=_Reply)
+            return self._run(ask())
         except ToolError as error:
             raise JudgeError(f"cannot ask the judge at {self.base}: {error}; {_START}") from None
         except _UNREADABLE:
             raise JudgeError(f"at {self.base} is a server, but no served judge; {_START}") from None
-        finally:
-            await quick.aclose()
 
     async def _ask(self, chunk: list[Pair]) -> list[Verdict]:
         token = os.environ.get(TOKEN)
@@ -132,7 +128,7 @@ class RemoteJudge:
             sound = [one.label is None if one.p is None else one.label is not None and 0 <= one.p <= 1 for one in found]
             if len(found) == len(chunk) and all(sound):
                 return found
-            why = f"its reply does not hold the verdicts; {_START}"
+            raise ValueError("other verdicts")
         except _UNREADABLE:
             why = f"its reply does not hold the verdicts; {_START}"
         except ToolError as error:
@@ -158,14 +154,9 @@ class _Reply(msgspec.Struct, frozen=True):
 
 
 def _chunks(pairs: list[Pair]) -> list[list[Pair]]:
-    """What each request asks for; a pair that is too large is alone."""
-    chunks: list[list[Pair]] = []
-    room = 0
-    for pair in pairs:
-        size = len(pair.premise) + len(pair.hypothesis) + len(pair.question)
-        if not chunks or size > room or len(chunks[-1]) == CHUNK:
-            chunks.append([])
-            room = CHARACTERS
-        chunks[-1].append(pair)
-        room -= size
-    return chunks
+    """What each request asks for: halves of halves until they are small enough."""
+    size = sum(len(pair.premise) + len(pair.hypothesis) + len(pair.question) for pair in pairs)
+    if len(pairs) == 1 or (len(pairs) <= CHUNK and size <= CHARACTERS):
+        return [pairs]
+    half = len(pairs) // 2
+    return [*_chunks(pairs[:half]), *_chunks(pairs[half:])]

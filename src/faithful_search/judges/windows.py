@@ -13,11 +13,6 @@ def windows(text: str, size: int, stride: int, count: Count) -> list[str]:
 
     Cuts lie between sentences or paragraphs; a sentence longer than a window is halved at blanks until it fits. A
     window's tokens are reckoned as the sum of its sentences'.
-
-    Example:
-        >>> words = lambda texts: [len(text.split()) for text in texts]
-        >>> windows("One two. Three four. Five six.", 4, 2, words)
-        ['One two. Three four.', 'Three four. Five six.']
     """
     if count([text])[0] <= size:
         return [text]

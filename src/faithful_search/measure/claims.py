@@ -4,7 +4,7 @@ import msgspec
 
 from ..judges import GroundingJudge, Judge, LexicalJudge
 from ..rewards.answer_support import AnswerSupport
-from ..rewards.judged import ask
+from ..rewards.base import ask
 from ..rewards.turns import passages
 from ..trajectory import Evidence, Trajectory
 

@@ -16,7 +16,7 @@ from .. import __version__, rewards
 from ..errors import ConfigError, DataError
 from ..judges import GroundingJudge, Judge, Pair, Verdict, Writer, is_lexical
 from ..judges.base import Task
-from ..rewards.judged import JudgedReward
+from ..rewards.base import JudgedReward
 from . import provenance
 from .agreement.labelled import rank
 from .files import STDIN, PathLike, inside, local_file, total_rows

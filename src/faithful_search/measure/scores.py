@@ -20,8 +20,8 @@ import numpy as np
 from ..errors import DataError, JudgeError, needs
 from ..inference.base import Generator
 from ..judges import GroundingJudge, Judge, Pair, Verdict, is_lexical
-from ..rewards import Reward, Score
-from ..rewards.judged import Asked, JudgedReward
+from ..rewards import JudgedReward, Reward, Score
+from ..rewards.base import Asked
 from ..trajectory import Trajectory, read_lines
 from . import metrics
 from .behaviour import tool_counts

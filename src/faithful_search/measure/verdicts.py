@@ -12,10 +12,9 @@ import numpy as np
 from ..judges import Judge, Pair
 from ..judges.facts import FactsJudge
 from ..rewards import Citation, Score
-from ..rewards.base import PolicyReward
+from ..rewards.base import PolicyReward, ask
 from ..rewards.citation_states_fact import check_reads
 from ..rewards.contexts import Transcripts, context_of
-from ..rewards.judged import ask
 from ..rewards.perturbation import query_of
 from ..rewards.turns import passages
 from ..trajectory import Trajectory

@@ -9,6 +9,7 @@ from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge
 from .answer_likelihood_gap import AnswerLikelihoodGap as AnswerLikelihoodGap
 from .answer_support import AnswerSupport as AnswerSupport
+from .base import JudgedReward as JudgedReward
 from .base import Reward as Reward
 from .base import Score as Score
 from .citation import Citation as Citation
@@ -19,7 +20,6 @@ from .correctness import Correctness as Correctness
 from .evidence_sensitivity import EvidenceSensitivity as EvidenceSensitivity
 from .format import Format as Format
 from .info_think import InfoThink as InfoThink
-from .judged import JudgedReward as JudgedReward
 from .mix import Adaptive as Adaptive
 from .mix import Mix as Mix
 from .mix import MixState as MixState
@@ -36,8 +36,7 @@ from .think_search import ThinkSearch as ThinkSearch
 from .tool_use import ToolUse as ToolUse
 from .world_rubric import WorldRubric as WorldRubric
 
-FAITHFULNESS = ("info_think", "think_search", "think_answer")
-"""The parts of `veritas_mix` that its curriculum holds back."""
+FAITHFULNESS = ("info_think", "think_search", "think_answer")  # what the curriculum of `veritas_mix` holds back
 
 
 def load(name: str) -> type[Reward]:
@@ -136,9 +135,6 @@ def pokee_mix(
         judge: of "judge", an LLM.
         metric: how the answer is compared, see `Correctness`.
         format_weight: what a valid format earns; 0 leaves it out. The paper gives none, 0.1 is ours.
-
-    Raises:
-        ConfigError: for "judge" without a judge, another metric with one, or a weight below 0.
     """
     if format_weight < 0:
         raise ConfigError(f"pokee_mix: format_weight must be at least 0, got {format_weight}")
@@ -174,9 +170,6 @@ def veritas_mix(
         soft: average the judge's p instead of its labels.
         search_judge: of think_search (the paper measures it with an NLI model).
         answer_judge: of think_answer, by default none: the answer must occur in the last thought, as in the paper.
-
-    Raises:
-        ConfigError: when every weight is 0, or the warm-up names no part that there could be.
 
     Example:
         >>> veritas_mix(warmup=Warmup(FAITHFULNESS, 20, 30)).weights_at(25)

@@ -27,20 +27,18 @@ class AnswerLikelihoodGap(PolicyReward):
     ```
 
     CTRL-RAG (arXiv 2603.04406) rewards the gap between a response's log-likelihoods with and without the supporting
-    evidence, its contrastive likelihood; the answer's tokens alone, their mean, the squashing and what follows are
-    ours. The probabilities are the policy's at temperature 1, of the very tokens that it sampled.
+    evidence; the answer's tokens alone, their mean, the squashing and what follows are ours. The probabilities are the
+    policy's at temperature 1, of the very tokens that it sampled.
 
     The evidence is what valid yes-steps cite, in dialects without citations all that was retrieved. *Without* it, these
     passages are exchanged, wherever they are shown, for unrelated ones that do not hold the answer either. The agent's
-    own words stay. They would give the answer away where it was said before, so the tokens are those of its *first*
-    mention: a fact that is read aloud in a thought is probable there because of the passage, and an answer that was
-    written before any of the evidence came has 0. A yes or no is taken where it is given as the answer, since verdicts
-    are the same words.
+    own words stay, so the tokens are those of the answer's *first* mention: a fact that is read aloud in a thought is
+    probable there because of the passage, and an answer that was written before any of the evidence came has 0. A yes
+    or no is taken where it is given as the answer, since verdicts are the same words.
 
-    Two forward passes a row, all rows of a batch in one call. Rows without an answer or without such evidence are 0.0
-    with `parts["applies"]` False. A row whose turns do not hold the answer as it was read, or whose calls share a
-    response, has no value. `parts` has `gap` (g, in nats a token), `logprob` and `logprob_without` (means over the
-    tokens), `tokens` and `step` (where they stand, from 1).
+    Rows without an answer or without such evidence are 0.0 with `parts["applies"]` False. A row whose turns do not hold
+    the answer as it was read, or whose calls share a response, has no value. `parts` has `gap` (g, in nats a token),
+    `logprob` and `logprob_without` (means over the tokens), `tokens` and `step` (where they stand, from 1).
 
     Args:
         snippets, seed, gather: see `EvidenceSensitivity`.
@@ -52,7 +50,7 @@ class AnswerLikelihoodGap(PolicyReward):
         DataError: when a trajectory's token ids are not those of its steps.
 
     How to hack it: copy whatever is improbable without the passage, whether it answers the question or not; count the
-    gap on right answers only, `Mix({"correctness": Correctness(), "gap": AnswerLikelihoodGap()}, only_right=("gap",))`.
+    gap on right answers only (`Mix.only_right`).
     """
 
     snippets: tuple[str | Passage, ...] = field(default=(), repr=False)
@@ -65,10 +63,8 @@ class AnswerLikelihoodGap(PolicyReward):
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         policy = self.bound_policy
         if not isinstance(policy, Scorer):
-            raise ConfigError(
-                f"AnswerLikelihoodGap needs log-probabilities of given tokens, which {type(policy).__name__} does not "
-                "give: bind a TransformersGenerator that holds the policy"
-            )
+            needed = "AnswerLikelihoodGap needs log-probabilities of given tokens: bind a TransformersGenerator"
+            raise ConfigError(f"{needed}; {type(policy).__name__} does not give them")
         transcripts, pool = Transcripts(policy.tokenizer), sources(trajectories, self.snippets, self.gather)
         found = [self._question(trajectory, transcripts, pool) for trajectory in trajectories]
         asked = [item for item in found if isinstance(item, _Question)]

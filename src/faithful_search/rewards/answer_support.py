@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from ..errors import ConfigError, JudgeError
-from ..judges.base import Judge, Pair, Request, Verdict, Writer
-from ..judges.lexical import LexicalJudge
+from ..judges import Judge, LexicalJudge, Pair, Request, Verdict, Writer
 from ..text import sentences
 from ..trajectory import Evidence, Trajectory
 from ..world import Change
-from .base import Score
+from .base import Asked, JudgedReward, Score
 from .citation import Citation, cited_evidence, step_validity
-from .judged import Asked, JudgedReward
 from .turns import passages
 
 _BULLET = re.compile(r"^\s*(?:[-*\u2022]\s+|\d{1,3}[.)]\s+)?")
@@ -29,14 +27,13 @@ class AnswerSupport(JudgedReward):
     ```
 
     Proof-of-Use, section 3.3.3, equation 5. The cited evidence is that of the valid yes-steps. No answer, or valid
-    steps that all say no, score 0. The zeros of equation 5 are 0.0 with `parts["applies"]` False. A batch asks the
-    judge once (twice when it also writes). In dialects without citations all evidence retrieved stands for the cited
-    (ours, and more lenient); `parts["evidence"]` says which.
+    steps that all say no, score 0. The zeros of equation 5 are 0.0 with `parts["applies"]` False. In dialects without
+    citations all evidence retrieved stands for the cited (ours, and more lenient); `parts["evidence"]` says which.
 
     A judge that can also write (`Writer`, the request "claims") makes claims from question and answer, as Ragas does:
     "Paris" to "What is the capital of France?" becomes "The capital of France is Paris." An answer in which it finds no
     claim scores 0 and does not apply. For any other judge the claims are the answer's sentences, with the question.
-    `parts["claims"]` is the number of claims, `parts["texts"]` the claims, `parts["supported"]` how many were upheld.
+    `parts` has the number of "claims", their "texts" and how many were "supported".
 
     Args:
         judge: reads the passages as premise and a claim as hypothesis. By default the claim's words must occur as they

@@ -111,6 +111,5 @@ def cited_evidence(trajectory: Trajectory) -> tuple[Evidence, ...]:
     for previous, step, valid in zip(trajectory.steps, trajectory.steps[1:], step_validity(trajectory), strict=False):
         if valid and step.refs:
             by_id = {item.id: item for item in previous.evidence}
-            for ref in step.refs:
-                found.setdefault(ref, by_id[ref])
+            found |= {ref: by_id[ref] for ref in step.refs if ref not in found}
     return tuple(found.values())

@@ -9,8 +9,8 @@ from ..judges import Judge, Pair, Verdict
 from ..judges.facts import FactsJudge
 from ..trajectory import Trajectory
 from ..world import Change
+from .base import Asked, JudgedReward
 from .citation import Citation, step_validity
-from .judged import Asked, JudgedReward
 from .perturbation import query_of
 from .turns import passages
 
@@ -23,16 +23,13 @@ class CitationStatesFact(JudgedReward):
     |{t : R_cite^t = +1, yes, one cited passage states what call t - 1 asked for}| / |{t : R_cite^t = +1, yes}|
     ```
 
-    `Citation` asks whether a citation names passages that were there; this asks whether the right ones were named. A
-    trajectory without a valid yes-step has no value.
+    `Citation` asks whether a citation names passages that were there; this asks whether the right ones were named.
 
     Args:
         judge: reads the cited passages as premise and the call's query as hypothesis, with the task "states". By
-            default the bundled world's facts; for other questions one that is asked by prompts.
+            default the bundled world's facts; for other questions one that is asked by prompts. One that compares texts
+            is refused (`ConfigError`).
         soft: average p instead of the labels.
-
-    Raises:
-        ConfigError: for a judge that compares texts, see `judges.reads_queries`.
 
     How to hack it: cite every passage of a response.
     """
@@ -64,7 +61,5 @@ class CitationStatesFact(JudgedReward):
 def check_reads(judge: Judge, who: str) -> None:
     """Raise `ConfigError` for a judge of a kind that compares texts, whatever it is asked about them."""
     if getattr(type(judge), "reads_queries", True) is False:
-        raise ConfigError(
-            f"{who} asks whether passages state what a query asks for; {judge.name} compares texts and cannot tell: "
-            "take a judge that is asked by prompts ('endpoint', 'generator')"
-        )
+        asked = "a judge that is asked by prompts ('endpoint', 'generator')"
+        raise ConfigError(f"{who} needs {asked}; {judge.name} compares texts and cannot tell what a query asks for")

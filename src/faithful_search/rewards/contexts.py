@@ -92,9 +92,7 @@ def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> tupl
     tag = text.find(VERDICT_TAG, max(0, text.find("<think>")))
     rest = text[tag + len(VERDICT_TAG) :]
     if tag < 0 or not rest.strip():
-        raise DataError(
-            f"{where}: the token ids hold no {VERDICT_TAG} verdict, the parsed step does; are they of one rollout?"
-        )
+        raise DataError(f"{where}: its token ids hold no {VERDICT_TAG}, the parsed step does; are they of one rollout?")
     position = len(text) - len(rest.lstrip())
     index = token_at(tokenizer, turn, position)
     return index, text[len(decode(tokenizer, turn[:index])) : position]

@@ -8,8 +8,7 @@ from ..errors import ConfigError
 from ..judges.base import Judge, Pair
 from ..text import exact_match, f1, sub_exact_match
 from ..trajectory import Trajectory
-from .base import BatchReward, Score
-from .judged import NOT_UPHELD, ask
+from .base import NOT_UPHELD, BatchReward, Score, ask
 
 NO_GOLD = Score(None, "no gold answers to compare with")
 NO_ANSWER = Score(0.0, "no answer given")

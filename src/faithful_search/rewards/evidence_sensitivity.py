@@ -36,13 +36,9 @@ class EvidenceSensitivity(PolicyReward):
 
     What replaces evidence (title and text; ids stay) shares no content word with this question and query. It comes from
     the batch's other questions' evidence, or from `snippets` alone where they are given, and from a short built-in list
-    when nothing there is unrelated enough. A policy can learn that list by heart: with few questions in a batch, give
-    `snippets` (`corpus_snippets`). The lure is written by `writer` (the paper's way: an LLM); without one, or where it
-    could not write, it is a template that restates the query with a made-up answer.
-
-    `draws`, `budget=None`, `centre` and `foils`, all ours and off by default, make the reward easier to learn from:
-    most of its variance among a question's rollouts is luck of the draw, a "no" earns more than a "yes" whatever the
-    policy does, and unrelated passages can be told by their topic.
+    when nothing there is unrelated enough, which a policy can learn by heart: with few questions in a batch, give
+    `snippets` (`corpus_snippets`). The lure is written by `writer` (the paper's way: an LLM), else it is a template
+    that restates the query with a made-up answer.
 
     At B = 0 the value is 0.0 with `parts["applies"]` False. `parts["raw"]` is the value before it was centred,
     `parts["steps"]` has q and q' of each probe and who made what replaced the evidence: `replaced` of a yes-step is
@@ -54,13 +50,13 @@ class EvidenceSensitivity(PolicyReward):
         seed: of the step choice and of what replaces the evidence.
         writer: invents the lures of no-steps, all of a batch in one call; an `EndpointJudge` is one.
         draws: "rollout" draws anew for every trajectory. "question" lets the rollouts of a question meet the same
-            replacements: it seeds by the question, the number of yes-verdicts before the step, and the case (yes or
-            no), and prefers the same steps. A question that is asked again later meets the same draw.
-        centre: subtract from each move the mean move of its case over the batch, in a training over the batches of all
-            processes; values are then in [-2, 2]. Leave it out of measurements.
+            replacements (ours): it seeds by the question, the number of yes-verdicts before the step, and the case (yes
+            or no), and prefers the same steps.
+        centre: subtract from each move the mean move of its case over the batch of all processes, as a "no" earns more
+            than a "yes" whatever the policy does (ours); values are then in [-2, 2]. Leave it out of measurements.
         foils: exchange evidence for passages that look like what was asked for, and take lures from the corpus's own
-            sentences. In a yes-case whatever else of the response states the fact is exchanged, too, as the verdict
-            would otherwise rightly stay. What they have nothing for is made as without them.
+            sentences (ours). In a yes-case whatever else of the response states the fact is exchanged, too, as the
+            verdict would otherwise rightly stay. What they have nothing for is made as without them.
         hard: the share of probes that `foils` replace evidence in.
         policy: the Generator to probe, usually given by `bind(policy=…)`.
         gather: given a list of this process, that of all processes of a training, which its trainer binds.
@@ -70,8 +66,7 @@ class EvidenceSensitivity(PolicyReward):
         ConfigError: when no policy is bound, or for a budget, draws or a share out of range.
         DataError: when a trajectory's token ids are not those of its steps.
 
-    How to hack it: find the snippets out. Sources that repeat teach the policy their style instead of their relevance,
-    so draw from many questions, or from many `snippets`.
+    How to hack it: find the snippets out. Sources that repeat teach the policy their style instead of their relevance.
     """
 
     budget: int | None = 1

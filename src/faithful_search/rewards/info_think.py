@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from ..judges.base import Pair, Verdict
 from ..trajectory import Trajectory
-from .judged import Asked, JudgedReward
-from .turns import acts, asks_for_thoughts, returned, thought
+from .base import Asked, JudgedReward
+from .turns import asks_for_thoughts, returned, thought
 
 UNTHINKING = Verdict(0.0, False, "acts on what was returned without a thought in between", "rule")
 
@@ -22,9 +22,8 @@ class InfoThink(JudgedReward):
 
     VERITAS, sections 3.2 and 3.3. The premise is all that the calls of one turn returned (titles and texts; the note of
     a call that found nothing or failed), the hypothesis the thought of the next turn. Ours: acting on a response with
-    no thought in between (a verdict alone is none) scores 0, and no judge is asked; in dialects that do not ask for
-    thoughts it is not counted. Nor is a response followed by neither thought nor action, or left out of the transcript
-    ("..."). A trajectory without pairs has no value.
+    no thought in between scores 0, unless the dialect asks for no thoughts. A response that is followed by neither, or
+    left out of the transcript ("..."), is not counted.
 
     Args:
         judge, soft: see `JudgedReward`.
@@ -45,9 +44,10 @@ class InfoThink(JudgedReward):
             step += len(turn)
             premise, hypothesis = returned(turn), thought(after)
             pair = Pair(premise, hypothesis, trajectory.question or "", "info_think")
+            acts = any(own.call is not None or own.answer is not None for own in after)
             if hypothesis and any(map(str.isalnum, premise)):  # "..." is a response that was left out
                 found.append(Asked(step, pair))
             # the paper skips these, which pays for not thinking
-            elif premise and not hypothesis and acts(after) and thinks and self.unthinking:
+            elif premise and not hypothesis and acts and thinks and self.unthinking:
                 found.append(Asked(step, pair, UNTHINKING))
         return found

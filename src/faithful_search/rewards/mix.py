@@ -35,8 +35,8 @@ class Adaptive:
     alpha = sigmoid(kappa (tau - c̄))
     ```
 
-    The paper gives no values for beta, tau and kappa, nor for c̄ before the first batch (see `MixState`); these are
-    ours. `fixed` holds alpha constant: 0.5 is the static mix, 0.0 leaves the process out, which is then not scored.
+    The values of beta, tau and kappa are ours. `fixed` holds alpha constant: 0.5 is the static mix, 0.0 leaves the
+    process out, which is then not scored.
     """
 
     process: Reward = field(default_factory=AnswerSupport)
@@ -53,7 +53,6 @@ class Adaptive:
             raise ConfigError(f"Adaptive: fixed must be in [0, 1], not {self.fixed}")
 
     def bind(self, **resources: Any) -> Self:
-        """A copy whose rewards have those of `resources` that they have fields for."""
         process, outcome = self.process.bind(**resources), self.outcome.bind(**resources)
         return dataclasses.replace(self, process=process, outcome=outcome)
 
@@ -61,9 +60,8 @@ class Adaptive:
         """The weight of the process at an EMA of the outcome; before any batch that of 0."""
         if self.fixed is not None:
             return self.fixed
-        x = self.kappa * (self.tau - (ema or 0.0))
-        small = math.exp(-abs(x))  # e^-x would overflow from x = -710 on
-        return (1 if x >= 0 else small) / (1 + small)
+        # the sigmoid, which never overflows as a tanh
+        return (1 + math.tanh(self.kappa * (self.tau - (ema or 0.0)) / 2)) / 2
 
     def shares(self, alpha: float) -> list[tuple[Reward, float]]:
         """The rewards that are scored, and what each counts."""
@@ -94,10 +92,6 @@ class Warmup:
 
     `start` is T1, in the paper the end of the first epoch, and `end` T2, half an epoch later, both in optimizer steps.
     Step 1 makes the first update. With T1 = T2 the weights are full from T2 on; 0 and 0 is no curriculum.
-
-    Example:
-        >>> [Warmup(("info_think",), 20, 30).ramp("info_think", step) for step in (1, 20, 21, 25, 30, 99)]
-        [0.0, 0.0, 0.1, 0.5, 1.0, 1.0]
     """
 
     parts: tuple[str, ...]
@@ -147,19 +141,16 @@ class Mix(BatchReward):
     `score_batch` combines at `state0` and advances nothing.
 
     A part without a value (its judge abstained, or it does not apply) makes the whole row `None`, and `why` says which;
-    the zeros that a paper defines stay in the sum. One of weight 0 at a step is passed over. A row that fails the gate
-    is -1 whatever its parts are.
+    the zeros that a paper defines stay in the sum. One of weight 0 at a step is passed over.
 
-    Parts named in `only_right` count where the answer is right and are 0 elsewhere, so that nothing is earned by citing
-    well and being wrong (the rule of C-GRPO; CaRR, arXiv 2601.06021):
+    Parts named in `only_right` count where the answer is right and are 0 elsewhere, penalties included, so that nothing
+    is earned by citing well and being wrong (the rule of C-GRPO; CaRR, arXiv 2601.06021). Where nobody knows whether
+    the answer is right, the row has no value.
 
     ```
     R_k → R_k · [outcome ≥ 1]                                   for k in only_right
     R_a → alpha·process·[outcome ≥ 1] + (1 - alpha)·outcome     for the `Adaptive` part
     ```
-
-    They are then 0 whether or not they apply and their judge answered, and a wrong answer is spared their penalties,
-    too. Where nobody knows whether the answer is right, the row has no value.
 
     Args:
         parts: rewards by name; at most one is `Adaptive`.
@@ -214,7 +205,6 @@ class Mix(BatchReward):
 
     @property
     def made_of(self) -> tuple[Reward, ...]:
-        """Every component, the gate included."""
         return tuple(reward for _, reward in self._scored())
 
     def bind(self, **resources: Any) -> Self:
@@ -240,8 +230,8 @@ class Mix(BatchReward):
     def advance(self, state: MixState, outcomes: Sequence[float | None], step: int | None = None) -> MixState:
         """The state for an update whose global batch had these outcomes: that of `step`, by default the next.
 
-        The EMA stays where it is when there are none, and when the judge abstained from more than a tenth of them:
-        what is then left (exact matches, say, for which no judge is asked) does not represent the batch.
+        The EMA stays where it is when there are none, and when the judge abstained from more than a tenth of them: what
+        is then left does not represent the batch.
         """
         values = [value for value in outcomes if value is not None]
         ema, missing = state.ema, len(outcomes) - len(values)
@@ -253,7 +243,8 @@ class Mix(BatchReward):
     @property
     def outcome(self) -> str | None:
         """The component that says whether an answer is right: the adaptive part's outcome, else the only part that
-        compares answers; `None` when there is none, or more than one."""
+        compares answers, or `None`.
+        """
         if self._adaptive is not None:
             return self._adaptive.outcome.name
         comparing = (Correctness, SelfCorrectness, SourceGated)
@@ -261,7 +252,6 @@ class Mix(BatchReward):
         return found[0] if len(found) == 1 else None
 
     def alpha(self, state: MixState) -> float | None:
-        """The weight of the process in the adaptive part; `None` when there is none."""
         return None if self._adaptive is None else self._adaptive.alpha(state.ema)
 
     def combine(self, components: Sequence[Components], state: MixState) -> list[Score]:

@@ -31,7 +31,7 @@ _WORD = re.compile(r"\w+")
 class Foils(Protocol):
     """Evidence that differs from what a query asks for in the fact alone, for corpora whose facts are known.
 
-    Whatever is drawn comes from `rng`, so that the same draw gives the same passage.
+    Whatever is drawn comes from `rng`, so that the same draw gives the same passage; `None` where there is none.
     """
 
     def changed(self, change: Change) -> "Foils":
@@ -41,25 +41,16 @@ class Foils(Protocol):
         """Whether a passage states what the query asks for."""
 
     def replace(self, query: str, item: Evidence, rng: random.Random) -> Passage | None:
-        """Title and text of a passage to put in `item`'s place: it looks like what the query asks for and does not
-        state it. `None` when there is none."""
+        """Title and text of a passage that looks like what the query asks for and does not state it."""
 
     def lure(self, query: str, rng: random.Random) -> Passage | None:
-        """Title and text of a wrong answer to the query in the corpus's own sentences; `None` when there is none."""
+        """Title and text of a wrong answer to the query in the corpus's own sentences."""
 
 
 def corpus_snippets(rows: Iterable[Mapping[str, Any]], n: int = 256, seed: int = 0) -> tuple[Passage, ...]:
-    """`n` pairs of title and text drawn from a corpus (rows `title`, `text`), for `EvidenceSensitivity(snippets=…)`.
-
-    The same rows in any order give the same pairs; all of them, where there are no more than `n`.
-
-    Raises:
-        ConfigError: when `n` is below 1.
-        DataError: when no row has a text.
-
-    Example:
-        >>> corpus_snippets([{"title": "Paris", "text": "A city."}, {"title": "Void", "text": " "}])
-        (('Paris', 'A city.'),)
+    """`n` pairs of title and text drawn from a corpus (rows `title`, `text`), for `EvidenceSensitivity(snippets=…)`;
+    all of them, where there are no more. The same rows in any order give the same pairs. Raises `ConfigError` when `n`
+    is below 1, `DataError` when no row has a text.
     """
     if n < 1:
         raise ConfigError(f"corpus_snippets: n must be at least 1, not {n}")

@@ -22,27 +22,21 @@ _AGENTS_TAG = re.compile(r"</?[a-z_]+>")
 class SelfAsked(PolicyReward):
     """The policy is asked about each trajectory that `settled` leaves open, and `read` makes a score of its reply.
 
-    A batch is one call of the policy's `generate`, with the weights and the adapter as they stand. A reply that cannot
-    be read gives no verdict: the score has no value, and `parts["abstained"]` is True. `parts["reply"]` is the reply.
+    A batch is one call of the policy's `generate`, with the weights as they stand. A reply that cannot be read gives no
+    verdict: the score has no value, and `parts["abstained"]` is True. `parts["reply"]` is the reply.
 
     Args:
         temperature: of the replies; 0 is greedy. The paper judges at 0.1.
-        reply_tokens: how long a reply may be.
-
-    Raises:
-        ConfigError: when no policy is bound, or a question about a trajectory does not fit into its context.
+        reply_tokens: how long a reply may be. `ConfigError` where a question does not fit into the policy's context.
     """
 
     temperature: float = 0.1
     reply_tokens: int = 256
 
     samples_policy: ClassVar[bool] = True
-    instructions: ClassVar[str]
-    """The system message: how to judge, and how to reply."""
-    opening: ClassVar[str]
-    """The user message's first line."""
-    block: ClassVar[str]
-    """The tag around what the agent wrote, which nothing in there can close."""
+    instructions: ClassVar[str]  # the system message: how to judge, and how to reply
+    opening: ClassVar[str]  # the user message's first line
+    block: ClassVar[str]  # the tag around what the agent wrote, which nothing in there can close
 
     def bind(self, **resources: Any) -> Self:
         # a trainer that samples its policy elsewhere (vLLM) gives that as `sampler`

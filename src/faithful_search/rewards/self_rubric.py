@@ -28,11 +28,10 @@ class SelfRubric(SelfAsked):
     0.0 critical: answered from memory, even if right
     ```
 
-    Trajectory-level self-evaluation, section 2.2 (the prompt is ours; the paper does not print its own). The reply
-    explains, then gives the score; the last score in it counts, and any other number than these five is none.
+    Trajectory-level self-evaluation, section 2.2 (the prompt is ours; the paper does not print its own). The last score
+    in the reply counts, and any other number than these five is none.
 
-    How to hack it: rate yourself well. The weights that are trained are those that judge; `WorldRubric` or a judge
-    from outside shows when both part, see docs/self-evaluation.md.
+    How to hack it: rate yourself well; `WorldRubric` or a judge from outside shows it, see docs/self-evaluation.md.
     """
 
     name: ClassVar[str] = "self_rubric"

@@ -25,14 +25,12 @@ class SourceGated(BatchReward):
     ```
 
     Ours; reward environments call it source gating. With the default support the normalised answer must occur, as whole
-    words, in a passage that a valid yes-step cites (titles are part of it); in dialects without citations, in one that
-    a tool returned. With another judge a passage must state it. No passage can hold a yes or no: where words are
-    compared, they count where any evidence is cited (or, without citations, returned). "unknown" claims nothing, so it
-    counts once a tool was asked, whatever came back.
+    words, in a passage that a valid yes-step cites; in dialects without citations, in one that a tool returned. No
+    passage can hold a yes or no: where words are compared, they count where any evidence is cited (or returned).
+    "unknown" claims nothing, so it counts once a tool was asked.
 
-    The support is asked for only where the outcome is above 0; a row whose judge then abstains abstains. No gold
-    answers is `None`. `parts["outcome"]` is the value without the gate, `parts["supported"]` whether the gate is open
-    (`None` where nobody was asked), `parts["supported_by"]` the judge that was.
+    The support is asked for only where the outcome is above 0. `parts["outcome"]` is the value without the gate,
+    `parts["supported"]` whether the gate is open (`None` where nobody was asked), `parts["supported_by"]` the judge.
 
     Args:
         outcome: says whether the answer is right.

@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 from ..judges.base import Judge, Pair, Verdict
 from ..text import normalize, sub_exact_match
 from ..trajectory import Trajectory
-from .base import Score
-from .judged import Asked, JudgedReward
+from .base import Asked, JudgedReward, Score
 from .turns import asks_for_thoughts, thought
 
 
@@ -29,8 +28,7 @@ class ThinkAnswer(JudgedReward):
         how: the normaliser of sub-EM, "squad" or "pokee"; their figures are not comparable.
         most_words: sub-EM says nothing about answers of more words: no thought holds a paragraph word for word.
 
-    How to hack it: name every candidate in the last thought; write dots behind it. Sub-EM also finds short answers
-    inside longer words ("no" in "now"), and misses paraphrases.
+    How to hack it: name every candidate in the last thought. Sub-EM also finds "no" in "now".
     """
 
     judge: Judge | None = None  # type: ignore[assignment]

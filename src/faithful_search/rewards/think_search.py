@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from ..judges.base import Pair
 from ..trajectory import Trajectory
-from .judged import Asked, JudgedReward
+from .base import Asked, JudgedReward
 from .turns import call_words, thought
 
 

@@ -19,11 +19,6 @@ def thought(turn: Turn) -> str:
     return next((step.think.strip() for step in turn if step.think and step.verified is None), "")
 
 
-def acts(turn: Turn) -> bool:
-    """Whether the turn calls a tool or answers."""
-    return any(step.call is not None or step.answer is not None for step in turn)
-
-
 def returned(turn: Turn) -> str:
     """What the turn's calls returned: titles and texts of the evidence, or the note where there is none."""
     # a note counts only after a call that could be read: to any other turn it is the environment speaking, not a tool

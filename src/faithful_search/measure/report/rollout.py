@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...judges.grounding import Vocabulary
+from ...judges.grounding import pieces
 from ...rewards import Score
 from ...trajectory import ToolCall, Trajectory
 from ..metrics import about
@@ -44,13 +44,13 @@ def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Score],
     """
     left = most
 
-    def text(whole: str, known: Vocabulary | None = None) -> dict[str, Any]:
+    def text(whole: str, known: str | None = None) -> dict[str, Any]:
         """A text in pieces, long ones folded, what is beyond its row's share counted; what `known` lacks is marked."""
         nonlocal left
         kept = whole[: min(OPEN + FOLDED, left)]
         left -= len(kept)
         shown, folded = (
-            known.pieces(part) if known is not None else [(part, False)] if part else []
+            pieces(part, known) if known is not None else [(part, False)] if part else []
             for part in (kept[:OPEN], kept[OPEN:])
         )
         return {"shown": shown, "folded": folded, "left_out": len(whole) - len(kept)}
@@ -77,8 +77,7 @@ def _steps(
 ) -> Iterator[dict[str, Any]]:
     """What is shown of each step. A word is marked that neither the question nor the evidence until then holds."""
     cited, returned = {name for step in trajectory.steps for name in step.refs}, set(trajectory.evidence)
-    known, found = Vocabulary(), False
-    known.add(trajectory.question or "")
+    known, found = trajectory.question or "", False
     for number, step in enumerate(trajectory.steps[:MOST], start=1):
         against = known if found else None  # before the first evidence every word would be marked
         yield {
@@ -94,8 +93,7 @@ def _steps(
             "marks": marks.get(number, [])[:MOST],
         }
         found = found or bool(step.evidence)
-        for told in (*(f"{item.title}\n{item.text}" for item in step.evidence), step.note):
-            known.add(told)
+        known = "\n".join([known, *(f"{item.title}\n{item.text}" for item in step.evidence), step.note])
 
 
 def _line(text: object) -> str:
