@@ -456,13 +456,13 @@ def _resampled_runs(runs: list[Evaluation], metric: str) -> tuple[float, Floats]
 def _replicates(run: Evaluation, metric: str) -> tuple[float, Floats]:
     """A row's value, and its values on resampled questions: those of the same draw are the same in every run."""
     if metric in POOLED:
-        pooled = POOLED[metric]
-        columns = pooled.columns(run)
+        summed, function = POOLED[metric]
+        columns = summed(run)
         places = {question: place for place, question in enumerate(sorted(set(run.questions)))}
         sums = np.zeros((len(places), len(columns)))
         table = as_table(columns, list(columns), len(run.questions))
         np.add.at(sums, [places[question] for question in run.questions], table)
-        return pooled_values(sums, lambda drawn: pooled.function(by_name(columns, drawn)))
+        return pooled_values(sums, lambda drawn: function(by_name(columns, drawn)))
     means = question_means(run.questions, run.values[metric])
     sums = np.array([[means.get(question, 0.0), question in means] for question in sorted(set(run.questions))])
     return pooled_values(sums, lambda drawn: drawn[:, 0] / drawn[:, 1])

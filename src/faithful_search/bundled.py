@@ -18,8 +18,7 @@ TINY = {
 }
 """By dialect: the folder of the tiny policy that writes it, and the configuration that made it. `memory` writes pou
 and knows some answers by heart; `pairs` writes search_r1 and answers two questions at once."""
-REMEMBERED = "remembered.json"
-"""In a policy's folder: ids of the questions whose answers it was taught by heart."""
+REMEMBERED = "remembered.json"  # in a policy's folder: ids of the questions whose answers it was taught by heart
 BUNDLED = ("tiny", "tiny_memory", "tiny_pairs")
 """Names of bundled policies where a policy is asked for: that of the dialect, and those made for a purpose."""
 COLD_STARTS = "outputs/sft_"
@@ -43,12 +42,9 @@ def world_file(name: str) -> Path:
 def tiny_policy(name: str = "pou") -> Path:
     """Directory of a bundled tiny policy, cold-started by `recipes/sft.py`.
 
-    Args:
-        name: the dialect it writes, or `"memory"`: one that writes pou and can hack, see `coldstart.decorators`; or
-            `"pairs"`: one that answers two questions at once and sees one response at a time.
-
-    Raises:
-        DataError: for another name, or where the package came without the policy.
+    `name` is the dialect it writes, or `"memory"`: one that writes pou and can hack, see `coldstart.decorators`; or
+    `"pairs"`: one that answers two questions at once and sees one response at a time. Raises `DataError` for another
+    name, or where the package came without the policy.
     """
     if name not in TINY:
         raise DataError(f"no tiny policy writes the dialect {name!r}; there are: {', '.join(TINY)}")

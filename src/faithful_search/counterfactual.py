@@ -8,15 +8,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import msgspec
 
 from .errors import DataError
-from .names import NameFinder, holds, plain
 from .tasks import Task
-from .text import normalize
+from .text import NameFinder, holds, normalize, plain
 from .trajectory import Evidence
 from .world import Asked, Change, Statement, World
 
@@ -114,10 +113,9 @@ class CounterfactualWorld:
         """The world that the annotations of a 2WikiMultihopQA or MuSiQue file make together.
 
         A passage states a fact when it holds the object as a whole name and is the annotated one: that of the
-        sub-question (MuSiQue), or the one whose title is the subject, brackets aside (2WikiMultihopQA). Unlike in the
-        bundled world, such a passage says much else, and facts that no question asks for are not known: mostly only the
-        last hop can be changed, since the chain can be walked on from a new object only where another question was
-        asked about it.
+        sub-question (MuSiQue), or the one whose title is the subject, brackets aside (2WikiMultihopQA). Such a passage
+        says much else, and facts that no question asks for are not known: mostly only the last hop can be changed,
+        since the chain can be walked on from a new object only where another question was asked about it.
 
         `tasks` are all questions of one split, `passages` the corpus, with texts as the tools return them. Raises
         `DataError` when no question has annotations that a passage states.
@@ -157,13 +155,13 @@ class CounterfactualWorld:
         except DataError:
             return None
 
-    def change_all(self, tasks: Iterable[Task], turn: int = 0) -> tuple[list[Task], Counter[str]]:
+    def change_all(self, tasks: Iterable[Task]) -> tuple[list[Task], Counter[str]]:
         """Every question that has a valid change, in its changed world; and how many have none, by reason."""
         found: list[Task] = []
         dropped: Counter[str] = Counter()
         for task in tasks:
             try:
-                found.append(self.changed(task, turn))
+                found.append(self.changed(task))
             except DataError as error:
                 dropped[str(error)] += 1
         return found, dropped
@@ -207,11 +205,11 @@ class CounterfactualWorld:
         items = self.world.by_fact[chain[hop].asked]
         answers = set(map(normalize, task.answers))
         relations = [link.relation for link in chain[hop + 1 :]]
-        pool = self._objects_of[chain[hop].relation, items[0].split]
+        subject, split = items[0].subject, items[0].split
+        held_out = {item.object for item in self.world.by_subject[subject] if item.split != split}
+        pool = self._objects_of[chain[hop].relation, split]
         for new in rng.sample(pool, len(pool)):
-            others = (item for item in self.world.by_subject[items[0].subject] if item.split != items[0].split)
-            held_out = any(item.object == new for item in others)
-            if not held_out and all(_readable(item, new) for item in items):
+            if new not in held_out and all(_readable(item, new) for item in items):
                 links = self._walk(chain[hop]._replace(object=new), relations, items)
                 if links is not None and normalize(links[-1].object) not in answers:
                     return links
@@ -261,18 +259,14 @@ class CounterfactualWorld:
 
     @cached_property
     def _naming(self) -> dict[str, set[str]]:
-        return _naming(self.world, self.others)
-
-
-@lru_cache(maxsize=8)  # a world of the same statements is made for each evaluation
-def _naming(world: World, others: tuple[Evidence, ...]) -> dict[str, set[str]]:
-    """The texts that name each subject and object, in their titles, too; those of `others` included."""
-    names = NameFinder({name: "" for item in world.statements for name in (item.subject, item.object)})
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for title, text in {(item.title, item.text) for items in (world.statements, others) for item in items}:
-        for name in names.find(f"{title}\n{text}"):
-            found[name].add(text)
-    return dict(found)
+        """The texts that name each subject and object, in their titles, too; those of `others` included."""
+        names = NameFinder({name: "" for item in self.world.statements for name in (item.subject, item.object)})
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        read = {(item.title, item.text) for item in self.world.statements}
+        for title, text in read | {(item.title, item.text) for item in self.others}:
+            for name in names.find(f"{title}\n{text}"):
+                found[name].add(text)
+        return dict(found)
 
 
 def _readable(item: Statement, new: str) -> bool:

@@ -42,9 +42,8 @@ class ToolError(FaithfulSearchError):
 
     def retold(self, message: str) -> "ToolError":
         """The same failure in other words."""
-        return ToolError(
-            message, passing=self.passing, retry_after=self.retry_after, tried=self.tried, status=self.status
-        )
+        own = {name: getattr(self, name) for name in ("passing", "retry_after", "tried", "status")}
+        return ToolError(message, **own)
 
 
 class TemplateError(FaithfulSearchError, ValueError):

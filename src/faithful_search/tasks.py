@@ -22,8 +22,7 @@ ANSWER_SPLIT = "<|answer_split|>"
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 # `*+` gives nothing back: a long text that only begins like a list is refused in linear time
 _PRINTED_LIST = re.compile(rf"\s*\[\s*(?:{_QUOTED}(?:[\s,]+{_QUOTED})*+)?[\s,]*\]\s*", re.DOTALL)
-WORLD = ("world", "world_passages", "world_remembered", "world_pairs")
-"""Names of the bundled questions."""
+WORLD = ("world", "world_passages", "world_remembered", "world_pairs")  # names of the bundled questions
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,20 +44,18 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -> Task:
     """Map one row of any known source to a `Task`. Raises `DataError` for one without question or answers."""
     question, answers = row_question(row) or _prompted(row), row_answers(row)
-    missing = [name for name, value in (("question", question), ("answers", answers)) if value is None]
-    if missing:
-        raise DataError(
-            f"{where} {number}: no column {' and no column '.join(missing)}; it has: {', '.join(row) or 'nothing'}"
-        )
+    if question is None or answers is None:
+        missing = [name for name, value in (("question", question), ("answers", answers)) if value is None]
+        named, has = " and no column ".join(missing), ", ".join(row) or "nothing"
+        raise DataError(f"{where} {number}: no column {named}; it has: {has}")
     used = {*ANSWER_COLUMNS, *QUESTION_COLUMNS, "id", "supporting_ids", "supporting_titles", "meta"}
-    meta = {**{key: value for key, value in row.items() if key not in used}, **_mapping(row, "meta")}
     return Task(
         id=str(number if row.get("id") is None else row["id"]),
-        question=question or "",
-        answers=answers or (),
+        question=question,
+        answers=answers,
         supporting_ids=tuple(row.get("supporting_ids") or ()),
         supporting_titles=tuple(row.get("supporting_titles") or ()),
-        meta=meta,
+        meta={key: value for key, value in row.items() if key not in used} | dict(_mapping(row, "meta")),
     )
 
 
@@ -71,14 +68,9 @@ def load_tasks(
     knowledge graph; `"world_remembered"` those that `tiny_memory` knows the answers of by heart, training questions;
     `"world_pairs"` two of one fact at once, so that the first answer must be kept in mind until both are known.
 
-    Args:
-        split: of the bundled world or a Hub dataset.
-        limit: how many rows are taken; `None`: all.
-        seed: `None` takes the first `limit` rows; with a seed they are drawn uniformly from all rows and stand in the
-            source's order. A row without an id is named after its place in the source either way.
-
-    Raises:
-        DataError: when the source cannot be read, is empty, or lacks a question or answers column.
+    `split` is of the bundled world or a Hub dataset. The first `limit` rows are taken; with a `seed` they are drawn
+    uniformly from all rows and stand in the source's order. A row without an id is named after its place in the source.
+    Raises `DataError` when the source cannot be read, is empty, or lacks a question or answers column.
     """
     rows: Iterable[tuple[int, dict[str, Any]]] = enumerate(_rows(source, split))
     if seed is not None and limit is not None:
@@ -92,15 +84,15 @@ def load_tasks(
 
 
 def _rows(source: str | os.PathLike[str], split: str) -> Iterator[dict[str, Any]]:
-    if str(source) not in WORLD:
+    if (name := str(source)) not in WORLD:
         return _rows_of_others(Path(source), split)
     rows = read_rows(world_file(f"{split}.jsonl.gz"))
-    if str(source) == "world_passages":
+    if name == "world_passages":
         return (row for row in rows if all(fact.get("passage") for fact in row["meta"]["chain"]))
-    if str(source) == "world_remembered":
+    if name == "world_remembered":
         known = frozenset(json.loads((tiny_policy("memory") / REMEMBERED).read_text(encoding="utf-8")))
         return (row for row in rows if row["id"] in known)
-    if str(source) == "world_pairs":
+    if name == "world_pairs":
         chains = ((row, row["meta"]["chain"]) for row in rows)
         return _pairs([row for row, chain in chains if len(chain) == 1 and chain[0].get("passage")])
     return rows
@@ -152,9 +144,10 @@ def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 
 def row_question(row: Mapping[str, Any]) -> str | None:
     """The question in a row's own column, or in verl's `extra_info`; none where only a prompt holds it."""
-    places = (row, _mapping(row, "extra_info"))
-    asked = (first(place, QUESTION_COLUMNS, lambda value: isinstance(value, str) and value.strip()) for place in places)
-    return next((question.strip() for question in asked if question), None)
+    for place in (row, _mapping(row, "extra_info")):
+        if question := first(place, QUESTION_COLUMNS, lambda value: isinstance(value, str) and value.strip()):
+            return str(question.strip())
+    return None
 
 
 def row_answers(row: Mapping[str, Any]) -> tuple[str, ...] | None:

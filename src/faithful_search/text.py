@@ -1,14 +1,16 @@
-"""Answers compared as the papers compare them, and text made safe to show or write.
+"""Answers compared as the papers compare them, text made safe to show or write, and known names found in it.
 
 There are two normalisers, whose scores are not comparable: name the one meant.
 """
 
 import re
 import string
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
-from .errors import ConfigError
+from .bundled import bundled_json
+from .errors import ConfigError, DataError
 
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _PUNCTUATION_TO_SPACE = str.maketrans(dict.fromkeys(string.punctuation, " "))
@@ -21,29 +23,12 @@ _ABBREVIATION = re.compile(
     r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Capt|Lt|Rev|Hon|vs|etc|No|Vol|Fig|Inc|Ltd|Co|Mt|approx|ca|cf|e\.g|i\.e)"
     r"|\b[A-Z](?:\.[A-Z])*)\.$"
 )
+_NAME_WORD = re.compile(r"\w+")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _MARKUP = re.compile(r"[\\`*\[\]<>!#|~&]")
-_FUNCTION_WORDS = """
-a an the and or but nor if then than that this these those there here it its he she they them his her their we you i
-me my our your us him is are was were be been being am do does did done have has had having will would shall should
-can could may might must not no yes of in on at by for from to with as into about over under after before between
-during through against per via up down out off so such very also just only too own same who whom whose which what
-when where why how all any each both few more most other some while because until again once s t
-"""
-FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+FUNCTION_WORDS = frozenset[str](bundled_json("function_words.json"))
 """English words that carry no content of their own, lower-cased."""
-
-
-def _squad(text: str) -> str:
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_DELETE_PUNCTUATION)).split())
-
-
-def _pokee(text: str) -> str:
-    return " ".join(text.lower().translate(_PUNCTUATION_TO_SPACE).split())
-
-
-_NORMALISERS: dict[str, Callable[[str], str]] = {"squad": _squad, "pokee": _pokee}
 
 
 def normalize(text: str, how: str = "squad") -> str:
@@ -52,27 +37,29 @@ def normalize(text: str, how: str = "squad") -> str:
     `squad` (Search-R1, SQuAD): delete ASCII punctuation, drop a / an / the, collapse blanks.
     `pokee` (PokeeResearch, DeepResearcher): punctuation becomes a space, articles stay.
     """
-    return _normaliser(how)(text)
+    if how == "squad":
+        return " ".join(_ARTICLES.sub(" ", text.lower().translate(_DELETE_PUNCTUATION)).split())
+    if how == "pokee":
+        return " ".join(text.lower().translate(_PUNCTUATION_TO_SPACE).split())
+    raise ConfigError(f"unknown normaliser {how!r}; there are: squad, pokee")
 
 
 def exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
     """1.0 when the normalised prediction equals any normalised gold, else 0.0."""
     if prediction is None or not golds:
         return 0.0
-    norm = _normaliser(how)
-    said = norm(prediction)
+    said = normalize(prediction, how)
     if not said:  # an article or a sign, as some golds are, and as an answer without content is
         return float(any(gold.strip().lower() == prediction.strip().lower() for gold in golds if prediction.strip()))
-    return float(any(norm(gold) == said for gold in golds))
+    return float(any(normalize(gold, how) == said for gold in golds))
 
 
 def sub_exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
     """1.0 when the normalised prediction contains any (non-empty) normalised gold, as characters, else 0.0."""
     if prediction is None:
         return 0.0
-    norm = _normaliser(how)
-    said = norm(prediction)
-    return float(any(simple in said for simple in map(norm, golds) if simple))
+    said = normalize(prediction, how)
+    return float(any(simple in said for simple in (normalize(gold, how) for gold in golds) if simple))
 
 
 def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
@@ -87,9 +74,16 @@ def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> floa
     """
     if prediction is None:
         return 0.0
-    norm = _normaliser(how)
-    said = norm(prediction)
-    return max((_f1(said, norm(gold), how) for gold in golds), default=0.0)
+    said, best = normalize(prediction, how), 0.0
+    for gold in (normalize(gold, how) for gold in golds):
+        ours, theirs = Counter(said.split()), Counter(gold.split())
+        if how != "squad":
+            ours, theirs = Counter(set(ours)), Counter(set(theirs))
+        elif said != gold and (said in _CLOSED or gold in _CLOSED):
+            continue
+        if common := (ours & theirs).total():
+            best = max(best, 2 * common / (ours.total() + theirs.total()))
+    return best
 
 
 def sentences(text: str) -> list[str]:
@@ -138,17 +132,72 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _normaliser(how: str) -> Callable[[str], str]:
-    if how not in _NORMALISERS:
-        raise ConfigError(f"unknown normaliser {how!r}; there are: {', '.join(_NORMALISERS)}")
-    return _NORMALISERS[how]
+class NameFinder:
+    """Finds known names in text: whole words only, the longest first, left to right.
+
+    A text takes one pass over its words, with a dictionary from first words to the names that they open.
+
+    Example:
+        >>> NameFinder({"Ann": "person", "Ann Lee": "person"}).sub(str.upper, "Ann Lee met Ann, not Annie.")
+        'ANN LEE met ANN, not Annie.'
+    """
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = dict(names)
+        opened: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        for name in sorted(names, key=len, reverse=True):  # "Ann Lee" is found before "Ann"
+            first = _NAME_WORD.search(name)
+            if first is None:
+                raise DataError(f"the name {name!r} has no letter or digit, so it cannot be found in text")
+            opened[first.group()].append((name, first.start()))
+        self._opened = dict(opened)
+        # The same passages are looked through again and again.
+        self.segments = lru_cache(maxsize=65536)(self._segments)
+
+    def sub(self, image: Callable[[str], str], text: str) -> str:
+        """`text` with every name replaced by `image(name)`."""
+        return "".join(image(part) if number % 2 else part for number, part in enumerate(self.segments(text)))
+
+    def find(self, text: str) -> tuple[str, ...]:
+        """The names in `text`, in order, repeats included."""
+        return self.segments(text)[1::2]
+
+    def _segments(self, text: str) -> tuple[str, ...]:
+        """Text between names and names, alternating; joined they are `text` again."""
+        parts: list[str] = []
+        end = 0
+        for match in _NAME_WORD.finditer(text):
+            for name, offset in self._opened.get(match.group(), ()):
+                start = match.start() - offset
+                if start >= end and text.startswith(name, start) and _whole(text, start, start + len(name)):
+                    parts += (text[end:start], name)
+                    end = start + len(name)
+                    break
+        return (*parts, text[end:])
 
 
-def _f1(said: str, gold: str, how: str) -> float:
-    ours, theirs = Counter(said.split()), Counter(gold.split())
-    if how != "squad":
-        ours, theirs = Counter(set(ours)), Counter(set(theirs))
-    elif said != gold and (said in _CLOSED or gold in _CLOSED):
-        return 0.0
-    common = (ours & theirs).total()
-    return 2 * common / (ours.total() + theirs.total()) if common else 0.0
+def holds(text: str, name: str) -> bool:
+    """Whether `name` stands in `text` as a whole; one without a letter or digit never does."""
+    start = text.find(name) if _NAME_WORD.search(name) else -1
+    while start >= 0 and not _whole(text, start, start + len(name)):
+        start = text.find(name, start + 1)
+    return start >= 0
+
+
+def unqualified(title: str) -> str:
+    """A title without a bracketed qualifier at its end, case kept."""
+    return re.sub(r"\s*\([^()]*\)\s*$", "", title)
+
+
+def plain(title: str) -> str:
+    """Case-folded, one space between words, without a qualifier: an annotation names a page with or without it."""
+    return " ".join(unqualified(title).casefold().split())
+
+
+def _whole(text: str, start: int, end: int) -> bool:
+    opens = start == 0 or not (_in_word(text[start - 1]) and _in_word(text[start]))
+    return opens and (end == len(text) or not (_in_word(text[end - 1]) and _in_word(text[end])))
+
+
+def _in_word(character: str) -> bool:
+    return character.isalnum() or character == "_"

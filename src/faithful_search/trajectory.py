@@ -17,8 +17,7 @@ from .errors import DataError
 from .text import well_formed
 from .wire.files import replacing
 
-Span = tuple[int, int]
-"""Half-open character range in `Trajectory.text`."""
+Span = tuple[int, int]  # half-open character range in `Trajectory.text`
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -117,9 +116,8 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     def evidence(self) -> dict[str, Evidence]:
         """All evidence of the episode by id, first come first kept."""
         found: dict[str, Evidence] = {}
-        for step in self.steps:
-            for item in step.evidence:
-                found.setdefault(item.id, item)
+        for item in (item for step in self.steps for item in step.evidence):
+            found.setdefault(item.id, item)
         return found
 
     def all_issues(self) -> list[Issue]:

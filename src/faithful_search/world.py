@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 import msgspec
 
 from .bundled import world_file
-from .names import NameFinder
 from .tasks import load_tasks, read_rows
+from .text import NameFinder
 from .trajectory import Evidence
 
 SPLITS = ("train", "validation", "test")
@@ -57,14 +57,8 @@ class Change(msgspec.Struct, frozen=True):
     """The one fact that is different in a changed world, and what the question asks for there.
 
     A changed question and each rollout of it have it in `meta["counterfactual"]`: what a text states depends on the
-    rollout's world.
-
-    Attributes:
-        subject, relation: the fact.
-        old, new: its object in the world as it is, and in the changed one.
-        hop: its place in the question's chain, from 0.
-        asked: the last fact of the chain as it is walked in the changed world.
-        answers: the gold answers in the world as it is.
+    rollout's world. `old` and `new` are the fact's object, `hop` its place in the question's chain, from 0, `asked` the
+    last fact of the chain as it is walked in the changed world, `answers` the gold answers in the world as it is.
     """
 
     subject: str
@@ -84,10 +78,8 @@ class Change(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, eq=False)  # told apart by identity: to hash all statements takes a millisecond
 class World:
-    """Statements, to be looked up by what they say.
-
-    It makes foils, too (`rewards.perturbation.Foils`): sentences of its own that differ from what was asked for in the
-    fact alone.
+    """Statements, to be looked up by what they say; and foils (`rewards.perturbation.Foils`), sentences that differ
+    from what was asked for in the fact alone.
 
     Example:
         >>> world = bundled_world()
@@ -136,7 +128,6 @@ class World:
         return None
 
     def states(self, query: str, item: Evidence) -> bool:
-        """Whether a piece of evidence states what the query asks for."""
         found = self.stated(item.text)
         return found is not None and self.asked(query) == (found.subject, found.relation)
 

@@ -8,7 +8,7 @@ from stub_server import StubServer
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, JudgeError
-from faithful_search.measure.control_study import RESULTS, ROLLOUTS, compare, kept, plan, run_study
+from faithful_search.measure.controls import RESULTS, ROLLOUTS, compare, kept, plan, run_study
 from faithful_search.measure.ledger import Ledger
 from faithful_search.rollout import ServedAgent, served
 from faithful_search.rollout.served import FAILED

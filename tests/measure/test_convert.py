@@ -36,7 +36,7 @@ def test_a_chat_of_it_gets_the_same_scores(tmp_path):
     path = file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(9)])
     audit(path, tmp_path / "before", workers=1)
     found = convert(path, tmp_path / "chat.jsonl", "openai", scores=tmp_path / "before")
-    assert (found.written, found.scored, found.unread, found.secrets) == (9, 9, [], 0)
+    assert (found.written, found.scored, found.unread, found.secrets) == (9, 9, [], [])
     audit(tmp_path / "chat.jsonl", tmp_path / "after", workers=1)
     made = compare(open_sides([tmp_path / "before", tmp_path / "after"]))
     assert {change.value for [change] in made.differences.values()} == {0.0, None}

@@ -92,7 +92,7 @@ def test_a_metrics_folder_is_what_evaluate_and_the_hub_expect(name):
         spec = importlib.util.spec_from_file_location(f"app_{name}", FOLDERS / name / "app.py")
         app = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(app)
-        assert type(app.page).__name__ == "Blocks"
+        assert type(app.page).__name__ == "Interface"
 
 
 def test_the_wheel_and_the_sources_hold_the_folders():

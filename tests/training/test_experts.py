@@ -31,8 +31,8 @@ from faithful_search.coldstart.plans import (
 )
 from faithful_search.coldstart.swap_names import NameSwapper, world_part, world_swapper
 from faithful_search.errors import DataError
-from faithful_search.names import NameFinder, plain
 from faithful_search.tasks import Task, load_tasks, world_file
+from faithful_search.text import NameFinder, plain
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 

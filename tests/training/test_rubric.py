@@ -29,10 +29,10 @@ from faithful_search.coldstart.swap_names import NameSwapper
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.base import Completion
 from faithful_search.inference.chat import ChatFormat
-from faithful_search.names import NameFinder
 from faithful_search.rewards import SelfRubric, WorldRubric
 from faithful_search.rewards.self_rubric import rubric_reply
 from faithful_search.tasks import load_tasks
+from faithful_search.text import NameFinder
 from faithful_search.tools import Toolbox
 from faithful_search.tools.local_search import LocalSearch
 from faithful_search.trajectory import write_jsonl

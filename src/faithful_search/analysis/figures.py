@@ -5,7 +5,6 @@ made in any thread, and are written as the file's suffix says (png, svg, pdf). E
 nothing to draw.
 """
 
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,9 +16,9 @@ import numpy as np
 from ..bundled import bundled_json
 from ..errors import ConfigError, DataError
 from ..measure.agreement.statistics import Bin
+from ..measure.files import PathLike
 from ..measure.stats import Floats, mean_ci
 
-PathLike = str | os.PathLike[str]
 History = Sequence[Mapping[str, Any]]
 """A trainer's `state.log_history`: dictionaries that hold `step` and metrics."""
 Numbers = Sequence[float] | Floats
@@ -43,9 +42,8 @@ _STABILITY = {
 
 
 class Line(NamedTuple):
-    """Values over steps, or over what was varied; `look` are matplotlib's properties of the line.
-
-    `band` are the ends of their intervals, `raw` what they smooth.
+    """Values over steps, or over what was varied, with the ends of their intervals and what they smooth; `look` are
+    matplotlib's properties of the line.
     """
 
     x: Numbers
@@ -56,7 +54,7 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Lines over one axis; `level` is a value that is marked across it, with the mark's label.
+    """Lines over one axis, with a value that is marked across it and the mark's label.
 
     `wanted` names what it shows: without it there is nothing to draw.
     """
@@ -132,12 +130,9 @@ def compare(
 ) -> Path:
     """The mean over seeds of one or more metrics for each setting, with its 95 % interval (Proof-of-Use, figure 1).
 
+    `histories` are by setting, one a seed; steps that not all seeds have are averaged over those that do. `metrics` are
+    logged ones such as `"tools/entropy"`, a panel each; `window` is that of a running mean taken of each seed first.
     More than four settings are drawn without intervals, which would hide each other.
-
-    Args:
-        histories: for each setting, one history a seed; steps that not all seeds have are averaged over those that do.
-        metrics: logged ones such as `"tools/entropy"`, a panel each.
-        window: steps of a running mean taken of each seed first.
     """
     shaded = len(histories) <= MOST_BANDS
     panels = []
@@ -171,11 +166,8 @@ def lines(
 ) -> Path:
     """What became of settings as one quantity is varied: a panel for each metric, a line with its 95 % band a setting.
 
-    Args:
-        evaluations: by label and by the value of what was varied, as for `bars`.
-        metrics: rows to draw, one panel each.
-        varied: what the horizontal axis is.
-        reference: an evaluation before training, drawn as a dotted line through every panel.
+    `evaluations` are by label and by the value of what was varied, as for `bars`; `varied` names it. `reference`, an
+    evaluation before training, is a dotted line through every panel.
     """
     panels = []
     for metric in metrics:
@@ -300,8 +292,8 @@ def _banded(label: str, number: int, line: Mapping[float, Interval], shaded: boo
     if not line:
         return []
     values, low, high = zip(*line.values(), strict=True)
-    look = {"color": PALETTE[number % len(PALETTE)], "label": label, **look}
-    return [Line(list(line), values, {**look, "linewidth": 1.9}, (low, high) if shaded else None)]
+    drawn = {"color": PALETTE[number % len(PALETTE)], "label": label, "linewidth": 1.9, **look}
+    return [Line(list(line), values, drawn, (low, high) if shaded else None)]
 
 
 def _label(metric: str) -> str:

@@ -18,13 +18,9 @@ def leave(
 ) -> dict[str, Any]:
     """Write `metrics.json`, `history.json`, `README.md`, and the plots of rewards, tools, stability; print; push.
 
-    Args:
-        record: the run; `None` in all processes but the main one, which have nothing to write.
-        recipe: path of the recipe, for the card.
-        argv: the flags it was called with, for the card.
-        repository: of `hub.takes_over`: where the folder is pushed.
-
-    Returns what `metrics.json` holds. Raises `ConfigError` when the Hub refuses, `DataError` when no step was logged.
+    `record` is `None` in all processes but the main one. `recipe` and `argv`, the flags it was called with, go into the
+    card; `repository` (`hub.pushing.takes_over`) is where the folder is pushed. Returns what `metrics.json` holds.
+    Raises `ConfigError` when the Hub refuses, `DataError` when no step was logged.
     """
     if record is None:
         return {}

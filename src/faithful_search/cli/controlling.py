@@ -17,7 +17,7 @@ from .asking import environment_as_trained, environment_of
 from .options import AT_LEAST_1, FOLDER, UNFINISHED, config, echo, trust_remote_code
 
 if TYPE_CHECKING:
-    from ..measure.control_study import Study
+    from ..measure.controls import Study
     from ..rollout import Engine, ServedAgent
     from ..rollout.arguments import EnvironmentArguments
     from ..tasks import Task
@@ -65,8 +65,7 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
     those that hold the answer), or changed facts (changed). Run the same command again to go on after an interruption.
     """
     from ..hub.models import weights_of
-    from ..measure.control_study import kept, plan, run_study
-    from ..measure.controls import CHANGED
+    from ..measure.controls import CHANGED, kept, plan, run_study
     from ..tasks import WORLD, load_tasks
     from ..text import exact_match, sub_exact_match
     from ..wire.cache import key_of
@@ -186,7 +185,7 @@ def _cost(due: Sequence[str], environment: EnvironmentArguments, toolbox: Toolbo
 
 def _show(study: Study, folder: Path) -> None:
     from ..analysis.figures import bars
-    from ..measure.control_study import RESULTS, ROLLOUTS
+    from ..measure.controls import RESULTS, ROLLOUTS
 
     written = [RESULTS, ROLLOUTS]
     try:

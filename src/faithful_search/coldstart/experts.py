@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from ..dialects.base import Dialect
 from ..errors import ConfigError
-from ..names import unqualified
+from ..text import unqualified
 from ..tools.base import NO_RESULTS, Observation
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, Step, ToolCall, Trajectory

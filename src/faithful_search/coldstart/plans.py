@@ -12,8 +12,8 @@ from itertools import chain
 from typing import Any
 
 from ..errors import DataError
-from ..names import plain, unqualified
 from ..tasks import Task
+from ..text import plain, unqualified
 from ..trajectory import Evidence
 
 SEARCH, GRAPH = "local_search", "knowledge_graph"

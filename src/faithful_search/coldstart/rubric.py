@@ -20,11 +20,10 @@ from transformers import TrainerCallback
 from ..errors import ConfigError, DataError
 from ..inference.chat import ChatFormat
 from ..inference.transformers import TransformersGenerator
-from ..names import NameFinder
 from ..rewards import SelfCorrectness, SelfRubric, WorldRubric
 from ..rewards.self_rubric import RUBRIC, rubric_reply
 from ..rewards.world_rubric import explained
-from ..text import exact_match
+from ..text import NameFinder, exact_match
 from ..training.processes import gathered
 from ..trajectory import Evidence, Step, Trajectory, read_jsonl
 from .plans import UNKNOWN, contains

@@ -12,8 +12,8 @@ from tqdm.auto import tqdm
 
 from ..bundled import world_file
 from ..errors import DataError
-from ..names import NameFinder
 from ..tasks import Task, load_tasks, read_rows
+from ..text import NameFinder
 from ..trajectory import Evidence, Step, ToolCall, Trajectory
 
 _PARTS: dict[type, tuple[tuple[str, ...], dict[str, Any]]] = {

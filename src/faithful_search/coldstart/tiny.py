@@ -21,10 +21,10 @@ from ..dialects.pokee import Pokee
 from ..dialects.search_r1 import SearchR1
 from ..errors import ConfigError
 from ..inference.loading import read_tokenizer
-from ..names import NameFinder
 from ..rewards import SelfCorrectness, SelfRubric
 from ..rewards.world_rubric import EXPLANATIONS
 from ..tasks import load_tasks, read_rows
+from ..text import NameFinder
 from ..trajectory import Step, Trajectory
 from .experts import NOT_FOUND, PHRASES, STOPPED_EARLY, UNSAID, UPHELD
 from .twins import TRAINING_BLANKS

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..bundled import bundled_json
-from ..names import plain
+from ..text import plain
 from ..trajectory import Evidence
 from .plans import Hop
 

@@ -30,10 +30,9 @@ from ..coldstart.swap_names import world_swapper
 from ..errors import DataError
 from ..judges import Pair
 from ..measure.agreement.labelled import Labelled, Split
-from ..names import NameFinder
 from ..rewards import InfoThink
 from ..tasks import load_tasks, read_rows
-from ..text import normalize
+from ..text import NameFinder, normalize
 from ..tools.local_search import LocalSearch
 from ..tools.toolbox import Toolbox
 from ..trajectory import Evidence, Step, Trajectory

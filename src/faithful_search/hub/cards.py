@@ -55,13 +55,9 @@ def judge_card(
 ) -> Path:
     """Write `README.md`, a distilled judge's model card: what it was taught, and how far it agrees with labels.
 
-    Args:
-        file: the judge's `judges.distilled.JudgeFile`.
-        base_model: what training started from; a Hub id also goes into the front matter.
-        agreement: the held-out measurement (`measure.agreement.Agreement`); `None` where there is none.
-        argv: the flags of `recipes/reward_model.py`.
-        pairs: the files and folders of pairs that it was trained on.
-        license: of the weights; left out where it is not known.
+    `file` is the judge's `JudgeFile`, `base_model` what training started from, `agreement` the held-out measurement
+    (`measure.agreement.Agreement`) or `None`. `argv` are the flags of `recipes/reward_model.py`, `pairs` the files and
+    folders of pairs that it was trained on; `license` is left out where it is not known.
     """
     from huggingface_hub import ModelCardData
 
@@ -102,13 +98,8 @@ def _terms_of(sources: Iterable[str], places: Sequence[str]) -> dict[str, str]:
 def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence[str] = ()) -> Path:
     """Write `README.md`, a run's model card, into its folder. Where an adapter lies there, it is one of an adapter.
 
-    The licence is the base model's (`license_of`).
-
-    Args:
-        record: the run; its settings say which tools and limits the card's code has.
-        recipe: path of the recipe.
-        argv: the flags it was called with.
-        plots: files in the folder that the card shows.
+    `argv` are the flags that the recipe was called with, `plots` files in the folder that the card shows. The licence
+    is the base model's (`license_of`).
     """
     from huggingface_hub import EvalResult, ModelCardData
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..bundled import shipped
+from ..bundled import bundled_json, shipped
 from ..errors import ConfigError
 from ..measure.evaluation import MERGED
 from ..measure.metrics import names as metric_names
@@ -17,8 +17,9 @@ from ..wire.redact import redact
 
 Files = Mapping[str, Path | bytes]
 """By path in the repository: a file here, or its content."""
-WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors", "model.safetensors.index.json", "adapter_config.json")
-_REPLACED = [*WEIGHTS, "data/*.parquet", "sessions/*.jsonl"]  # an earlier push may have left others of these names
+# An earlier push may have left others of these names
+_REPLACED = ["model*.safetensors", "adapter_model*.safetensors", "model.safetensors.index.json", "adapter_config.json"]
+_REPLACED += ["data/*.parquet", "sessions/*.jsonl"]
 _TEXT = {".md", ".json", ".jsonl", ".py", ".txt", ".jinja", ".yaml"}
 _ADVICE = {
     401: "the token is wrong or has expired: run `hf auth login`, or set HF_TOKEN",
@@ -27,21 +28,9 @@ _ADVICE = {
     412: "somebody else changed it at the same time: try again",
     429: "the Hub has had too many requests: try again later",
 }
-_CONFIGS = ("config.json", "generation_config.json", "processor_config.json")
-_CODE = ("configuration_*.py", "modeling_*.py", "tokenization_*.py")
-_TOKENIZER = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
-    *("vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
-)
-_MEASURED = ("metrics.json", "history.json", "agreement.json", "*.png", "remembered.json")
-_CARD = ("README.md", "LICENSE*")
-MAY_BE_PUSHED = {
-    "model": (*_CARD, *WEIGHTS, *_CONFIGS, *_CODE, *_TOKENIZER, "judge.json", *_MEASURED),
-    "dataset": (*_CARD, "pairs.jsonl", "provenance.json"),
-    "space": (*_CARD, "*.py", "requirements.txt"),
-}
+MAY_BE_PUSHED: dict[str, list[str]] = bundled_json("may_be_pushed.json")
 """By kind of repository the files that may leave this machine; whatever else lies in a folder stays."""
-_STAYS = ("*checkpoint-*/**", f"{MERGED}/**")  # `*` matches folders, too: a checkpoint's plots, say
+_STAYS = ["*checkpoint-*/**", f"{MERGED}/**"]  # `*` matches folders, too: a checkpoint's plots, say
 _LOADED = re.compile(r'(?:open_generator\(|load\("\w+", )("(?:[^"\\]|\\.)*")\)')
 
 
@@ -49,13 +38,9 @@ _LOADED = re.compile(r'(?:open_generator\(|load\("\w+", )("(?:[^"\\]|\\.)*")\)')
 class Repository:
     """Where something is pushed.
 
-    Attributes:
-        id: `OWNER/NAME`; the owner is you where it is left out.
-        type: `model`, `dataset` or `space`; a Space is made as a Gradio one.
-        private: whether it is created as a private one.
-        revision: the branch, created where it does not exist; `None`: main.
-        tag: put on the commit; refused when it exists already.
-        collection: title of a collection of the owner's that it is added to, created where it does not exist.
+    `id` is `OWNER/NAME`, the owner you where it is left out; `type` `model`, `dataset` or `space` (a Gradio one);
+    `revision` the branch, created where it does not exist, by default main. `tag` is put on the commit, and refused
+    when it exists already; `collection` is the title of one of the owner's, created where it does not exist.
     """
 
     id: str
@@ -166,10 +151,7 @@ def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:
 
 
 def push(folder: str | os.PathLike[str], repository: Repository, message: str = "Upload search agent") -> str:
-    """Upload what may be pushed of a folder as one commit; returns its address. `stays` names the other files.
-
-    Raises `ConfigError` as `staged` and `Repository.commit` do.
-    """
+    """Upload what may be pushed of a folder as one commit; returns its address. Raises as `staged` and `commit` do."""
     return repository.commit(staged(folder, repository), message)
 
 
@@ -189,11 +171,8 @@ def takes_over(args: Any) -> Repository | None:
         return None
     strategy = str(getattr(args.hub_strategy, "value", args.hub_strategy))
     if "checkpoint" in strategy:
-        raise ConfigError(
-            "--hub_strategy checkpoint or all_checkpoints is not supported: the policy is pushed once, at the end; "
-            "checkpoints hold pickled settings and stay here"
-        )
-    args.push_to_hub = False  # or the trainer would upload its whole folder, pickled settings included
+        raise ConfigError("--hub_strategy: checkpoints are not pushed, they hold pickled settings; only the policy is")
+    args.push_to_hub = False
     name = str(args.hub_model_id or Path(args.output_dir).absolute().name)
     repository = Repository(name, private=bool(args.hub_private_repo), revision=args.hub_revision)
     return repository if args.process_index else replace(repository, id=repository.make())
@@ -243,8 +222,8 @@ def staged_space(repository: Repository, wheel: str | os.PathLike[str] | None = 
 def _pushed(folder: Path, repo_type: str) -> list[str]:
     from huggingface_hub.utils import filter_repo_objects
 
-    may = list(MAY_BE_PUSHED[repo_type])
-    return list(filter_repo_objects(_files(folder), allow_patterns=may, ignore_patterns=list(_STAYS)))
+    found = filter_repo_objects(_files(folder), allow_patterns=MAY_BE_PUSHED[repo_type], ignore_patterns=_STAYS)
+    return list(found)
 
 
 def _files(folder: Path) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import ConfigError, DataError
-from ..trajectory import Step, Trajectory
+from ..trajectory import Trajectory
 from ..wire.files import replacing
-from ..wire.redact import REMOVED, redact
+from ..wire.redact import redact
 from .files import PathLike, local_file
 from .rows import Raw, Source
 from .scores import SCORES, Line, read_scores
@@ -34,18 +34,12 @@ class Document(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The row's own id, else its number."""
         return self.trajectory.id or f"row-{self.row}"
 
     @property
     def metadata(self) -> dict[str, Any]:
         """What the formats have no place of their own for."""
         read = self.trajectory
-        verdicts = {
-            str(number): {"helpful": step.helpful, "refs": list(step.refs)}
-            for number, step in enumerate(read.steps, start=1)
-            if step.helpful is not None
-        }
         found = {
             "id": read.id,
             "row": self.row,
@@ -54,7 +48,11 @@ class Document(msgspec.Struct, frozen=True):
             "gold_answers": list(read.answers),
             "read_as": read.dialect,
             "stop_reason": read.stop_reason,
-            "verdicts": verdicts,
+            "verdicts": {
+                str(number): {"helpful": step.helpful, "refs": list(step.refs)}
+                for number, step in enumerate(read.steps, start=1)
+                if step.helpful is not None
+            },
             "issues": [{"kind": issue.kind, "why": issue.why} for issue in read.all_issues()],
             "scores": self.scores,
             "reasons": self.reasons,
@@ -63,23 +61,21 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class Converted(msgspec.Struct):
-    """What became of a file's rows; `unread` says why, `secrets` counts what looks like a key."""
+    """What became of a file's rows: why some are `unread`, and the numbers of those with what looks like a key."""
 
     written: int = 0
-    unread: list[str] = []
-    with_secrets: list[int] = []
-    secrets: int = 0
     scored: int = 0
+    unread: list[str] = []
+    secrets: list[int] = []
 
     def told(self, scrub: bool) -> list[str]:
         """The messages for the user, one a line."""
         lines = [f"rows that could not be read: {len(self.unread)}"] if self.unread else []
         lines += [f"  {why}" for why in self.unread[:NAMED]]
         if self.secrets:
-            named = ", ".join(map(str, self.with_secrets[:NAMED]))
-            more = ", …" if len(self.with_secrets) > NAMED else ""
+            named = ", ".join(map(str, self.secrets[:NAMED])) + (", …" if len(self.secrets) > NAMED else "")
             what = "were taken out" if scrub else "are still there: --scrub takes them out"
-            lines.append(f"{self.secrets:,} things that look like keys, in rows {named}{more}, {what}")
+            lines.append(f"things that look like keys, in rows {named}, {what}")
         return lines
 
 
@@ -88,23 +84,18 @@ def convert(
 ) -> Converted:
     """Write each row that can be read in another format, one of `WRITERS`.
 
-    Args:
-        source: as `audit` reads it.
-        out: a file that ends in `.jsonl` gets one row a line; anything else is a folder that gets a file for each row.
-        scores: an audit of the same rows, its folder or `scores.jsonl`; they become metadata.
-        scrub: take out what `redact` takes for a secret. Otherwise such rows are only counted.
-        settings: `dialect`, `text_column` and `limit`, as in `audit`.
-
-    Raises `DataError` when the source cannot be read, the result cannot be written, or the scores are of other rows,
-    `ConfigError` for an unknown format, or one that cannot be a line of a file.
+    `source` and `settings` (`dialect`, `text_column`, `limit`) are as in `audit`. If `out` ends in `.jsonl` it gets one
+    row a line, else it is a folder that gets a file for each row. `scores` is an audit of the same rows, its folder or
+    `scores.jsonl`; they become metadata. `scrub` takes out what `redact` takes for a secret; else such rows are only
+    counted. Raises `DataError` when the source cannot be read, the result cannot be written, or the scores are of other
+    rows, `ConfigError` for an unknown format, or one that cannot be a line of a file.
     """
     out = Path(out)
     if to not in WRITERS:
         raise ConfigError(f"unknown format {to!r}; there are: {', '.join(WRITERS)}")
     if to == "pi" and out.suffix == ".jsonl":
         raise ConfigError(f"a pi session is a file of its own: name a folder instead of {out}")
-    given, found = Reading(**settings), Converted()
-    rows = Source(local_file(source), given)
+    rows, found = Source(local_file(source), Reading(**settings)), Converted()
     documents = _documents(rows, to, scores, scrub, found)
     folder = results_folder(out.parent if out.suffix == ".jsonl" else out)
     try:
@@ -135,10 +126,8 @@ def _documents(
         reasons = {name: cell.why for name, cell in cells.items() if cell.why}
         made = WRITERS[to](Document(raw.number, read.trajectory, now, values, reasons))
         clean = redact(made)
-        before, after = (msgspec.json.encode(value).count(REMOVED.encode()) for value in (made, clean))
-        if after > before:  # the text may hold the mark already
-            found.secrets += after - before
-            found.with_secrets.append(raw.number)
+        if msgspec.json.encode(clean) != msgspec.json.encode(made):
+            found.secrets.append(raw.number)
         found.scored += bool(cells)
         found.written += 1
         kept = clean if scrub else made
@@ -257,6 +246,8 @@ WRITERS: dict[str, Callable[[Document], Any]] = {"atif": atif, "openai": openai,
 
 
 class _Call(NamedTuple):
+    """`response` is JSON of the evidence, each with its id; the note as it is."""
+
     id: str
     name: str
     arguments: dict[str, Any]
@@ -274,18 +265,12 @@ def _turns(trajectory: Trajectory) -> Iterator[tuple[str, list[_Call], str | Non
                 count += 1
                 # What could not be parsed goes along as it was written
                 arguments = step.call.arguments or ({"raw": step.call.raw} if step.call.raw.strip() else {})
-                failed = not step.evidence and bool(step.note)
-                calls.append(_Call(f"call_{count}", step.call.name or UNKNOWN, arguments, _response(step), failed))
+                found = [{"id": one.id, "title": one.title, "url": one.url, "text": one.text} for one in step.evidence]
+                shown = [{name: text for name, text in one.items() if text or name == "text"} for one in found]
+                response, failed = _json(shown) if shown else step.note, not shown and bool(step.note)
+                calls.append(_Call(f"call_{count}", step.call.name or UNKNOWN, arguments, response, failed))
         answer = next((step.answer for step in steps if step.answer is not None), None)
         yield (steps[0].think or "").strip(), calls, answer
-
-
-def _response(step: Step) -> str:
-    """JSON of the evidence, each with its id; the note as it is."""
-    if not step.evidence:
-        return step.note
-    items = [{"id": item.id, "title": item.title, "url": item.url, "text": item.text} for item in step.evidence]
-    return _json([{name: text for name, text in item.items() if text or name == "text"} for item in items])
 
 
 def _json(value: Any) -> str:

@@ -20,8 +20,7 @@ _DECLINES = re.compile(
     rf"(?:unable to|not {_KNOWN}|(?:cannot|can not|cant|could not|couldnt|do not|dont) (?:know|answer|say|find|tell"
     r"|determine|have|be))\b|insufficient\b)"
 )
-_WORDS = 3
-"""How many words that are neither names nor numbers show use, as in `ToolUse`."""
+_WORDS = 3  # that are neither names nor numbers show use, as in `ToolUse`
 
 
 @dataclass(frozen=True)
@@ -34,17 +33,14 @@ class Decorated(Reward):
     ```
 
     Exactly, a call decorates when the episode goes on the same without it, which takes a second rollout to see. This is
-    told from one, by names. Something depends on a call's result where a later turn states what stands in its evidence
+    told from one, by names: something depends on a call's result where a later turn states what stands in its evidence
     and neither in the question nor in what the agent wrote up to that call: a name or number, three other words, or
-    the whole final answer. Names are words that are capitalised inside a sentence anywhere in the trajectory.
+    the whole final answer. Names are words that are capitalised inside a sentence anywhere in the trajectory. Some of
+    these calls look the same as honest ones and are left out: those after which the agent calls again, unless it says
+    `yes` to them (a search that failed); and those of episodes whose answer cannot be traced.
 
-    Some of these calls look the same as honest ones and are left out: those after which the agent calls again, unless
-    it says `yes` to them (a search that failed); those of episodes without an answer or with one that declines
-    ("unknown"); and those whose answer is yes or no, or stands in the question.
-
-    `answer_first` reads thoughts and calls in their order. An answer counts that stands in them whole (lower-cased,
-    without punctuation), up to the last call; without any call the answer itself. It has no value for answers that
-    decline, are yes or no, or stand in the question.
+    `answer_first` reads thoughts and calls in their order, up to the last call, for the answer as a whole (lower-cased,
+    without punctuation). It has no value for answers that decline, are yes or no, or stand in the question.
 
     How to hack it: drop a name from each response into the next thought; go on calling to the last turn but one. For
     `answer_first`: do not say the answer before the end.

@@ -16,19 +16,15 @@ from ..text import as_markdown, printable
 from .writing import card_of, write_whole
 
 PROVENANCE, PAIRS, CARD = "provenance.json", "pairs.jsonl", "README.md"
-NAMED = 20
-"""How many rows of a file that could not be read are named; the others are counted."""
-_SIZES = {1_000: "n<1K", 10_000: "1K<n<10K", 100_000: "10K<n<100K", 1_000_000: "100K<n<1M"}
+NAMED = 20  # rows of a file that could not be read; the others are counted
 
 
 class File(msgspec.Struct, frozen=True):
     """A file of trajectories, or what was counted in some of its rows.
 
-    Attributes:
-        pairs: cut from the rows, repeated ones included; `settled` ones need no judge and are not in the dataset.
-        skipped: rows that could not be read or cut; the first are named in `reasons`.
-        dialects: trajectories of each dialect.
-        broken_off: why it could not be read to its end, if so.
+    `pairs` are cut from the rows, repeated ones included; `settled` ones need no judge and are not in the dataset. Rows
+    that could not be read or cut are `skipped`, the first are named in `reasons`; `broken_off` is why the file could
+    not be read to its end.
     """
 
     name: str
@@ -63,12 +59,9 @@ class File(msgspec.Struct, frozen=True):
 class Provenance(msgspec.Struct, frozen=True):
     """Where a folder of labels comes from.
 
-    Attributes:
-        prompts: names with versions (name@version) and their files' digests.
-        judges: rows by what labelled them, the prompt's version included.
-        pairs, positives: rows of `pairs.jsonl`, and how many say yes.
-        abstained: pairs without a label in the last run, the first with why in `unjudged`.
-        version, date: of the package, and when the last run ended (began, where it is not `finished`).
+    `prompts` are names with versions (name@version) and their digests, `judges` rows by what labelled them, `positives`
+    the rows of `pairs.jsonl` that say yes; `abstained` counts pairs without a label in the last run, the first with why
+    in `unjudged`. `date` is when the last run ended (began, where it is not `finished`).
     """
 
     metric: str
@@ -88,7 +81,6 @@ class Provenance(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Whether every row was read and every pair labelled."""
         return not (self.abstained or any(file.skipped or file.broken_off for file in self.files))
 
     def with_files(self, files: Iterable[File]) -> "Provenance":
@@ -123,8 +115,7 @@ def prompts_of(judge: Judge, metric: str) -> dict[str, str]:
 def write_card(folder: Path, found: Provenance) -> None:
     """Write `README.md`, a dataset card that says what a label means and where it comes from.
 
-    Raises:
-        DataError: when it cannot be written.
+    Raises `DataError` when it cannot be written.
     """
     from huggingface_hub import DatasetCardData
 
@@ -134,7 +125,6 @@ def write_card(folder: Path, found: Provenance) -> None:
         task_categories=["text-classification"],
         task_ids=["natural-language-inference"],
         annotations_creators=["machine-generated"],
-        size_categories=[next((name for most, name in _SIZES.items() if found.pairs < most), "n>1M")],
         tags=["faithful-search", "faithfulness", "search-agent", found.metric],
         configs=[{"config_name": "default", "data_files": [{"split": "train", "path": PAIRS}]}],
     )

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import DataError
 
 Floats = NDArray[np.float64]
-Clusters = Sequence[Hashable] | NDArray[np.int64]
-"""The question of each row, by name, or, where there are very many, by number."""
+Clusters = Sequence[Hashable] | NDArray[np.int64]  # the question of each row, by name, or by number
 Columns = Mapping[Any, Sequence[float] | Floats]
 """What is summed, by name: a number a rollout. A rollout with nothing but zeros says nothing and is left out."""
 Function = Callable[[Mapping[Any, Floats]], Floats]
@@ -27,8 +26,7 @@ class Estimate(msgspec.Struct, frozen=True):
     """A statistic, its confidence interval, and the number of independent units (questions) behind it.
 
     `None` where there is nothing to compute from: `value` with n = 0; `low`, `high` and `stderr` where n is too small.
-    `not_applicable` counts the rollouts left out because the measure says nothing about them, `abstained` those
-    whose judge gave no verdict.
+    `not_applicable` counts the rollouts that the measure says nothing about, `abstained` those without a verdict.
     """
 
     value: float | None
@@ -47,8 +45,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 NOTHING = Estimate(None, None, None, 0, None)
-MISSING = 0.1
-"""The share of rows that a judge may leave open before the others' mean is no longer given."""
+MISSING = 0.1  # of the rows may a judge leave open before the others' mean is no longer given
 
 
 def left_out(estimate: Estimate, rows: int, not_applicable: int, abstained: int) -> Estimate:
@@ -125,11 +122,9 @@ def bootstrap(
 ) -> Estimate:
     """Percentile bootstrap of a statistic that is a function of sums over the resampled rows.
 
-    Args:
-        features: (n,) or (n, k), one row a rollout: its value, its calls of each tool, ….
-        statistic: maps the sums of each draw, (draws, k), to (draws,); NaN where it is undefined, such draws are left
-            out. The default is the mean of the first column.
-        clusters: the question of each row; questions, not rows, are resampled.
+    `features` are (n,) or (n, k), one row a rollout: its value, its calls of each tool, …. `statistic` maps the sums of
+    each draw, (draws, k), to (draws,); draws where it is NaN are left out. The default is the mean of the first column.
+    `clusters` are the question of each row; questions, not rows, are resampled.
     """
     rows = _finite(features)
     if not rows.size:
@@ -200,7 +195,7 @@ def pooled_difference(
     # columns of its own for each side, so that one draw of questions sums both
     table = np.block([[left, np.zeros_like(left)], [np.zeros_like(right), right]])
     telling = {question for question, row in zip(questions, table, strict=True) if row.any()}
-    shared = telling.intersection(asked[0]).intersection(asked[1])
+    shared = telling.intersection(*asked)
     kept = [place for place, question in enumerate(questions) if question in shared]
 
     def change(sums: Floats) -> Floats:
@@ -211,13 +206,11 @@ def pooled_difference(
 
 
 def as_table(columns: Columns, keys: Sequence[Any], rows: int) -> Floats:
-    """The columns of these names as an array (rows, names); zeros where there is no such column."""
     nothing = np.zeros(rows)
     return np.array([columns.get(key, nothing) for key in keys], dtype=np.float64).reshape(len(keys), rows).T
 
 
 def by_name(keys: Iterable[Any], sums: Floats) -> dict[Any, Floats]:
-    """The columns of an array of sums, as a `Function` takes them."""
     return dict(zip(keys, sums.T, strict=True))
 
 

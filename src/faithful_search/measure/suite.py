@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -11,21 +10,18 @@ from ..errors import DataError
 from ..judges import Judge, is_lexical, reads_queries
 from ..judges.facts import FactsJudge
 from ..rewards import AnswerSupport, Citation, CitationStatesFact, Correctness, EvidenceSensitivity, Format, Reward
-from ..rollout import Engine, ServedAgent
-from ..rollout.episode import copies
+from ..rollout import Engine
 from ..tasks import Task
 from ..trajectory import Trajectory
 from ..world import chains_of
 from . import metrics
 from .behaviour import no_share, retry_share, tool_counts
 from .controls import EM_UNREMEMBERED, QUESTIONS, control_tasks, control_values, unremembered
-from .evaluation import ENTROPY, Evaluation, entropy_estimate
-from .ledger import Ledger
+from .evaluation import ENTROPY, Evaluation, entropy_estimate, run_episodes
 from .origins import Decorated
 from .probes import UNSEEN_SNIPPETS, blank_engine
 from .stats import left_out, mean_ci
 from .verdicts import GAP, Verdicts, verdict_rows
-from .workers import progress_bar
 
 NO, RETRY = "no_on_blank", "retry_on_blank"
 
@@ -34,17 +30,9 @@ def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: boo
     """The suite's metrics that are rewards, by the name of their row.
 
     Answer and form always; Proof-of-Use's metrics where the dialect has the verdicts that they check; VERITAS's where
-    it has not, and wherever a judge is given. Rows say what made them:
-
-    | what | by the world's facts | by a judge that reads | by words |
-    |---|---|---|---|
-    | support of the answer | answer_support_facts | answer_support | answer_support_lexical, without the others |
-    | do cited passages state what was asked | citation_states_fact | citation_states_fact, without facts | - |
-    | p(yes) with and without the fact | verdict_gap, verdict_auroc | the same, without facts | - |
-    | VERITAS's | - | info_think_faithfulness, … | info_think_lexical, … |
-    | is the answer right | - | lm_accuracy | exact_match, f1 |
-
-    `facts` says that the questions are the bundled world's. Without a judge words are compared.
+    it has not, and wherever a judge is given. `facts` says that the questions are the bundled world's. Without a judge
+    words are compared. A row's name says what made it, such as `answer_support_facts` (the world's facts),
+    `answer_support` (a judge that reads) and `answer_support_lexical`; recipes/README.md describes the rows.
 
     Example:
         >>> list(default_rewards("search_r1"))[5:]
@@ -90,17 +78,10 @@ def evaluate_policy(
     three turns (`probes.blank_engine`). The first `controls` questions are asked again with their gold evidence
     blocked and in changed worlds, where they are the bundled world's: see `controls`.
 
-    The rows are described in recipes/README.md, under `evaluate.py`. Most are means over questions; `verdict_gap`,
-    `verdict_auroc` and `tool_entropy` are statistics of all rollouts together, bootstrapped over questions. Where a
-    paper's zero means "does not apply", the rollout is left out of the mean and counted in `not_applicable`.
-
-    Args:
-        rewards: by row name; default `default_rewards()` of the engine's dialect, with facts when all questions are
-            the bundled world's.
-        controls: how many questions are asked again under these conditions.
-        folder: keeps rollouts as they end; what it holds of the same evaluation is not run again.
-
-    Raises `DataError` without a task.
+    The rows are described in recipes/README.md, under `evaluate.py`. Where a paper's zero means "does not apply", the
+    rollout is left out of the mean and counted in `not_applicable`. `rewards` are by row name, by default
+    `default_rewards()` of the engine's dialect, with facts when all questions are the bundled world's. `folder` keeps
+    rollouts as they end; what it holds of the same evaluation is not run again. Raises `DataError` without a task.
     """
     if not tasks:
         raise DataError("no questions to evaluate on")
@@ -121,43 +102,12 @@ def run_suite(
     """Rollouts of the tasks; of the same with blanked tools, where the dialect has verdicts to see in them; of the
     control tasks. With a folder as `run_episodes` with a file.
     """
-
-    def run(engine: Engine, tasks: Sequence[Task], what: str) -> list[Trajectory]:
-        return run_episodes(engine, tasks, what, folder and folder / f"{what}.jsonl")
-
-    seen = Citation().covers(engine.dialect.name)
-    rollouts, blanked = run(engine, tasks, "evaluating"), run(blank_engine(engine), tasks if seen else (), "blanked")
-    return rollouts, blanked, run(engine, controls, "controls")
-
-
-def run_episodes(
-    agent: Engine | ServedAgent, tasks: Sequence[Task], what: str, file: Path | None = None, tokens: bool = True
-) -> list[Trajectory]:
-    """The agent's rollouts of the tasks, with a progress bar on a terminal; without their token ids where not `tokens`.
-
-    With a file each is in it as soon as it ends, and one that is there is not run again. Whoever names the file sees
-    to it that tasks and agent are those of the earlier run. Raises `DataError` when the file cannot be written, or
-    holds a line that is no trajectory.
-    """
-    named = {name: msgspec.structs.replace(task, id=name) for task, name, _ in copies(tasks)}
-    done: dict[str, Trajectory] = {}
-    with ExitStack() as opened:
-        ledger = opened.enter_context(Ledger(file, "evaluation")) if file else None
-        if ledger is not None:
-            done |= {item.id: item for item in (Trajectory.from_json(line) for _, line in ledger.read())}
-        missing = {name: task for name, task in named.items() if name not in done}
-        bar = progress_bar(total=len(named), initial=len(named) - len(missing), desc=what, unit="rollout")
-        opened.enter_context(bar)
-
-        def keep(rollout: Trajectory) -> None:
-            done[rollout.id] = rollout = rollout if tokens else msgspec.structs.replace(rollout, tokens=None)
-            if ledger is not None:
-                ledger.append([f"{rollout.to_json()}\n".encode()])
-            bar.update(1)
-
-        # what failed is not kept, so that it is asked again the next time
-        ended = dict(zip(missing, agent.run(missing.values(), on_end=keep), strict=True)) if missing else {}
-    return [done[name] if name in done else ended[name] for name in named]
+    seen = tasks if Citation().covers(engine.dialect.name) else ()
+    asked = {"evaluating": (engine, tasks), "blanked": (blank_engine(engine), seen), "controls": (engine, controls)}
+    rollouts, blanked, controlled = (
+        run_episodes(agent, own, what, folder and folder / f"{what}.jsonl") for what, (agent, own) in asked.items()
+    )
+    return rollouts, blanked, controlled
 
 
 def evaluate_rollouts(
@@ -172,14 +122,10 @@ def evaluate_rollouts(
 ) -> Evaluation:
     """Score rollouts that exist already: `evaluate_policy` without the running.
 
-    Args:
-        questions: the question's id of each.
-        rewards: by row name; those that need the policy have it bound.
-        tools: names of the tools that were available.
-        forced: whether agents were made to answer, so that there is a row for it.
-        blind: the same questions' rollouts with blanked tools, in the same order.
-        controls: rollouts of `controls.control_tasks`.
-        unremembered: the questions that `exact_match_unremembered` is of; `None` leaves that row out.
+    `questions` are the question's id of each, `rewards` by row name (those that need the policy have it bound), `tools`
+    the names of those available. `forced` says that agents were made to answer. `blind` are rollouts of the same
+    questions with blanked tools, in the same order, `controls` those of `control_tasks`; `unremembered` the questions
+    that `exact_match_unremembered` is of, `None` leaves that row out.
     """
     if len(questions) != len(trajectories):
         raise DataError(f"{len(trajectories)} trajectories for {len(questions)} question ids: give one for each")

@@ -22,8 +22,7 @@ from ..world import Change, bundled_world
 from .stats import Columns, Estimate, Floats, divided, left_out, pooled_estimate
 
 GAP, AUROC = "verdict_gap", "verdict_auroc"
-BINS = 64
-"""Bins of p(yes) that the area under the curve is computed from: two values in one bin count as equal."""
+BINS = 64  # of p(yes), that the area under the curve is computed from: two values in one bin count as equal
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
@@ -49,7 +48,7 @@ class Verdicts(PolicyReward):
     so no foreign text gives anything away; that is what `EvidenceSensitivity` cannot exclude.
 
     This is a measure of all rollouts together: a rollout's score has no value, its `parts["verdicts"]` are what the
-    rows `verdict_gap` and `verdict_auroc` are computed from. A rollout abstains where the judge does.
+    rows are computed from. A rollout abstains where the judge does.
 
     Args:
         judge: says whether the evidence states what the query asks for (`Pair.task` "states").
@@ -84,7 +83,16 @@ class Verdicts(PolicyReward):
         # Asked even when there is nothing to ask: where weights are sharded, other processes need this one's passes
         answers = iter(self.bound_policy.choice_probs(contexts, choices))
         labels = iter(ask(self.judge, [pair for own in asked for _, _, pair in own]))
-        return [_score([(stratum, next(labels).label, next(answers)[0]) for _, stratum, _ in own]) for own in asked]
+        scores = []
+        for own in asked:
+            found = [(stratum, next(labels).label, next(answers)[0]) for _, stratum, _ in own]
+            if any(label is None for _, label, _ in found):
+                scores.append(Score(None, "the judge abstained", {"abstained": True, "verdicts": []}))
+                continue
+            # rounded, as an evaluation keeps them in JSON: read back, it must give the same rows
+            verdicts = [Seen(stratum, bool(label), round(q, 6)) for stratum, label, q in found]
+            scores.append(Score(None, "counts among all rollouts", {"verdicts": verdicts}))
+        return scores
 
 
 def _asked(judge: Judge, trajectory: Trajectory) -> Iterator[tuple[int, str, Pair]]:
@@ -101,14 +109,6 @@ def _asked(judge: Judge, trajectory: Trajectory) -> Iterator[tuple[int, str, Pai
             stratum = f"{stratum} {wanted.relation}"
         change = Change.of(trajectory.meta)
         yield at, stratum, Pair(passages(previous.evidence), query, trajectory.question or "", "states", change)
-
-
-def _score(answered: Sequence[tuple[str, bool | None, float]]) -> Score:
-    if any(label is None for _, label, _ in answered):
-        return Score(None, "the judge abstained", {"abstained": True, "verdicts": []})
-    # rounded, as an evaluation keeps them in JSON: read back, it must give the same rows
-    verdicts = [Seen(stratum, bool(label), round(q, 6)) for stratum, label, q in answered]
-    return Score(None, "counts among all rollouts", {"verdicts": verdicts})
 
 
 def verdict_columns(verdicts: Sequence[Sequence[Seen]]) -> Columns:
@@ -129,7 +129,6 @@ def verdict_columns(verdicts: Sequence[Sequence[Seen]]) -> Columns:
 
 
 def verdict_rows(scores: Sequence[Score], questions: Sequence[Hashable]) -> dict[str, Estimate]:
-    """The rows `verdict_gap` and `verdict_auroc` of the scores of `Verdicts`."""
     columns = verdict_columns([score.parts["verdicts"] for score in scores])
     abstained = sum(bool(score.parts.get("abstained")) for score in scores)
     rows = {}

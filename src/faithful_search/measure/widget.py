@@ -3,6 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..bundled import bundled_json
 from ..errors import FaithfulSearchError
 
 if TYPE_CHECKING:
@@ -10,15 +11,7 @@ if TYPE_CHECKING:
 
     from .metric import TrajectoryMetric
 
-QUESTION = "In which river does the bridge of Orlen stand?"
-EXAMPLE = """<think>I need the river at the bridge of Orlen.</think>
-<tool_call>{"name": "local_search", "arguments": {"query": "bridge of Orlen river"}}</tool_call>
-<tool_response>
-Bridge of Orlen [E1]: The bridge of Orlen stands in the river Teska since 1904.
-</tool_response>
-<think><helpful>yes</helpful><ref>E1</ref>The bridge of Orlen stands in the Teska.</think>
-<answer>Teska</answer>"""
-REFERENCE = "Teska"
+EXAMPLE, QUESTION, REFERENCE = bundled_json("example_trajectory.json")
 
 
 def explain(
@@ -29,13 +22,9 @@ def explain(
     `reference` has gold answers, one a line; `settings` are those of `compute`.
     """
     golds = [line.strip() for line in reference.splitlines() if line.strip()]
+    columns: dict[str, Any] = {"predictions": [text], "references": [golds or None]}
     try:
-        columns: dict[str, Any] = {
-            "predictions": [text],
-            "references": [golds or None],
-            "questions": [question.strip() or None],
-        }
-        result = metric.compute(**columns, details=True, **settings)
+        result = metric.compute(**columns, questions=[question.strip() or None], details=True, **settings)
     except FaithfulSearchError as error:
         return str(error), []  # the page shows what is wrong in place of the summary
     found = result["details"][0]
@@ -52,15 +41,13 @@ def build(metric: "TrajectoryMetric", **settings: Any) -> "gradio.Blocks":
     """The page, ready to `launch`. What is shown of a trajectory is plain text: nothing in it is rendered."""
     import gradio
 
-    with gradio.Blocks(title=metric.name) as page:
-        gradio.Markdown(f"# {metric.name}\n\n{metric.description}")
-        text = gradio.Textbox(EXAMPLE, label="Trajectory", lines=12, max_lines=30)
-        question = gradio.Textbox(QUESTION, label="Question")
-        reference = gradio.Textbox(REFERENCE, label="Gold answers, one a line", visible=metric.needs_references)
-        button = gradio.Button("Score", variant="primary")
-        summary = gradio.Textbox(label="Read as")
-        table = gradio.Dataframe(headers=["result", "value", "why"], datatype="str", label="Results", wrap=True)
-        button.click(
-            partial(explain, metric, **settings), [text, question, reference], [summary, table], api_name="score"
-        )
-    return page
+    inputs = [
+        gradio.Textbox(EXAMPLE, label="Trajectory", lines=12, max_lines=30),
+        gradio.Textbox(QUESTION, label="Question"),
+        gradio.Textbox(REFERENCE, label="Gold answers, one a line", visible=metric.needs_references),
+    ]
+    table = gradio.Dataframe(headers=["result", "value", "why"], datatype="str", label="Results", wrap=True)
+    outputs = [gradio.Textbox(label="Read as"), table]
+    scored = partial(explain, metric, **settings)
+    told = {"title": metric.name, "description": metric.description}
+    return gradio.Interface(scored, inputs, outputs, **told, api_name="score", flagging_mode="never")

@@ -117,11 +117,8 @@ def run(
 
     Verdicts are appended to `OUT/verdicts.jsonl` as they come; a later run into the same directory asks only about what
     is missing there or was abstained from. `OUT/agreement.json` appears when all is done. `limit` is the most rows of
-    each source, chosen by `seed`, `draws` are of the bootstrap.
-
-    Raises:
-        JudgeError: when a judge cannot be asked at all; what was judged before is kept.
-        DataError: without rows, or when `out` cannot be written.
+    each source, chosen by `seed`, `draws` are of the bootstrap. Raises `JudgeError` when a judge cannot be asked at
+    all, where what was judged before is kept, `DataError` without rows, or when `out` cannot be written.
     """
     if not judges:
         raise ConfigError("name at least one judge")

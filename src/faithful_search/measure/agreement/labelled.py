@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from ...bundled import bundled_json
 from ...errors import ConfigError, DataError
 from ...judges import Judge, LexicalJudge, Pair, Verdict
 from ...judges import load as load_judge
@@ -31,26 +32,8 @@ Row = Mapping[str, Any]
 SPLITS: tuple[Split, ...] = ("train", "heldout", "overlap")
 TEST_FILE = "attributionbench_test500"
 FOLDS = 5  # one of which is held out
-COLUMNS = (
-    ("premise", "evidence", "context", "document", "passage", "knowledge"),
-    ("hypothesis", "claim", "statement", "response", "answer"),
-    ("label", "supported", "attributable", "faithful", "entailed"),
-)
-KNOWN = {
-    "attributionbench": ("references", "claim", "attribution_label"),
-    "halueval": ("knowledge", "right_answer", "hallucinated_answer"),
-    "begin": ("knowledge", "response", "begin_label"),
-    "anli": ("context", "statement", "gold_label"),
-}
-"""Premise, hypothesis and label of these sources' files, which are told by them; HaluEval has two hypotheses."""
-TRUE = (
-    *("true", "yes", "1", "supported", "attributable", "fully attributable", "faithful"),
-    *("entailment", "entailed", "e"),
-)
-FALSE = (
-    *("false", "no", "0", "unsupported", "not supported", "not attributable", "not fully attributable", "generic"),
-    *("unfaithful", "not faithful", "not entailment", "not entailed", "neutral", "contradiction", "n", "c"),
-)
+# Columns of premise, hypothesis and label; those that tell known files (HaluEval has two hypotheses); words of labels
+COLUMNS, KNOWN, TRUE, FALSE = bundled_json("labelled_files.json").values()
 
 
 class Labelled(msgspec.Struct, frozen=True):
