@@ -286,13 +286,6 @@ def test_many_threads_search_as_one(index):
         assert list(pool.map(lambda query: found.search(query, 3), queries * 4)) == expected * 4
 
 
-def test_batches_of_a_build_do_not_show_in_it(tmp_path, monkeypatch):
-    build_folder(rows(200), tmp_path / "one")
-    monkeypatch.setattr("faithful_search.tools.retrieval.index.BATCH", 33)
-    build_folder(iter(rows(200)), tmp_path / "many")
-    assert tree(tmp_path / "one") == tree(tmp_path / "many")
-
-
 # several as one
 
 

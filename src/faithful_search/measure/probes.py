@@ -39,6 +39,7 @@ class Blanked(Toolbox):
 
     def __init__(self, inner: Toolbox, word: str | Sequence[str] = "content") -> None:
         super().__init__(list(inner.tools.values()), **inner.settings)
+        self._inner = inner
         self._lanes, self._background = inner._lanes, inner._background  # it runs and counts as the inner one
         self.words = (word,) if isinstance(word, str) else tuple(word)
 
@@ -51,8 +52,8 @@ class Blanked(Toolbox):
         )
         return msgspec.structs.replace(observation, evidence=blank)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "words": self.words}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._inner, self.words)
 
 
 def blank_engine(engine: Engine) -> Engine:

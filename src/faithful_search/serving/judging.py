@@ -139,9 +139,7 @@ def identity(judge: Judge) -> list[Any]:
     # the weights: the revision on the Hub, or size and time of every file in the model's directory
     held = next((getattr(known, name) for name in ("generator", "encoder") if hasattr(known, name)), known)
     config = getattr(getattr(held, "model", None), "config", None)
-    weights = [getattr(config, "_commit_hash", None)]
     place = getattr(known, "source", None) or getattr(held, "source", None) or getattr(config, "name_or_path", "")
-    if place and Path(place).is_dir():
-        files = sorted(path for path in Path(place).iterdir() if path.is_file())
-        weights += [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-    return [type(judge).__name__, judge.name, settings, weights]
+    files = sorted(Path(place).iterdir()) if place and Path(place).is_dir() else []
+    weights = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files if path.is_file()]
+    return [type(judge).__name__, judge.name, settings, getattr(config, "_commit_hash", None), weights]

@@ -6,9 +6,10 @@ import math
 import threading
 import time
 import weakref
+from collections import Counter, deque
 from collections.abc import MutableMapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,7 @@ from .base import Tool, method_of
 from .outcome import ErrorLog, Fault, evidence_of, failure_of
 
 LATEST = 512
-"""Of how many calls the durations are remembered."""
-_COUNTS = ("calls", "hits", "errors", "made")
+"""Of how many calls the durations are remembered: the first hour of a run of days says nothing about now."""
 _log = logging.getLogger(__name__)
 
 
@@ -46,8 +46,9 @@ class ToolStats:
         return float(np.quantile(self.latest, 0.95)) if self.latest else None
 
     def __sub__(self, earlier: "ToolStats") -> "ToolStats":
-        counts = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTS}
-        return ToolStats(**counts, latest=self.latest[-counts["made"] :] if counts["made"] else ())
+        calls, hits, errors = self.calls - earlier.calls, self.hits - earlier.hits, self.errors - earlier.errors
+        made = self.made - earlier.made
+        return ToolStats(calls, hits, errors, made, self.latest[-made:] if made else ())
 
 
 class Slots:
@@ -75,19 +76,20 @@ class Lane:
     ) -> None:
         self.name, self.method, self.timeout = tool.name, method_of(tool), timeout
         self.cache_key: str = getattr(tool, "cache_key", "")  # tools need not be of our base class
-        self.stats = ToolStats()
+        self._counts, self._latest = Counter[str](), deque[float](maxlen=LATEST)
         self._slots, self._patience, self._breaker, self._advice = slots, patience, breaker, advice
         self._last_late = -math.inf
         self._errors, self._lock = ErrorLog(_log), threading.Lock()
 
-    def count(self, latest: tuple[float, ...] = (), **more: int) -> None:
+    def count(self, **more: int) -> None:
         """Add to the counts of `stats`."""
         with self._lock:
-            sums: dict[str, Any] = {name: getattr(self.stats, name) + value for name, value in more.items()}
-            # of the latest alone: a run of days must not grow, and its first hour says nothing about now
-            if latest:
-                sums["latest"] = (*self.stats.latest, *latest)[-LATEST:]
-            self.stats = replace(self.stats, **sums)
+            self._counts.update(more)
+
+    @property
+    def stats(self) -> ToolStats:
+        with self._lock:
+            return ToolStats(**self._counts, latest=tuple(self._latest))
 
     async def run(self, arguments: dict[str, Any]) -> list[Evidence]:
         """What the tool returns. Raises `ToolError` when it is out of order, says so, is late, or lost its connection,
@@ -131,7 +133,9 @@ class Lane:
         finally:
             done = task.done()
             task.cancel()
-            self.count(made=1, latest=(time.monotonic() - start,))
+            with self._lock:
+                self._latest.append(time.monotonic() - start)
+                self._counts["made"] += 1
         if not done:
             self._last_late = time.monotonic()
             raise self.late()

@@ -117,12 +117,10 @@ class ErrorLog:
         new = (what, kind) not in self._kinds and len(self._kinds) < _MOST_KINDS
         if new:
             self._kinds.add((what, kind))
-        level = logging.WARNING if new else logging.DEBUG
-        if self._log.isEnabledFor(level):
-            # the texts that it was made with; none of its code is run
-            texts = BaseException.args.__get__(error)[:5]  # type: ignore[attr-defined]
-            said = one_line(" ".join(text for text in texts if type(text) is str))
-            self._log.log(level, "%s failed: %s: %s", what, kind, said)
+        # the texts that it was made with; none of its code is run
+        texts = BaseException.args.__get__(error)[:5]  # type: ignore[attr-defined]
+        said = one_line(" ".join(text for text in texts if type(text) is str))
+        self._log.log(logging.WARNING if new else logging.DEBUG, "%s failed: %s: %s", what, kind, said)
 
 
 def one_line(text: str) -> str:

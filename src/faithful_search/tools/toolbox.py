@@ -116,27 +116,19 @@ class Toolbox:
         self.timeout, self.concurrency = timeout, concurrency
         self.patience, self.failures, self.cooldown = patience or Patience(), failures, cooldown
         self.cache, self.cassette = cache, cassette
-        self._start_fresh()
-        replays = cassette is not None and cassette.mode == "replay"
-        for name, tool in self.tools.items():
-            check = getattr(tool, "check", None)
-            if check is not None and not (replays and self._lanes[name].cache_key):
-                check()
-
-    def _start_fresh(self) -> None:
-        """Make what neither a copy nor a pickle carries."""
-        self._background = Background()
-        slots = Slots(self.concurrency)
+        self._background, slots = Background(), Slots(concurrency)
         self._lanes: dict[str, Lane] = {}
         self._usage: dict[str, str] = {}
         for name, tool in self.tools.items():
             others = ", ".join(other for other in self.tools if other != name)
             advice = f"Other tools: {others}." if others else "There is no other tool."
-            breaker = Breaker(self.failures, self.cooldown)
-            self._lanes[name] = Lane(tool, self.timeout, slots, self.patience, breaker, advice)
+            lane = Lane(tool, timeout, slots, self.patience, Breaker(failures, cooldown), advice)
             told = schema_of(tool)["function"]["parameters"]
             known, required = (", ".join(told.get(key, ())) or "none" for key in ("properties", "required"))
-            self._usage[name] = f"Its arguments: {known}; required: {required}."
+            self._lanes[name], self._usage[name] = lane, f"Its arguments: {known}; required: {required}."
+            replayed = cassette is not None and cassette.mode == "replay" and lane.cache_key
+            if not replayed and hasattr(tool, "check"):  # tools need not be of our base class
+                tool.check()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -209,12 +201,8 @@ class Toolbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"tools": self.tools, **self.settings}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start_fresh()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **self.settings), ([*self.tools.values()],)
 
     def __repr__(self) -> str:
         return f"Toolbox({', '.join(self.names)}; timeout={self.timeout:g}, concurrency={self.concurrency})"

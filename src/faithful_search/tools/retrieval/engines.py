@@ -1,8 +1,7 @@
 """Search engines that run elsewhere, named by URL: opened, and filled from a corpus.
 
-qdrant+http://localhost:6333/wiki         a collection of a Qdrant server (https, too)
-qdrant+/data/store/wiki                   a collection of an embedded Qdrant, which keeps the folder /data/store
-opensearch+https://localhost:9200/wiki    an index of OpenSearch or Elasticsearch
+`qdrant+http://localhost:6333/wiki` is a collection of a Qdrant server, `qdrant+/data/store/wiki` of an embedded one,
+`opensearch+https://localhost:9200/wiki` an index of OpenSearch or Elasticsearch.
 """
 
 import os

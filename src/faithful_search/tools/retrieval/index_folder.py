@@ -5,8 +5,8 @@
     skipped.jsonl      the rows left out, and why
     bm25/  dense/      what each way to search needs besides
 
-A build works in a folder beside `OUT`, named after its plan, and renames it at the end. Killed, it goes on with the
-first step that was not finished, and with vectors in the middle of theirs.
+A build works in a folder beside it, named after its plan and renamed at the end. Killed, it goes on with the first step
+that was not finished, and with vectors in the middle of theirs.
 """
 
 import glob
