@@ -126,15 +126,6 @@ def test_an_error_or_a_missing_result_reaches_its_own_batch_only_and_ends_no_thr
     assert error is one or (type(error).__name__ if error else "2 items gave 1 results") in str(one)
 
 
-def test_an_exception_in_place_of_a_result_is_raised_to_its_own_caller():
-    async def scenario():
-        batcher = Batcher(lambda items: [ToolError(item) if item == "bad" else item for item in items])
-        return await asyncio.gather(batcher.ask("bad"), batcher.ask("good"), return_exceptions=True)
-
-    bad, good = asyncio.run(scenario())
-    assert isinstance(bad, ToolError) and good == "good"
-
-
 def test_several_threads_and_loops_never_run_two_batches_at_once():
     running, most_at_once = [], []
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import pickle
 import re
 import sys
 import time
@@ -346,8 +345,3 @@ def test_what_a_condenser_wrote_is_kept_by_facts_and_writer_and_not_what_it_fail
         for writer.says in (None, "First:", "Second:"):
             texts += [box.run_batch([call], [box.session()])[0].evidence[0].text]
     assert texts == ["Sylvania, official language: Sylvanian.", "First: 1", "First: 1"]
-
-
-def test_pickles(graph, rdf):
-    for each, query in ((rdf, "Land of the Free"), (graph, "Conakry")):
-        assert ask(pickle.loads(pickle.dumps(each)), query) == ask(each, query) != []

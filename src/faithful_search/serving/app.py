@@ -53,16 +53,12 @@ class Limits:
     bodies_bytes: int = 500_000_000
 
 
-class JSON(Response):
+def written(value: Any, status: int = 200) -> Response:
     """A value as JSON."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return msgspec.json.encode(content)
+    return Response(msgspec.json.encode(value), status, _HEADERS.get(status), "application/json")
 
 
-def refusal(error: BaseException) -> JSON:
+def refusal(error: BaseException) -> Response:
     """What a client is told of an error; what is the server's own business goes to its log."""
     match error:
         case HTTPException():
@@ -78,7 +74,7 @@ def refusal(error: BaseException) -> JSON:
         case _:
             _LOG.error("a request failed", exc_info=error)
             status, told = 500, "internal error, see the server's log"
-    return JSON({"error": told}, status, _HEADERS.get(status))
+    return written({"error": told}, status)
 
 
 class Guarded:
@@ -216,24 +212,23 @@ class Service:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not spoken here")  # as ASGI wants it
         method, path = scope["method"], scope["path"].rstrip("/")
-        response: Response
         match ("GET" if method == "HEAD" else method), path:
             case "POST", _ if path in self.answers:
                 response = await self._post(path, receive)
             case "GET", "/health":
-                response = JSON({"status": "ok", **self.about})
+                response = written({"status": "ok", **self.about})
             case "GET", "/metrics":
                 response = Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
             case _:
                 there = [*(f"POST {known}" for known in self.answers), "GET /health", "GET /metrics"]
                 told = f"there is no {method} {scope['path'][:80]} here; there are {', '.join(there)}"
-                response = JSON({"error": told}, 405 if any(each.endswith(f" {path}") for each in there) else 404)
+                response = written({"error": told}, 405 if any(each.endswith(f" {path}") for each in there) else 404)
         await response(scope, receive, send)
 
-    async def _post(self, path: str, receive: Receive) -> JSON:
+    async def _post(self, path: str, receive: Receive) -> Response:
         with self._seconds.time():
             try:
-                response = JSON(await self._answer(path, receive))
+                response = written(await self._answer(path, receive))
             except (Exception, asyncio.CancelledError) as error:
                 response = refusal(error)
         self._requests.labels(path, response.status_code).inc()
