@@ -6,13 +6,13 @@ citations mean nothing.
 
 import random
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 from ..bundled import bundled_json
 from ..trajectory import Evidence
 from .base import Tool
 from .words import words
+
+_NOTES: list[tuple[str, str]] = bundled_json("almanac.json")  # titles and texts
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,6 @@ class Irrelevant(Tool):
         Args:
             query: What to look up.
         """
-        notes = _notes()
         # seeded by the text, not by its `hash`, which differs from process to process
-        chosen = random.Random(" ".join(words(query))).sample(range(len(notes)), min(self.top_k, len(notes)))
-        return [Evidence(text=notes[n][1], title=notes[n][0], source=f"almanac-{n + 1}") for n in chosen]
-
-
-@cache
-def _notes() -> Any:
-    """Titles and texts."""
-    return bundled_json("almanac.json")
+        chosen = random.Random(" ".join(words(query))).sample(range(len(_NOTES)), min(self.top_k, len(_NOTES)))
+        return [Evidence(text=_NOTES[n][1], title=_NOTES[n][0], source=f"almanac-{n + 1}") for n in chosen]
