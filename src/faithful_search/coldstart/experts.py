@@ -35,8 +35,7 @@ GIVE_UP = ("Nothing on {need}. I do not know the answer.",)
 UPHELD = ("{found} The evidence says so.",)
 NOT_FOUND = ("No tool gives {need}.",)
 STOPPED_EARLY = ("{found} The question asks for more: {need}.",)
-PHRASES = (*FIRST, *NEXT, *DONE, *CONCLUDE, *OTHER_TOOL, *REWORD, *GIVE_UP)
-"""What experts of every dialect say."""
+PHRASES = (*FIRST, *NEXT, *DONE, *CONCLUDE, *OTHER_TOOL, *REWORD, *GIVE_UP)  # what experts of every dialect say
 
 DRILL = "drill"
 
@@ -134,8 +133,6 @@ class _Desk:
 
 
 class _Episode:
-    """One plan as it is played."""
-
     def __init__(self, plan: Plan, desk: _Desk) -> None:
         self.plan, self.desk, self.habits, self.checks = plan, desk, desk.habits, desk.dialect.verifies
         self.rng = random.Random(f"{desk.seed}:{plan.id}")

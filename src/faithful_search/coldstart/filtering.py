@@ -82,9 +82,7 @@ def accept(
 
 def as_written(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
     """The trajectory as the dialect writes and reads it: text, spans and issues are those of a policy's own episode.
-
-    Evidence is kept: a text does not hold its sources, by which gold is recognised.
-    """
+    Evidence is kept: a text does not hold its sources, by which gold is recognised."""
     read = dialect.parse(dialect.render(trajectory), question=trajectory.question, fenced=True)
     steps = read.steps
     if len(steps) == len(trajectory.steps):
@@ -98,10 +96,8 @@ def as_written(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
 
 
 def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
-    """The same turns in another dialect, without errors of form such as text outside the tags.
-
-    Raises `DataError` if the dialect cannot express a turn.
-    """
+    """The same turns in another dialect, without errors of form such as text outside the tags. Raises `DataError` if
+    the dialect cannot express a turn."""
     known = tool_names(dialects.load(trajectory.dialect)) if trajectory.dialect else {}
     ours, theirs = {called: name for name, called in known.items()}, tool_names(dialect)
     old = []
@@ -129,8 +125,6 @@ def tool_names(dialect: Dialect) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class WrittenRow:
-    """One row of a file, and whether it is trained on."""
-
     where: str  # the file and the row's number in it: "written.jsonl, line 3"
     trajectory: Trajectory | None = None  # in the run's dialect if it could be rewritten, else as it was read
     rejected: str | None = None  # the reason why it is not trained on
@@ -152,10 +146,8 @@ def read_written(
     question and gold answers come from its columns. Without gold answers the answer is not checked. The prompt
     describes the tools of a column `tools` or of a trajectory's `meta["tools"]`, JSON schemas of functions; for rows
     without any, `tools` is called once. `chat` is of the policy that is to learn them; `max_length` counts the tokens
-    of a whole episode, prompt included.
-
-    Raises:
-        DataError: if a file cannot be read at all, or has no rows. One that breaks off is read up to there.
+    of a whole episode, prompt included. Raises `DataError` if a file cannot be read at all, or has no rows. One that
+    breaks off is read up to there.
     """
     usual_tools = cache(tools)
     for file in files:
@@ -214,10 +206,8 @@ def _fit(
 
 
 def by_tools(rows: Sequence[WrittenRow]) -> list[tuple[list[Trajectory], Schemas]]:
-    """The trajectories to train on, in order, grouped by their tools, with these tools' schemas.
-
-    Without gold answers the own answer becomes one, so that the filter passes it again. None at all is a `DataError`.
-    """
+    """The trajectories to train on, in order, grouped by their tools, with these tools' schemas. Without gold answers
+    the own answer becomes one, so that the filter passes it again. None at all is a `DataError`."""
     groups: dict[str, tuple[list[Trajectory], Schemas]] = {}
     for row in rows:
         if row.trajectory is not None and row.rejected is None:

@@ -23,8 +23,6 @@ Query = tuple[str, str]  # a tool, and what it is asked
 
 @dataclass(frozen=True)
 class Hop:
-    """One thing to find."""
-
     need: str  # what is missing, as it reads after "I need": "the director of Zodiac"
     queries: tuple[Query, ...]  # in order of preference
     statement: str = ""  # the sentence that states the fact once found; empty: the expert quotes the evidence
@@ -51,7 +49,6 @@ class Hop:
 
     @classmethod
     def of_relation(cls, subject: str, relation: str, found: str, queries: Sequence[Query], **gold: Any) -> "Hop":
-        """The hop of a fact "The R of S is O."."""
         named = f"{relation} of {subject}"
         return cls(f"the {named}", tuple(queries), f"The {named} is {found}.", relation, found, subject, **gold)
 

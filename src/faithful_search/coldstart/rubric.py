@@ -37,8 +37,6 @@ REPORT = "evaluator.json"
 
 @dataclass(frozen=True)
 class Teaching:
-    """How the evaluator is taught."""
-
     spoiled: int = 2  # copies of each episode with a mistake in it; the episode itself is scored, too
     verdicts: float = 0.5  # share of the scored trajectories whose answer is also compared with the reference
     held_out: int = 100  # questions whose scored trajectories are not trained on, to measure the evaluator with
@@ -134,10 +132,8 @@ def _without(gold: str, calls: Sequence[Step]) -> list[Step]:
 
 def scored_file(path: str | Path) -> list[Trajectory]:
     """Trajectories that somebody scored: JSON lines of `Trajectory`, each with `meta["rubric"]` of `score` and `why`.
-
     Those about questions of the bundled world need no score: its facts give it. A row without a score of the rubric or
-    a reference answer is a `DataError`.
-    """
+    a reference answer is a `DataError`."""
     rows = [row if LABEL in row.meta else labelled(row) for row in read_jsonl(path)]
     for number, row in enumerate(rows, start=1):
         label = row.meta.get(LABEL)
@@ -173,8 +169,6 @@ def evaluator_rows(
 
 @dataclass(frozen=True)
 class EvaluatorReport:
-    """How a policy scores held-out trajectories."""
-
     n: int
     unreadable: float  # share of the replies without a score
     rmse: float | None  # root mean square error of the others' scores, in [0, 1]; `None` where there are none

@@ -84,10 +84,8 @@ class Reading:
 
     def loss(self, labels: torch.Tensor) -> torch.Tensor:
         """The weight times the mean cross-entropy of "yes" where `labels` (rows, tokens) ask, in the last forward pass.
-
         With h a hidden state divided by its root mean square and U the output embedding, the logit of "yes" against
-        "no" is (U_yes - U_no)·h.
-        """
+        "no" is (U_yes - U_no)·h."""
         asked = labels != IGNORED
         weight = self.model.get_output_embeddings().weight
         states = torch.cat([self.states.pop(layer)[asked] for layer in self.layers]).float()
@@ -117,13 +115,10 @@ def build_dataset(
     end-of-turn tokens included; with `"all"` also on prompt and tool responses; of a twin only on its last turn. A
     verdict's token counts `verdict_weight` times, one that the agent takes from evidence just found at least
     `copied_weight` times (see `weigh_copied`), all others once: only a few of an episode's hundreds of tokens show
-    whether its evidence was read. With `reading` rows also hold `reading_labels`, see there. With
-    `kept_responses` (see `rollout.Limits`) each turn is a row of its own: what the agent sees then, and what it learns
-    to write. Rows longer than `max_length` are left out with a warning: half an episode would teach to stop in the
-    middle.
-
-    Raises:
-        DataError: if no episode is left.
+    whether its evidence was read. With `reading` rows also hold `reading_labels`, see there. With `kept_responses` (see
+    `rollout.Limits`) each turn is a row of its own: what the agent sees then, and what it learns to write. Rows longer
+    than `max_length` are left out with a warning: half an episode would teach to stop in the middle. Raises `DataError`
+    if no episode is left.
     """
     # Tokenised first and filtered then: how often a token is copied is counted over all rows.
     how = chat, tools, loss_on, verdict_weight, reading, kept_responses
@@ -141,10 +136,8 @@ def build_dataset(
 
 def weigh_copied(rows: Sequence[dict[str, Any]], weight: float, most: float = 5.0) -> None:
     """Set `loss_weights` at the places `copied` of the rows: to `weight`, and up to `most` times that for rare tokens.
-
     A name is copied only after it was met often, and capitals are asked for ten times as often as rivers. So a token
-    that is copied less often than the average counts more, until all names count alike.
-    """
+    that is copied less often than the average counts more, until all names count alike."""
     count = Counter(row["input_ids"][place] for row in rows for place in row["copied"])
     usual = count.total() / max(1, len(count))
     for row in rows:
@@ -162,10 +155,7 @@ def sft_trainer(
     reading: Reading | None = None,
 ) -> SFTTrainer:
     """TRL's `SFTTrainer` on rows of `build_dataset`, each token weighted as the row says; with `reading` its loss is
-    added.
-
-    Raises:
-        ConfigError: if the settings would cut or join rows; for a reading loss of a model that is sharded.
+    added. Raises `ConfigError` if the settings would cut or join rows; for a reading loss of a model that is sharded.
     """
     longest, most = max(dataset["length"]), args.max_length
     if most is not None and longest > most:

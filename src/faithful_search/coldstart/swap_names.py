@@ -26,11 +26,9 @@ _PARTS: dict[type, tuple[tuple[str, ...], dict[str, Any]]] = {
 
 
 class NameSwapper:
-    """Swaps names of a trajectory for others of the same type, one to one and consistently in all of its text.
-
-    `names` gives the type of every name; `forbidden` are the (subject, object) pairs that no swapped evidence may
-    contain together, and `tries` is how many draws are made for that.
-    """
+    """Swaps names of a trajectory for others of the same type, one to one and consistently in all of its text. `names`
+    gives the type of every name; `forbidden` are the (subject, object) pairs that no swapped evidence may contain
+    together, and `tries` is how many draws are made for that."""
 
     def __init__(self, names: Mapping[str, str], forbidden: Iterable[tuple[str, str]] = (), tries: int = 50) -> None:
         self.finder, self.tries = NameFinder(names), tries
@@ -44,10 +42,8 @@ class NameSwapper:
         self._stated = NameFinder({**dict.fromkeys(set().union(*self._forbidden.values()), ""), **names})
 
     def swap(self, trajectory: Trajectory, rng: random.Random, id: str | None = None) -> Trajectory:
-        """A copy of `trajectory` about other names, gold answers too; token ids, spans and text are dropped.
-
-        Words that are no known names stay. Raises `DataError` when every draw produced a forbidden pair.
-        """
+        """A copy of `trajectory` about other names, gold answers too; token ids, spans and text are dropped. Words that
+        are no known names stay. Raises `DataError` when every draw produced a forbidden pair."""
         known: set[str] = set()
 
         def look(text: str) -> str:
@@ -69,14 +65,12 @@ class NameSwapper:
         raise DataError(f"trajectory {trajectory.id!r}: {failed}")
 
     def leaks(self, trajectory: Trajectory) -> bool:
-        """Whether a piece of its evidence holds both subject and object of a forbidden pair."""
         evidence = [item for step in trajectory.steps for item in step.evidence]
         found = (set(self._stated.find(f"{item.title}\n{item.text}")) for item in evidence)
         return any(self._forbidden[subject] & names for names in found for subject in self._forbidden.keys() & names)
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """The value with every text in it that may hold names changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

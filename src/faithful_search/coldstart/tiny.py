@@ -53,7 +53,6 @@ def script_of(dialect: str) -> Script:
 
 
 def phrases_of(dialect: str) -> tuple[str, ...]:
-    """Texts of every episode besides what experts of all dialects say."""
     if dialect == "search_r1":
         return SearchR1().prompt("", ())[0]["content"], SearchR1.invalid or "", *UNSAID
     if dialect == "self_eval":

@@ -54,10 +54,8 @@ class Shelf:
         return [self._gold[source] for source in sorted(hop.gold_ids) if source in self._gold]
 
     def foils(self, kind: str, hop: Hop, tool: str, taken: Sequence[Evidence] = ()) -> list[Evidence]:
-        """Evidence of a kind that does not state the hop's fact: each text once, and none of those taken.
-
-        The kind "other_tools" is of any tool but this.
-        """
+        """Evidence of a kind that does not state the hop's fact: each text once, and none of those taken. The kind
+        "other_tools" is of any tool but this."""
         found: Iterable[Evidence]
         if kind == "relation":
             found = self._by_title[plain(hop.subject)].values()
@@ -72,7 +70,6 @@ class Shelf:
 
 
 def drawn_kind(rng: random.Random) -> str:
-    """One of `KINDS`, as often as it says."""
     return rng.choices([*KINDS], [*KINDS.values()])[0]
 
 
@@ -86,11 +83,8 @@ class Response(NamedTuple):
     rng: random.Random
 
     def without(self, kind: str) -> list[Evidence]:
-        """As many pieces as before, none of which states the fact.
-
-        What stated it is replaced by foils of the kind, or of another one if the shelf holds none of it; pieces for
-        which it holds nothing are left out.
-        """
+        """As many pieces as before, none of which states the fact. What stated it is replaced by foils of the kind, or
+        of another one if the shelf holds none of it; pieces for which it holds nothing are left out."""
         if kind == "blank":
             return self._blanked()
         if self.rng.random() < ALONE:
@@ -128,11 +122,8 @@ class Response(NamedTuple):
         return result
 
     def drill(self) -> list[Evidence]:
-        """Three to six pieces; half of the time one states the fact, and the others nearly do.
-
-        They are about another subject, or about another relation of this one, or of all kinds. Empty if the shelf holds
-        too little yet.
-        """
+        """Three to six pieces; half of the time one states the fact, and the others nearly do. They are about another
+        subject, or about another relation of this one, or of all kinds. Empty if the shelf holds too little yet."""
         rng, stating = self.rng, self.hop.gold(self.evidence) or self.shelf.stating(self.hop)
         if not stating:
             return []

@@ -39,11 +39,9 @@ AFTER, BEFORE, SECOND = "distilled", "untrained", "second run"
 
 @dataclass
 class Distillation:
-    """How a judge is distilled; learning rate, batches and steps are the trainer's own settings.
-
-    The `encoder` head becomes an `nli` judge. `save_dtype` is by default that of training; the temperature is fitted to
-    the judge as it loads, whatever `measure_dtype` is. Values that do not fit together are a `ConfigError`.
-    """
+    """How a judge is distilled; learning rate, batches and steps are the trainer's own settings. The `encoder` head
+    becomes an `nli` judge. `save_dtype` is by default that of training; the temperature is fitted to the judge as it
+    loads, whatever `measure_dtype` is. Values that do not fit together are a `ConfigError`."""
 
     head: Head = flag("encoder", "'encoder' (a classifier) or 'generator' (p of 1 and 0)")
     balance: Balance = flag("resample", "of the labels: 'resample' the rarer, 'weights' (encoder only) or 'none'")
@@ -132,7 +130,6 @@ def train_judge(
 
 
 def _arranged(args: Any) -> Any:
-    """The trainer's settings, changed to evaluate and save together and to keep the best κ."""
     args = copy.copy(args)
     if str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
         raise ConfigError("set eval_strategy to 'steps' or 'epoch': the judge with the best κ is kept")
@@ -145,7 +142,6 @@ def _arranged(args: Any) -> Any:
 
 
 def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config: Any, kwargs: dict[str, Any]) -> Any:
-    """The head's trainer, whose `judging` makes the judge of a model in training."""
     if how.head == "encoder" and peft_config is not None:
         raise ConfigError("the encoder head is trained whole (or with layers frozen): leave use_peft to the generator")
     rows: Sequence[Labelled] = resampled(parts.train, args.seed) if how.balance == "resample" else parts.train

@@ -27,11 +27,9 @@ def open_classifier(name: str, seed: int = 0, **how: Any) -> tuple[Any, Any]:
 
     Any encoder or decoder will do; a classifier's head is kept if it has these two labels, else it is initialised from
     `seed`. The weights are float32 unless `how` says otherwise. A tokenizer that puts nothing between two texts (most
-    decoders') gets its end-of-text token there and at the end; padding is on the right.
-
-    Raises:
-        ConfigError: if it cannot be opened (or only by its own code, without `trust_remote_code=True`), or its
-            tokenizer lacks an end-of-text token that is needed.
+    decoders') gets its end-of-text token there and at the end; padding is on the right. Raises `ConfigError` if it
+    cannot be opened (or only by its own code, without `trust_remote_code=True`), or its tokenizer lacks an end-of-text
+    token that is needed.
     """
     how = {"dtype": torch.float32, **{key: value for key, value in how.items() if value is not None}}
     where = {"revision": how.pop("revision", None), "trust_remote_code": how.pop("trust_remote_code", False)}
@@ -52,11 +50,9 @@ def entailment_index(model: Any) -> int:
 
 
 def freeze(model: Any, embeddings: bool = False, layers: int = 0) -> None:
-    """Freeze the embeddings and the lowest `layers` layers; `ConfigError` if the model has fewer.
-
-    With any layer, the table of relative positions that all layers read (MPNet's) is frozen too: its gradient would
-    have to pass through the frozen layers.
-    """
+    """Freeze the embeddings and the lowest `layers` layers; `ConfigError` if the model has fewer. With any layer, the
+    table of relative positions that all layers read (MPNet's) is frozen too: its gradient would have to pass through
+    the frozen layers."""
     stack: Any = max((part for part in model.modules() if isinstance(part, nn.ModuleList)), key=len, default=[])
     if layers > len(stack):
         raise ConfigError(f"cannot freeze {layers} layers of {model.config.name_or_path!r}, which has {len(stack)}")
@@ -113,11 +109,9 @@ def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
 
 
 def weighted_loss(weights: Sequence[float]) -> Callable[..., torch.Tensor]:
-    """Cross entropy in which label k weighs `weights[k]`, as Trainer's `compute_loss_func`.
-
-    The sum is divided by the rows of the whole accumulated batch; a classifier's own loss is a mean over each part of
-    it, and Trainer would add these up.
-    """
+    """Cross entropy in which label k weighs `weights[k]`, as Trainer's `compute_loss_func`. The sum is divided by the
+    rows of the whole accumulated batch; a classifier's own loss is a mean over each part of it, and Trainer would add
+    these up."""
 
     def weighted(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
         logits = outputs["logits"].float()
@@ -128,11 +122,9 @@ def weighted_loss(weights: Sequence[float]) -> Callable[..., torch.Tensor]:
 
 
 def fit_temperature(p: Sequence[float], labels: Sequence[bool]) -> float:
-    """The T in [0.05, 20] at which sigmoid(logit(p) / T) has the least negative log-likelihood of the labels.
-
-    The loss is convex in 1/T, so its slope is bisected (Guo et al. 2017, temperature scaling). Judges that are right
-    about every pair, or no better than chance, get the interval's ends; 1 without pairs.
-    """
+    """The T in [0.05, 20] at which sigmoid(logit(p) / T) has the least negative log-likelihood of the labels. The loss
+    is convex in 1/T, so its slope is bisected (Guo et al. 2017, temperature scaling). Judges that are right about every
+    pair, or no better than chance, get the interval's ends; 1 without pairs."""
     if not len(p):
         return 1.0
     sure = np.clip(np.asarray(p, dtype=np.float64), _EDGE, 1 - _EDGE)
@@ -153,7 +145,6 @@ def negative_log_likelihood(p: Sequence[float], labels: Sequence[bool]) -> float
 
 
 def _for_pairs(tokenizer: Any) -> Any:
-    """The tokenizer, so that two texts stay two and rows can be padded."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.padding_side = "right"
     if tokenizer.pad_token_id is None:

@@ -19,10 +19,8 @@ Balance = Literal["none", "weights", "resample"]
 
 
 class Parts(NamedTuple):
-    """Pairs to train on, pairs for early stopping and calibration, and pairs for one measurement at the end.
-
-    No group (question, or premise without one) is in two of them.
-    """
+    """Pairs to train on, pairs for early stopping and calibration, and pairs for one measurement at the end. No group
+    (question, or premise without one) is in two of them."""
 
     train: tuple[Labelled, ...]
     validation: tuple[Labelled, ...]
@@ -31,9 +29,7 @@ class Parts(NamedTuple):
 
 def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) -> list[Labelled]:
     """The labelled pairs of `world` (made from the bundled world), files, directories and Hub datasets, in order.
-
-    `limit` is the most of each source and split, chosen by `seed`, which is also that of the world's pairs.
-    """
+    `limit` is the most of each source and split, chosen by `seed`, which is also that of the world's pairs."""
     rows: list[Labelled] = []
     for source in sources:
         if source == "world":
@@ -46,10 +42,8 @@ def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) 
 
 
 def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
-    """The rows by their fixed split; of the groups to train on, the share `validation` is set aside by their hash.
-
-    Rows whose split is `overlap` are in no part. An empty part, or one label alone to train on, is a `DataError`.
-    """
+    """The rows by their fixed split; of the groups to train on, the share `validation` is set aside by their hash. Rows
+    whose split is `overlap` are in no part. An empty part, or one label alone to train on, is a `DataError`."""
     learnt = [row for row in rows if row.split == "train"]
     # By hash and not by position, so that adding pairs moves no group from one part to another.
     digests = {row.group: hashlib.sha256(f"validation {row.group}".encode()).hexdigest() for row in learnt}

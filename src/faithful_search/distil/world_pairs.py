@@ -77,7 +77,6 @@ class _Maker:
             self.kinds[kind].append(name)
 
     def rows(self, split: str, limit: int | None) -> list[Labelled]:
-        """The labelled pairs of a split, a true one and then its false one."""
         plans, _ = plan_all(load_tasks(QUESTIONS, split, limit), planner_for("world"))
         corpus = [row for row in self.passages if split != "train" or row["split"] == "train"]
         dialect = dialects.load(DIALECT)
@@ -104,7 +103,6 @@ class _Maker:
         return [name for name in sorted(fit) if (hop.subject, hop.relation, name) not in self.facts]
 
     def _name(self, own: _Read, rng: random.Random) -> str:
-        """The finding with another name of the same type in place of what was found."""
         found = own.hop.object
         every = self.kinds[self.names.get(found, "")]
         pool = self.finder.find(own.pair.premise) if rng.random() < 0.5 else every
@@ -112,7 +110,6 @@ class _Maker:
         return own.pair.hypothesis.replace(found, rng.choice(fit or every))
 
     def _claim(self, own: _Read, rng: random.Random) -> str:
-        """A finding that the evidence lacks, and what an expert says after it."""
         hop = own.hop
         near = self.finder.find(own.pair.premise) if rng.random() < 0.5 else ()
         said = rng.choice(self._others_of_its_type(hop, near) or [hop.object])

@@ -32,11 +32,8 @@ class Sampling(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """`ids` exactly as sampled, the end-of-sequence token included when it was sampled.
-
-    `finish` is "stop" (a stop string), "eos" or "length". `logprobs` are natural logs under the temperature-scaled
-    distribution.
-    """
+    """`ids` exactly as sampled, the end-of-sequence token included when it was sampled. `finish` is "stop" (a stop
+    string), "eos" or "length". `logprobs` are natural logs under the temperature-scaled distribution."""
 
     ids: list[int]
     finish: str

@@ -38,7 +38,6 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 
 def cost_of_call(device_type: str) -> int:
-    """How many tokens a forward pass costs on such a device besides those in it."""
     return CALLS.get(device_type, CALL)
 
 
@@ -52,10 +51,8 @@ def passes(lengths: Sequence[int], call: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How `rows` are read: first the `heads` that they begin with, then each behind the head that `owners` numbers.
-
-    An empty head is nothing. `call` is what a pass costs, in tokens.
-    """
+    """How `rows` are read: first the `heads` that they begin with, then each behind the head that `owners` numbers. An
+    empty head is nothing. `call` is what a pass costs, in tokens."""
 
     rows: Sequence[Row]
     heads: Sequence[Row]
@@ -64,7 +61,6 @@ class Plan:
 
     @cached_property
     def head_passes(self) -> list[list[int]]:
-        """Numbers of the heads that are read together."""
         own = [head for head, tokens in enumerate(self.heads) if tokens]
         return [[own[place] for place in group] for group in passes([len(self.heads[head]) for head in own], self.call)]
 

@@ -49,12 +49,8 @@ class ChatFormat:
 
     @classmethod
     def of(cls, tokenizer: Any, dialect: Dialect) -> Self:
-        """Read the glue off the tokenizer's chat template.
-
-        Raises:
-            TemplateError: when the dialect needs a template and the tokenizer has none, or one that refuses, drops or
-                rewrites turns; as `fencing.check_reader`.
-        """
+        """Read the glue off the tokenizer's chat template. Raises `TemplateError` when the dialect needs a template and
+        the tokenizer has none, or one that refuses, drops or rewrites turns; as `fencing.check_reader`."""
         check_reader(tokenizer, dialect)
         has_template = bool(getattr(tokenizer, "chat_template", None))
         if dialect.observation_role is None:
@@ -73,7 +69,6 @@ class ChatFormat:
 
     @cached_property
     def fence(self) -> Fence:
-        """The dialect's fence, which also forbids what steers this tokenizer's model (`guarded`)."""
         return guarded(self.dialect.fence, self.tokenizer)
 
     @property
@@ -92,7 +87,6 @@ class ChatFormat:
         return [] if eos is None or self.end_ids[-1:] == [eos] else [eos]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text` without anything added around it."""
         return self.tokenizer(well_formed(text), add_special_tokens=False)["input_ids"]
 
     def prompt_ids(self, question: str, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
@@ -100,11 +94,9 @@ class ChatFormat:
         return self.messages_ids(self.dialect.prompt(question, tools), tools)
 
     def messages_ids(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
-        """Ids of chat messages, ready for the next assistant turn; raw text when the tokenizer has no template.
-
-        The dialect's prompt describes the tools, so the template gets only their names, as `tool_names`: some tell a
-        small model no more.
-        """
+        """Ids of chat messages, ready for the next assistant turn; raw text when the tokenizer has no template. The
+        dialect's prompt describes the tools, so the template gets only their names, as `tool_names`: some tell a small
+        model no more."""
         if not getattr(self.tokenizer, "chat_template", None):
             return opening_ids(self.tokenizer) + self.encode("\n".join(message["content"] for message in messages))
         names = [tool["function"]["name"] for tool in tools]
@@ -137,7 +129,6 @@ class ChatFormat:
         return f"</think>\n{opening}" if opening and self.opened(first=False) else opening or ""
 
     def render_observation(self, evidence: Sequence[Evidence], note: str = "") -> str:
-        """The dialect's tool response, fenced for this tokenizer too."""
         return self.dialect.render_observation(evidence, note, self.fence)
 
     def ended(self, ids: Sequence[int]) -> bool:
@@ -174,10 +165,7 @@ class ChatFormat:
 
 def templated(tokenizer: Any, messages: Sequence[dict[str, Any]], what: str, **how: Any) -> str:
     """The text that the chat template makes of messages; where it refuses the system role, with that text in the user's
-    message.
-
-    Raises `TemplateError`, which names `what` they are, where it refuses that, too.
-    """
+    message. Raises `TemplateError`, which names `what` they are, where it refuses that, too."""
     how = {"tokenize": False, "add_generation_prompt": True, **how}
     try:
         return tokenizer.apply_chat_template(list(messages), **how)

@@ -125,7 +125,6 @@ class Encoder:
 
 
 def _beside(model: str, revision: str | None, name: str) -> Any:
-    """The JSON of a file beside the model, `None` where there is none."""
     path = file_beside(model, name, revision)
     try:
         return None if path is None else json.loads(path.read_text(encoding="utf-8"))

@@ -66,7 +66,6 @@ def check_reader(tokenizer: Any, dialect: Dialect) -> None:
 
 
 def name_of(tokenizer: Any) -> str:
-    """A tokenizer as messages name it."""
     return repr(getattr(tokenizer, "name_or_path", "") or "this model")
 
 
@@ -143,7 +142,6 @@ def _marks_and_words(tokenizer: Any) -> tuple[list[str], list[str]]:
 
 
 def _around(tokenizer: Any) -> list[str]:
-    """What the chat template writes before, between and behind messages."""
     if not getattr(tokenizer, "chat_template", None):
         return []
     said = [{"role": role, "content": _CONTENT} for role in ("system", "user", "assistant", "tool", "user")]

@@ -22,7 +22,6 @@ class States(NamedTuple):
     layers: list[tuple[torch.Tensor, torch.Tensor]]
 
     def of(self, length: int) -> "States":
-        """Of the first `length` tokens; nothing is copied."""
         return States(self.ids[:length], [(keys[:, :length], values[:, :length]) for keys, values in self.layers])
 
 
@@ -30,11 +29,9 @@ NOTHING = States([], [])
 
 
 class RoomyLayer(DynamicLayer):
-    """Keys and values of a batch, the first `end` of them in use: with room behind, a step need not copy them all.
-
-    What is remembered of the rows is put together when the layer is reached; with `once` nothing of it is kept, so that
-    a pass takes no more memory than one layer needs.
-    """
+    """Keys and values of a batch, the first `end` of them in use: with room behind, a step need not copy them all. What
+    is remembered of the rows is put together when the layer is reached; with `once` nothing of it is kept, so that a
+    pass takes no more memory than one layer needs."""
 
     def __init__(self, once: bool = False) -> None:
         super().__init__()
@@ -118,10 +115,8 @@ def reads_on(model: Any) -> MakeCache | None:
 
 
 class Batch:
-    """Rows that a model reads on together, each behind what it remembers of its beginning.
-
-    Padding stands at the left; positions do not count it. `logits` are those behind the last `keep` tokens of each row.
-    """
+    """Rows that a model reads on together, each behind what it remembers of its beginning. Padding stands at the left;
+    positions do not count it. `logits` are those behind the last `keep` tokens of each row."""
 
     def __init__(
         self,
@@ -201,10 +196,8 @@ def remembered(model: Any, rows: Sequence[Row], call: int, states: Sequence[Stat
 
 
 class Memory:
-    """What a model remembers of the rows that the last call continued, at most `limit` bytes of it.
-
-    An ended episode is thus forgotten with the next turn of the others.
-    """
+    """What a model remembers of the rows that the last call continued, at most `limit` bytes of it. An ended episode is
+    thus forgotten with the next turn of the others."""
 
     def __init__(self, model: Any, limit: int, call: int) -> None:
         self.model, self.limit, self.call = model, limit, call
@@ -226,11 +219,9 @@ class Memory:
         return found
 
     def read(self, prompts: Sequence[Row], known: Sequence[States]) -> Batch:
-        """A batch in which the prompts have been read, each behind what is known of it.
-
-        Equal prompts, and what others begin with alike, are read once, and no prompt is padded to the length of others
-        where a pass of its own costs less.
-        """
+        """A batch in which the prompts have been read, each behind what is known of it. Equal prompts, and what others
+        begin with alike, are read once, and no prompt is padded to the length of others where a pass of its own costs
+        less."""
         if not self.by_row:
             return Batch(self.model, self.make, prompts)
         # all but the last token: behind it each of equal prompts goes on by itself
@@ -244,7 +235,6 @@ class Memory:
         return Batch(self.model, by_row, prompts, [rows[tuple(prompt[:-1])] for prompt in prompts])
 
     def put(self, batch: Batch, row: int, ids: Row) -> None:
-        """Keep a row of the batch, which is `ids`, if there is room for it."""
         size = batch.token_size * len(ids) if self.by_row else 0
         if size and self.size + size <= self.limit:
             layers = [(keys.clone(), values.clone()) for keys, values in batch.states(row, ids).layers]

@@ -122,10 +122,8 @@ def read_model(
 
 @cache
 def check_there(name: str, revision: str | None = None) -> None:
-    """Ask the Hub once for a model that is not on this machine: `from_pretrained` would ask it for minutes.
-
-    Raises `ConfigError` when there is no such model, or the Hub cannot be reached.
-    """
+    """Ask the Hub once for a model that is not on this machine: `from_pretrained` would ask it for minutes. Raises
+    `ConfigError` when there is no such model, or the Hub cannot be reached."""
     if Path(name).exists():
         return
     try:
@@ -145,10 +143,8 @@ def check_there(name: str, revision: str | None = None) -> None:
 
 
 def file_beside(model: str, name: str, revision: str | None = None) -> Path | None:
-    """A file in a model's directory or Hub repository; `None` where there is none.
-
-    Raises `ConfigError` when there is no such model, or the Hub was never asked for the file and cannot be reached.
-    """
+    """A file in a model's directory or Hub repository; `None` where there is none. Raises `ConfigError` when there is
+    no such model, or the Hub was never asked for the file and cannot be reached."""
     if Path(model).is_dir():
         path = Path(model) / name
         return path if path.exists() else None

@@ -103,11 +103,9 @@ class TransformersGenerator:
     def choice_logprobs(
         self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
     ) -> list[list[float]]:
-        """See `Scorer.choice_logprobs`; a choice without tokens is a `ConfigError`.
-
-        Choices of one token cost a row for each prompt; longer ones a row each. What the prompts of a batch begin with
-        alike is computed once where that saves tokens (never for models that forget tokens behind a window).
-        """
+        """See `Scorer.choice_logprobs`; a choice without tokens is a `ConfigError`. Choices of one token cost a row for
+        each prompt; longer ones a row each. What the prompts of a batch begin with alike is computed once where that
+        saves tokens (never for models that forget tokens behind a window)."""
         check_choices(choices)
         wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for i, (prompt, own) in enumerate(zip(prompts, choices, strict=True)):
@@ -200,8 +198,6 @@ class TransformersGenerator:
 
 
 class _End(NamedTuple):
-    """Where turns end: with one of the `eos` tokens, or a stop string."""
-
     tokenizer: Any
     eos: frozenset[int]
     stop: tuple[str, ...]

@@ -34,8 +34,6 @@ Request = tuple[list[int], dict[str, Any]]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What vLLM sampled for one row."""
-
     ids: list[int]
     finish: str  # its `finish_reason`
     stop: str | int | None = None  # its `stop_reason`: a stop string, a token's id, or nothing for the EOS
@@ -43,11 +41,9 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class VLLM(ABC):
-    """A policy held by vLLM, wherever that runs.
-
-    Log-probabilities are those of the distribution that was sampled from: scaled by the temperature and, where `top_p`
-    or `top_k` cut it, renormalised. Greedy rows report them at temperature 1.
-    """
+    """A policy held by vLLM, wherever that runs. Log-probabilities are those of the distribution that was sampled from:
+    scaled by the temperature and, where `top_p` or `top_k` cut it, renormalised. Greedy rows report them at temperature
+    1."""
 
     tokenizer: Any
     positions: int  # how many tokens a prompt and its continuation may have together
@@ -56,7 +52,7 @@ class VLLM(ABC):
 
     @abstractmethod
     def _ask(self, requests: list[Request]) -> list[Answer]:
-        """One answer a request, in order."""
+        pass
 
     def generate(
         self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
@@ -92,11 +88,8 @@ class VLLM(ABC):
         return [self._completion(answer, sampling) for answer in answers]
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
-        """See `Generator.choice_probs`; `ConfigError` when prompt and choice do not fit into the positions.
-
-        Each token of a choice is a row that ends with the token before it, so that prompts are read from the prefix
-        cache.
-        """
+        """See `Generator.choice_probs`; `ConfigError` when prompt and choice do not fit into the positions. Each token
+        of a choice is a row that ends with the token before it, so that prompts are read from the prefix cache."""
         check_choices(choices)
         # what is asked about each choice: rows, and the token behind each
         asked = [
@@ -145,10 +138,8 @@ class VLLM(ABC):
 
 
 class VLLMGenerator(VLLM):
-    """A policy held by a `vllm.LLM` of this process, made with `logprobs_mode="processed_logprobs"`.
-
-    Who changes the weights has to clear its prefix cache (`llm.reset_prefix_cache()`).
-    """
+    """A policy held by a `vllm.LLM` of this process, made with `logprobs_mode="processed_logprobs"`. Who changes the
+    weights has to clear its prefix cache (`llm.reset_prefix_cache()`)."""
 
     def __init__(self, llm: Any, tokenizer: Any) -> None:
         self.llm, self.tokenizer = llm, tokenizer

@@ -15,8 +15,7 @@ from ..rewards import Score
 from ..trajectory import Tokens
 
 Estimator = Callable[[torch.Tensor, int], torch.Tensor]
-Returns = tuple[list[float], float]
-"""What a rollout got from each of its turns on, and its outcome."""
+Returns = tuple[list[float], float]  # what a rollout got from each of its turns on, and its outcome
 
 
 def group_relative(rewards: torch.Tensor, k: int) -> torch.Tensor:

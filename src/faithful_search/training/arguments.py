@@ -17,8 +17,7 @@ from ..errors import ConfigError
 from ..inference.vllm import VLLM
 from .advantages import ESTIMATORS, TURN_ESTIMATORS
 
-PPO = "ppo"
-"""Its name among the estimators of advantages."""
+PPO = "ppo"  # its name among the estimators of advantages
 CHOICES = {
     "advantages": (*ESTIMATORS, *TURN_ESTIMATORS, PPO),
     "uniform_groups": ("keep", "drop"),
@@ -245,7 +244,6 @@ class SearchGRPOConfig(PPOSettings, GRPOConfig):
 
     @property
     def _cycle(self) -> int:
-        """Batches that are made of one generation of rollouts."""
         return (self.steps_per_generation or 1) * self.num_iterations
 
     def between_generations(self, step: float) -> bool:

@@ -16,10 +16,8 @@ from ..bundled import shipped
 from ..measure.convert import WRITERS, Document
 from ..trajectory import Trajectory, read_jsonl, write_jsonl
 
-LIKELIHOOD = "likelihood/right"
-"""The mean log-probability of right answers' own tokens, as it is logged."""
-MOVED = "likelihood/moved"
-"""By how much the step's update moved it, on some of the step's right answers."""
+LIKELIHOOD = "likelihood/right"  # the mean log-probability of right answers' own tokens, as it is logged
+MOVED = "likelihood/moved"  # by how much the step's update moved it, on some of the step's right answers
 DROP = 0.03  # nats that one update may take from it before that is a warning
 STEPS = 4  # at the beginning, with right answers, with which as many later ones are compared
 ENOUGH = 32  # rollouts after which it is said that all rewards are equal
@@ -42,11 +40,9 @@ class QuestionOrder(TrainerCallback):
 
 
 class TrajectoryLog(TrainerCallback):
-    """Appends every rollout of training, with its scores and reasons, to a JSONL file as it happens.
-
-    On resume, rollouts made after the checkpoint are removed first. With `--report_to trackio` the first four of each
-    step are logged there, too, as conversations beside their scores.
-    """
+    """Appends every rollout of training, with its scores and reasons, to a JSONL file as it happens. On resume,
+    rollouts made after the checkpoint are removed first. With `--report_to trackio` the first four of each step are
+    logged there, too, as conversations beside their scores."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -64,7 +60,6 @@ class TrajectoryLog(TrainerCallback):
         write_jsonl(self.path, kept)
 
     def append(self, rollouts: Sequence[Trajectory]) -> None:
-        """Write rollouts, as `Scored.told` makes them."""
         self.latest = rollouts
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(item.to_json() + "\n" for item in rollouts)
@@ -107,8 +102,6 @@ class StepLine(ProgressCallback):
 
 
 class Watching(TrainerCallback):
-    """Warns of what a watch says, once of each."""
-
     def __init__(self) -> None:
         self.watches = list(WATCHES)
 
@@ -135,11 +128,9 @@ def nothing_is_learnt(log: Log, rollouts: int) -> str:
 
 
 def collapse(log: Log, rollouts: int) -> str:
-    """Right answers become less likely ("lazy likelihood displacement", arXiv 2512.04220).
-
-    Either one update leaves the step's own right answers less likely (`MOVED`): it went too far. Or, slowly, their
-    log-probability and the gradients' norm become one and a half times what they were at first.
-    """
+    """Right answers become less likely ("lazy likelihood displacement", arXiv 2512.04220). Either one update leaves the
+    step's own right answers less likely (`MOVED`): it went too far. Or, slowly, their log-probability and the
+    gradients' norm become one and a half times what they were at first."""
     advice = "runs collapse like this. Lower --learning_rate, or give --llds 0.1"
     moved = log[-1].get(MOVED, 0.0)  # none without a right answer
     if moved < -DROP:

@@ -11,8 +11,7 @@ from ..errors import ConfigError
 from ..tasks import WORLD, Task
 from ..world import bundled_world
 
-LOOKED_AT = 100
-"""Training questions that are checked for changed worlds before training."""
+LOOKED_AT = 100  # training questions that are checked for changed worlds before training
 
 
 @dataclass(frozen=True)

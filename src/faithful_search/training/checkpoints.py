@@ -87,7 +87,6 @@ def last_checkpoint(output_dir: str | Path) -> Path:
 
 
 def folders(output_dir: str | Path) -> list[Path]:
-    """The folders `checkpoint-N` there, by their number."""
     numbered = [(re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in Path(output_dir).glob("checkpoint-*")]
     found = {int(number[1]): path for number, path in numbered if number and path.is_dir()}
     return [found[step] for step in sorted(found)]

@@ -28,10 +28,8 @@ LAYERS, HEAD, GROUPS = 2, 8, 2
 
 
 def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a dry run, made of all settings by name; prints what was replaced.
-
-    It has an output directory of its own, with its random model. An architecture that is not known is a `ConfigError`.
-    """
+    """The settings of a dry run, made of all settings by name; prints what was replaced. It has an output directory of
+    its own, with its random model. An architecture that is not known is a `ConfigError`."""
     out, model, state = f"{values['output_dir']}_dry_run", str(values["model_name_or_path"]), PartialState()
     replaced: dict[str, Any] = {**MACHINE, **REPLACED["always"], "output_dir": out}
     if values.get("cassette"):  # its recorded answers need no network
@@ -85,11 +83,9 @@ def config_of(name: str) -> Any:
 
 
 def build_shrunk(name: str, out: str | Path) -> Path:
-    """Write a random model of the architecture of `name` to `out`: two narrow layers, everything else as there.
-
-    The tokenizer is the directory's own, else one of bytes and what the bundled world often spells. An architecture
-    without grouped heads is a `ConfigError`.
-    """
+    """Write a random model of the architecture of `name` to `out`: two narrow layers, everything else as there. The
+    tokenizer is the directory's own, else one of bytes and what the bundled world often spells. An architecture without
+    grouped heads is a `ConfigError`."""
     config, out = config_of(name), Path(out)
     if (Path(name) / "tokenizer_config.json").exists():
         tokenizer = read_tokenizer(name)

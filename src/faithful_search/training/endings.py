@@ -23,8 +23,7 @@ from ..text import printable
 from ..wire.redact import redact
 
 RESUME = "a run that has saved a checkpoint goes on from it with --resume true"
-PATIENCE = 60
-"""Seconds for cleaning up after another process was lost, before this one is ended by force."""
+PATIENCE = 60  # seconds for cleaning up after another process was lost, before this one is ended by force
 _GONE = re.compile(r"gloo|nccl|c10d|tcpstore|pair closure", re.IGNORECASE)
 _SOURCE = re.compile(r"^\[\S+:\d+\] ")  # Gloo begins its messages with the line of its own source
 logger = logging.getLogger(__name__)
@@ -70,10 +69,8 @@ def ending_after(seconds: float, line: str) -> Iterator[None]:
 
 @contextmanager
 def heeding_signals() -> Iterator[None]:
-    """Within the block SIGTERM raises `Terminated`, so that everything is cleaned up; a second one ends at once.
-
-    The launcher's end counts as one: `accelerate launch` and `torchrun` do not pass on a signal that only they get.
-    """
+    """Within the block SIGTERM raises `Terminated`, so that everything is cleaned up; a second one ends at once. The
+    launcher's end counts as one: `accelerate launch` and `torchrun` do not pass on a signal that only they get."""
     own, launcher = os.getpid(), os.getppid()
 
     def end(number: int, frame: Any) -> None:
@@ -100,10 +97,8 @@ def heeding_signals() -> Iterator[None]:
 
 class OrderlyStop(TrainerCallback):
     """Ends training with a checkpoint once `silence`, which every process sets alike, says what is wrong with a judge;
-    if `on_sigterm` also after SIGTERM, which clusters send some time before they take a machine.
-
-    The steps that use the current rollouts are still made, so that a resumed run equals an uninterrupted one.
-    """
+    if `on_sigterm` also after SIGTERM, which clusters send some time before they take a machine. The steps that use the
+    current rollouts are still made, so that a resumed run equals an uninterrupted one."""
 
     def __init__(self, on_sigterm: bool) -> None:
         self.on_sigterm, self.silence = on_sigterm, ""

@@ -36,8 +36,7 @@ from .step_metrics import Scored, left_open, reward_metrics, rollout_metrics, to
 from .update import UpdateTrainer
 from .vllm import bound_sync, check_sync, joining_server, policy_generator, sync_weights
 
-STATE = "reward"
-"""Under this name the trainer's state, which checkpoints keep, has that of the reward."""
+STATE = "reward"  # under this name the trainer's state, which checkpoints keep, has that of the reward
 logger = logging.getLogger(__name__)
 
 
@@ -154,7 +153,6 @@ class SearchGRPOTrainer(UpdateTrainer):
 
     @property
     def reward_state(self) -> MixState:
-        """The reward's state, which is kept with checkpoints."""
         kept = cast(dict[str, Any], self.state.stateful_callbacks).get(STATE)
         return msgspec.convert(kept, MixState) if kept else self.mix.state0
 
@@ -186,7 +184,6 @@ class SearchGRPOTrainer(UpdateTrainer):
             yield
 
     def _rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
-        """TRL's `rollout_func`: one episode per prompt."""
         numbers = [row["task"] for row in self._rows]
         tasks = [self.tasks[number] for number in numbers]
         if self.worlds is not None and self._training:
@@ -263,7 +260,6 @@ class SearchGRPOTrainer(UpdateTrainer):
 
 
 def check_reward(mix: Mix, args: SearchGRPOConfig, dialect: str, limits: Limits) -> None:
-    """Refuse a reward that the dialect cannot have, or that the update needs more of."""
     kinds = [type(reward) for reward in mix.within()]
     unprobed = args.verdict_weight and EvidenceSensitivity not in kinds
     blind = args.uniform_groups == "drop" and mix.outcome is None

@@ -34,10 +34,8 @@ def open_policy(source: str, model_args: ModelConfig, args: Any, merged: bool = 
 
     A model's name stays a name: the trainer loads it, and adds a new adapter with `use_peft`. A PEFT adapter becomes a
     `PeftModel` whose adapter is trained further (with `beta` > 0 the reference is the adapter as it was at the start).
-
-    Raises:
-        ConfigError: for flags that do not fit together, layers that the model does not have, or a model that cannot be
-            opened.
+    Raises `ConfigError` for flags that do not fit together, layers that the model does not have, or a model that cannot
+    be opened.
     """
     own = adapter_base(source, model_args.model_revision)
     check_flags(source, model_args, args, own is not None, merged)
@@ -155,11 +153,9 @@ def merge_adapter(
 
     A model at `out` is replaced only when the new one is complete, and agrees with the adapter on a short text. An
     adapter that was trained on quantised weights is merged into the full ones, which it has not seen: measure the
-    result. `dtype` is by default that of the base model's files; `trust_remote_code` runs its own Python code.
-
-    Raises:
-        ConfigError: if there is no adapter, its base model cannot be opened or is quantised itself, `out` holds
-            something other than a model, or the merged model disagrees with the adapter.
+    result. `dtype` is by default that of the base model's files; `trust_remote_code` runs its own Python code. Raises
+    `ConfigError` if there is no adapter, its base model cannot be opened or is quantised itself, `out` holds something
+    other than a model, or the merged model disagrees with the adapter.
     """
     source, out = str(adapter), Path(out)
     if adapter_base(source) is None:

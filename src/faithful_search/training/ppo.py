@@ -28,8 +28,7 @@ from .arguments import PPO, refuse
 from .grpo import SearchGRPOTrainer
 from .update import Read
 
-NAME = "value"
-"""The policy's submodule that is the value while it is trained."""
+NAME = "value"  # the policy's submodule that is the value while it is trained
 WEIGHTS = "value.pt"
 
 
@@ -51,11 +50,9 @@ class Value(nn.Module):
 
 
 class SearchPPOTrainer(SearchGRPOTrainer):
-    """Trains a search agent by PPO; arguments as for `SearchGRPOTrainer`, of whose settings `advantages` are "ppo".
-
-    The value is a part of the policy while it is trained, so that several processes, sharding and checkpoints treat it
-    as they treat the policy, and is gone when `train` returns.
-    """
+    """Trains a search agent by PPO; arguments as for `SearchGRPOTrainer`, of whose settings `advantages` are "ppo". The
+    value is a part of the policy while it is trained, so that several processes, sharding and checkpoints treat it as
+    they treat the policy, and is gone when `train` returns."""
 
     estimators: ClassVar[Sequence[str]] = (PPO,)
 
@@ -110,7 +107,6 @@ class SearchPPOTrainer(SearchGRPOTrainer):
 
     @torch.no_grad()
     def _estimated(self, output: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """The advantage of each token, and what its value is to become."""
         numbers, args, scores = output["turn_numbers"], self.args, [row.score for row in self.own]
         logps = self._logps(self.model, output, batch_size=args.per_device_train_batch_size)
         values = cast(torch.Tensor, self._passed[3])

@@ -79,10 +79,8 @@ def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOT
 
 
 class BeforeTraining(TrainerCallback):
-    """Evaluates the policy when training begins, after the trainer has moved it to its device.
-
-    The result is kept in the output directory, so that a resumed run compares with the true beginning.
-    """
+    """Evaluates the policy when training begins, after the trainer has moved it to its device. The result is kept in
+    the output directory, so that a resumed run compares with the true beginning."""
 
     def __init__(self, trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> None:
         self.trainer, self.script, self.metrics = trainer, script, metrics
@@ -153,7 +151,6 @@ def trained(
 
 
 def record_of(trainer: SearchGRPOTrainer, flags: Flags, before: Evaluation | None, after: Evaluation | None) -> Record:
-    """What a run was and what came of it."""
     script, args, model_args = flags
     told = {field.name for field in fields(args)} - {field.name for field in fields(GRPOConfig)}
     unused = () if args.advantages == PPO else PPOSettings.__dataclass_fields__

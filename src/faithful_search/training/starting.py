@@ -32,21 +32,17 @@ from .policies import check_flags
 
 LOCK = "_run.lock"
 """What begins with `_` is not pushed to the Hub. The file stays: another run may be waiting for the lock on it."""
-REPORTERS = frozenset(("tensorboard", "trackio", "wandb"))
-"""Packages to log to that are extras of the same name."""
+REPORTERS = frozenset(("tensorboard", "trackio", "wandb"))  # packages to log to that are extras of the same name
 RENAMED = {
     "activation_checkpointing": "gradient_checkpointing",
     "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
 }
 """Settings by their current names, and their names before Transformers 5.18, which vLLM needs."""
-Flags = tuple[Any, SearchGRPOConfig, ModelConfig]
-"""A recipe's own, its trainer's and its model's."""
+Flags = tuple[Any, SearchGRPOConfig, ModelConfig]  # a recipe's own, its trainer's and its model's
 
 
 @dataclass
 class StartArguments:
-    """The flags of how a run begins."""
-
     resume: bool = flag(False, "go on from the last complete checkpoint in output_dir")
     overwrite_output_dir: bool = flag(False, "begin anew where output_dir holds an earlier run")
     threads: int = flag(0, "CPU threads of this process; 0: as many as there are idle cores for it")
@@ -77,8 +73,6 @@ class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
 
 
 class _Parser(TrlParser):
-    """TRL's, with errors of one line."""
-
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; --help lists the flags")
 
@@ -91,10 +85,8 @@ def parse_recipe(
     A file's `extends: other.yaml` (relative to it) gives the settings it does not set itself. A file that does not
     exist is looked for among the package's own; `default` is read without `--config`. `env:` sets environment
     variables, as in TRL. With `--dry_run true` the settings are checked as they are, and then made small
-    (`dry_run.rehearse`).
-
-    Raises:
-        ConfigError: for a file that cannot be read, settings that no dataclass has, or that one refuses.
+    (`dry_run.rehearse`). Raises `ConfigError` for a file that cannot be read, settings that no dataclass has, or that
+    one refuses.
     """
     early = _Parser((), add_help=False, allow_abbrev=False)  # --help is for the parser below, which knows all flags
     early.add_argument("--config")

@@ -14,8 +14,7 @@ from ..tools import ToolStats
 from ..trajectory import Trajectory
 from ..world import Change
 
-Metrics = dict[str, float | None]
-"""By name; `None` where there is nothing to measure."""
+Metrics = dict[str, float | None]  # by name; `None` where there is nothing to measure
 BEHAVIOUR: dict[str, Reward] = {
     "exact_match": Correctness(),
     "answer_first": Decorated("answer_first"),
@@ -27,8 +26,6 @@ OWN, RULE = "self_rubric", "world_rubric"
 
 
 class Scored(NamedTuple):
-    """A rollout of training, without its token ids."""
-
     trajectory: Trajectory
     turns: int
     score: Score

@@ -29,11 +29,9 @@ NO_TOKEN = -1
 def verdict_moves(
     model: Any, probes: Sequence[Sequence[Probe]], at_once: int, agree: Callable[[int], int] = int, device: Any = None
 ) -> torch.Tensor:
-    """Δ of each rollout, given its probes; shape (rows,), with gradient.
-
-    `at_once` contexts are read in a forward pass. `agree` makes of the passes this process needs those that every
-    process makes; extra ones are of one token and count nothing.
-    """
+    """Δ of each rollout, given its probes; shape (rows,), with gradient. `at_once` contexts are read in a forward pass.
+    `agree` makes of the passes this process needs those that every process makes; extra ones are of one token and count
+    nothing."""
     asked = [
         (context + probe.choices[0][:-1], probe.choices[0], row, sign * probe.sign / len(own))
         for row, own in enumerate(probes)

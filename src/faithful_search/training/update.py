@@ -31,20 +31,15 @@ Read = torch.Tensor | None
 """What a pass computes of every token (`rows, columns`) or of all together; `None` where it was not asked for."""
 Forward = Callable[..., tuple[Read, ...]]
 """TRL's `_get_per_token_logps_and_entropies` of a model: of ids, their mask and how many last columns are kept."""
-PASSES = 4
-"""Passes over a batch. The number is fixed, since sharded models need as many passes in every process."""
+PASSES = 4  # passes over a batch. The number is fixed, since sharded models need as many passes in every process
 FEWEST = 8
 """Rollouts from which passes are worth it: with fewer, as for models of billions of parameters, a batch is one pass."""
-WATCHED = 8
-"""How many rollouts of a batch are asked about once more after the update, at most."""
+WATCHED = 8  # how many rollouts of a batch are asked about once more after the update, at most
 
 
 class UpdateTrainer(GRPOTrainer):
-    """TRL's trainer with estimators of advantages and terms of the loss.
-
-    `SearchGRPOTrainer` notes what it knows of the rollouts scored last: `batch` are those of all processes, `own` this
-    one's.
-    """
+    """TRL's trainer with estimators of advantages and terms of the loss. `SearchGRPOTrainer` notes what it knows of the
+    rollouts scored last: `batch` are those of all processes, `own` this one's."""
 
     args: SearchGRPOConfig
     engine: Engine
@@ -144,7 +139,6 @@ class UpdateTrainer(GRPOTrainer):
         return loss + self._further(model, inputs, passed) / self.current_gradient_accumulation_steps
 
     def _further(self, model: Any, inputs: dict[str, Any], passed: Sequence[Read]) -> torch.Tensor | float:
-        """What a batch adds to TRL's loss, given what `_pass` returned for it."""
         logps = cast(torch.Tensor, passed[0])
         chosen = (inputs["turn_numbers"] > 0) & inputs["right"][:, None]
         self._note(LIKELIHOOD, logps, chosen)
@@ -190,7 +184,6 @@ class UpdateTrainer(GRPOTrainer):
         super().log(logs, *args, **kwargs)
 
     def _note(self, name: str, values: torch.Tensor, chosen: torch.Tensor | None = None) -> None:
-        """Log the mean of all processes' values, or of the chosen ones if there are any."""
         own = values.detach().reshape(-1) if chosen is None else values.detach()[chosen]
         sums = torch.stack([own.sum(), own.new_tensor(len(own))])
         total, many = self.accelerator.reduce(sums, reduction="sum").tolist()
@@ -201,11 +194,9 @@ class UpdateTrainer(GRPOTrainer):
 def by_length(
     forward: Forward, input_ids: torch.Tensor, attention_mask: torch.Tensor, kept: int, *, passes: int, **given: Any
 ) -> tuple[Read, ...]:
-    """What `forward` computes, in so many passes over rows of like length: what only pads them is not computed.
-
-    Prompts are padded on the left, completions, the last `kept` columns, on the right. Values of tokens are `(rows,
-    kept)`, 0 where a pass left padding out; of single numbers (an auxiliary loss) the result is the mean of the passes.
-    """
+    """What `forward` computes, in so many passes over rows of like length: what only pads them is not computed. Prompts
+    are padded on the left, completions, the last `kept` columns, on the right. Values of tokens are `(rows, kept)`, 0
+    where a pass left padding out; of single numbers (an auxiliary loss) the result is the mean of the passes."""
     columns = input_ids.shape[1]
     found = []
     order = attention_mask.sum(dim=1).argsort()
@@ -279,5 +270,4 @@ def by_view(read: Forward, views: Views, input_ids: torch.Tensor, kept: int, **g
 
 
 def _tensor(values: Sequence[float | None]) -> torch.Tensor:
-    """NaN where there is no value."""
     return torch.tensor([float("nan") if value is None else value for value in values])

@@ -158,7 +158,6 @@ def _reshard(model: Any) -> None:
 
 
 def _bounded(call: Callable[..., None], args: GRPOConfig, failed: str) -> Callable[..., None]:
-    """The call with a time-out, and with an error that says what to do."""
     subject, advice = f"the vLLM server at {_url(args)} {failed}", f"see its log and start it again; {RESUME}"
 
     def bounded(*given: Any, **named: Any) -> None:
