@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, needs
 from .base import Judge as Judge
 from .base import Pair as Pair
 from .base import Request as Request
@@ -46,15 +46,11 @@ def load(kind: str, model: str | None = None, **knobs: Any) -> Judge:
     if kind == "remote" and not knobs.get("url"):
         raise ConfigError("the judge 'remote' needs the URL of `faithful-search serve-judge`")
     module, name = _CLASSES[kind]
-    try:
+    with needs(f"the judge {kind!r} runs a model here and", "train"):
         judge = getattr(import_module(f".{module}", __name__), name)
         if kind in LOCAL:
             return judge.from_pretrained(model, **knobs)
         return judge(model=model, **knobs) if model else judge(**knobs)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"the judge {kind!r} runs a model here and needs {error.name}: pip install 'faithful-search[train]'"
-        ) from error
 
 
 def is_lexical(judge: Judge) -> bool:

@@ -73,10 +73,8 @@ def read(question: Question, reply: Reply) -> Answer:
 
 
 def label_of(reply: Reply) -> tuple[float, bool] | None:
-    """p(1) and the label; `None` when the reply is not one label and nothing else, `{"label": 1}` for example.
-
-    p = p₁ / (p₁ + p₀) at the label's token where log-probs are given, else 1 or 0.
-    """
+    """p(1) and the label, p = p₁ / (p₁ + p₀) at the label's token where log-probs are given, else 1 or 0; `None` when
+    the reply is not one label (or `{"label": 1}`) and nothing else."""
     text = after_thought(reply.text)
     found = _LABEL.fullmatch(text) or _JSON_LABEL.fullmatch(text)
     if found is None:

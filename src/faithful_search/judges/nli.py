@@ -184,10 +184,8 @@ class NLIJudge:
         label = next((known[name] for name in wanted if name in known), None)
         if label is None:
             labels = ", ".join(map(repr, config.id2label.values()))
-            raise ConfigError(
-                f"{self.name} has no label {wanted[0]!r}; its labels are {labels}: name the one that means support as "
-                "`label`, or take a model trained for entailment"
-            )
+            told = f"{self.name} has no label {wanted[0]!r}; its labels are {labels}"
+            raise ConfigError(f"{told}: name the one that means support as `label`, or take a model of entailment")
         exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
         return partial(_classified, self.model, label, exclusive)
 
@@ -209,7 +207,5 @@ def _writes(config: Any, made: str) -> bool:
         return False
     if config.is_encoder_decoder and "ForConditionalGeneration" in made:
         return True
-    raise ConfigError(
-        f"{config.name_or_path!r} is neither a sequence classifier nor a seq2seq model (its architecture: "
-        f"{made or 'unnamed'}); a causal LM judges with the judge 'generator', an encoder with 'embedding'"
-    )
+    told = f"{config.name_or_path!r} is neither a sequence classifier nor a seq2seq model (its architecture: {made})"
+    raise ConfigError(f"{told}; a causal LM judges with the judge 'generator', an encoder with 'embedding'")

@@ -67,11 +67,9 @@ def pou_mix(
 
     Args:
         budget: B_max, the perturbed steps of a rollout; 2 is the paper's ablation, `None` is all.
-        support: R_ans, by default `AnswerSupport()`.
-        correctness: R_anc, by default `Correctness()`; with `SourceGated()` only what evidence holds counts.
+        support, correctness: R_ans and R_anc; with `SourceGated()` as R_anc only what evidence holds counts.
         sensitivity: `False` leaves R_pt out and averages over the two others.
-        beta, tau, kappa: of the adaptive mix.
-        alpha: a constant alpha: 0.5 is the static mix, 0.0 leaves R_ans out.
+        beta, tau, kappa, alpha: of the adaptive mix; a constant alpha of 0.5 is the static mix, 0.0 leaves R_ans out.
         alpha_start: the outcome's running mean before the first batch, see `MixState.ema`.
         process_on_right: count R_cite, R_pt and R_ans on right answers only, see `Mix.only_right`.
         probing: other settings of R_pt, see `EvidenceSensitivity`; the defaults are the paper's.

@@ -20,10 +20,9 @@ Source = tuple[str, str, str]
 TRIES = 32  # passages drawn from the pool before a neutral one is taken
 FOIL_TRIES = 4  # how often foils are asked for a passage that the response does not hold yet
 _BUILT_IN = json.loads((files("faithful_search") / "data" / "replacements.json").read_text(encoding="utf-8"))
+# passages on nothing in particular, and ones that answer a `{query}` with a made-up `{name}`
 NEUTRAL: tuple[Passage, ...] = tuple((title, text) for title, text in _BUILT_IN["neutral"])
-"""Passages on nothing in particular, used when a batch holds no unrelated evidence."""
 LURES: tuple[str, ...] = tuple(_BUILT_IN["lures"])
-"""Passages that answer a `{query}` with a made-up `{name}`."""
 _WORD = re.compile(r"\w+")
 
 

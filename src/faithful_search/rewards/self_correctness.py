@@ -33,8 +33,7 @@ when they say the same thing, however it is worded. Whatever the answer says abo
 Reply with one word: True if they agree, else False."""
 
     def settled(self, trajectory: Trajectory) -> Score | None:
-        empty = None if (trajectory.answer or "").strip() else NO_ANSWER
-        return super().settled(trajectory) or empty
+        return super().settled(trajectory) or (None if (trajectory.answer or "").strip() else NO_ANSWER)
 
     def shown(self, trajectory: Trajectory, fence: Fence) -> str:
         return f"<answer>{fence.escape(trajectory.answer or '')}</answer>"

@@ -35,8 +35,7 @@ class ToolUse(Reward):
         what: "repeated", "unused" or "uncited".
         words: how many words that are neither names nor numbers show use.
 
-    How to hack it: paraphrase the query that is repeated; drop a name from each response into the next thought; cite
-    everything; call no tool.
+    How to hack it: paraphrase repeated queries; drop a name from each response into the next thought; cite everything.
     """
 
     what: Literal["repeated", "unused", "uncited"] = "repeated"
