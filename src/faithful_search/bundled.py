@@ -8,14 +8,14 @@ from typing import Any
 from .errors import ConfigError, DataError
 
 _DATA = Path(str(files("faithful_search"))) / "data"
-TINY = {
-    "pou": ("tiny_policy", "sft_tiny_reading.yaml"),
-    "search_r1": ("tiny_search_r1", "sft_tiny_search_r1.yaml"),
-    "self_eval": ("tiny_self_eval", "sft_self_eval_tiny.yaml"),
-    "pokee": ("tiny_pokee", "sft_tiny_pokee.yaml"),
-    "memory": ("tiny_memory", "sft_tiny_memory.yaml"),
-    "pairs": ("tiny_pairs", "sft_tiny_pairs_choice.yaml"),
-}
+
+
+def bundled_json(name: str) -> Any:
+    """What the JSON file of this name in `data/` holds."""
+    return json.loads((_DATA / name).read_text(encoding="utf-8"))
+
+
+TINY: dict[str, list[str]] = bundled_json("tiny.json")
 """By dialect: the folder of the tiny policy that writes it, and the configuration that made it. `memory` writes pou
 and knows some answers by heart; `pairs` writes search_r1 and answers two questions at once."""
 REMEMBERED = "remembered.json"  # in a policy's folder: ids of the questions whose answers it was taught by heart
@@ -23,11 +23,6 @@ BUNDLED = ("tiny", "tiny_memory", "tiny_pairs")
 """Names of bundled policies where a policy is asked for: that of the dialect, and those made for a purpose."""
 COLD_STARTS = "outputs/sft_"
 """Where `recipes/sft.py` leaves its policies, by the name of its configuration."""
-
-
-def bundled_json(name: str) -> Any:
-    """What the JSON file of this name in `data/` holds."""
-    return json.loads((_DATA / name).read_text(encoding="utf-8"))
 
 
 def world_file(name: str) -> Path:

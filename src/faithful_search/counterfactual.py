@@ -63,11 +63,8 @@ def chain_of(task: Task) -> list[Link]:
         if meta.get("evidence_triples"):
             return [Link(*triple) for triple in meta["evidence_triples"]]
         if meta.get("decomposition"):
-            answers = [row["answer"] for row in meta["decomposition"]]
-            return [
-                _sub_question(row["question"], answers[:at], answers[at])
-                for at, row in enumerate(meta["decomposition"])
-            ]
+            rows, answers = meta["decomposition"], [row["answer"] for row in meta["decomposition"]]
+            return [_sub_question(row["question"], answers[:at], answers[at]) for at, row in enumerate(rows)]
     except (KeyError, TypeError, IndexError) as error:
         raise DataError("its chain of facts cannot be read") from error
     raise DataError("it has no chain of facts")

@@ -19,13 +19,11 @@ class DataError(FaithfulSearchError, ValueError):
 class ToolError(FaithfulSearchError):
     """A tool that failed in a way the policy should read about and act on.
 
-    Args:
-        message: for the policy; no key and no internal address may be in it, nor the text of another exception.
-        passing: whether the same call may succeed a little later (a time-out, 429, 503): such a call is tried again,
-            and its failure counts against the service. What is passing is neither cached nor recorded.
-        retry_after: seconds the service asked to wait before that.
-        tried: whether the layer that raised it has retried already and keeps account of the service; no other does.
-        status: the HTTP status that the service answered with, where there is one.
+    `message` is for the policy: no key and no internal address may be in it, nor the text of another exception.
+    `passing` says that the same call may succeed a little later (a time-out, 429, 503): such a call is tried again,
+    counts against the service, and is neither cached nor recorded. `retry_after` is for how many seconds the service
+    asked, `status` its HTTP status. `tried` says that the layer that raised it has retried already and keeps account of
+    the service.
     """
 
     def __init__(

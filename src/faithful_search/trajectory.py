@@ -53,10 +53,8 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         helpful, refs: the verdict on the *previous* step's evidence; `None` and `()` where there is none.
         note: the text of a tool response that is not evidence: an error, or that nothing was found.
-        same_turn: whether this is a further call of the turn that the step before began: parallel calls are one step
-            each, and only the first has the thought.
-        verified: the agent's own check of the answer it gave before (Pokee's verification mode); `think` then holds the
-            verification.
+        same_turn: this is a further call of the turn that the step before began; only the first has the thought.
+        verified: the agent's own check of the answer it gave before (Pokee's verification mode), told in `think`.
         spans: by part ("step", "think", "helpful", "ref", "call", "response", "answer"), where its inner text stands in
             the trajectory's text; "step" is the model's whole turn.
     """

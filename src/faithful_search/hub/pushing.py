@@ -78,9 +78,8 @@ class Repository:
         # before anything is created; an older version of this package wrote the token into cards
         token = _token(self.id).encode()
         for path, content in files.items():
-            if Path(path).suffix in _TEXT and token in (
-                content if isinstance(content, bytes) else content.read_bytes()
-            ):
+            text = content.read_bytes() if isinstance(content, Path) and Path(path).suffix in _TEXT else content
+            if isinstance(text, bytes) and token in text:
                 raise ConfigError(f"{path} holds the Hub token: take it out; if it was shared, make a new token")
         own = replace(self, id=self.make())
         place: dict[str, Any] = {"repo_id": own.id, "repo_type": own.type}
