@@ -114,15 +114,9 @@ def stability_curves(history: History, path: PathLike) -> Path:
 
 def self_preference(history: History, path: PathLike) -> Path:
     """What a policy gives its own trajectories and what a rule gives them, and below it how far both are apart."""
-    scores = _lines(history, _coloured(["self_score", "rule_score"]))
-    apart = _lines(history, _coloured(["self_gap", "self_rmse"], 2))
-    upper = Panel("rubric score", scores, SHARES, 3, "self_score")
-    return _draw(
-        [upper, Panel("difference", apart, height=2, level=(0, ""))],
-        path,
-        "The policy's own scores over training",
-        STEP,
-    )
+    scores = Panel("rubric score", _lines(history, _coloured(["self_score", "rule_score"])), SHARES, 3, "self_score")
+    apart = Panel("difference", _lines(history, _coloured(["self_gap", "self_rmse"], 2)), height=2, level=(0, ""))
+    return _draw([scores, apart], path, "The policy's own scores over training", STEP)
 
 
 def compare(
