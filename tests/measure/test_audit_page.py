@@ -16,7 +16,7 @@ from faithful_search.measure import metrics
 from faithful_search.measure.audit import Audit, audit
 from faithful_search.measure.metrics import asks
 from faithful_search.measure.report import page as audit_page
-from faithful_search.measure.report import rollout as rollout_view
+from faithful_search.measure.report import page as page_of
 from faithful_search.measure.report import sentences
 from faithful_search.measure.stats import mean_ci
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
@@ -227,9 +227,9 @@ def test_in_a_browser_it_can_be_printed_used_by_keyboard_and_linked_to(browser, 
 def test_what_should_not_happen_is_good_when_it_does_not_and_a_silent_judge_is_no_zero():
     levels = [("repeated_calls", 0.0, "high"), ("repeated_calls", 1.0, "low"), ("protocol_format", 0.0, "low")]
     for name, value, level in (*levels, ("query_from_question_lexical", 0.0, "")):
-        assert rollout_view._chip(name, rollout_view.Score(value))["level"] == level
-    silent = rollout_view.Score(None, "", {"abstained": True})
-    assert rollout_view._chip("protocol_format", silent)["shown"] == "abstained"
+        assert page_of._chip(name, page_of.Score(value))["level"] == level
+    silent = page_of.Score(None, "", {"abstained": True})
+    assert page_of._chip("protocol_format", silent)["shown"] == "abstained"
 
 
 def test_words_that_stand_nowhere_before_are_marked(tmp_path):

@@ -14,8 +14,9 @@ from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Pair
 from faithful_search.measure import agreement
-from faithful_search.measure.audit import audit, read_trajectories
+from faithful_search.measure.audit import audit
 from faithful_search.measure.label import METRICS, Cut, label, reward, sampled
+from faithful_search.measure.rows import read_trajectories
 
 
 def scripted(name="scripted", say=lambda pair: None if "abstain" in pair.hypothesis else "yes" in pair.hypothesis):

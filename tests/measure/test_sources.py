@@ -140,7 +140,7 @@ def test_a_named_column_is_the_one_that_is_read(tmp_path):
     path = file_of(tmp_path / "a.jsonl", [{"text": "not this", "mine": TEXT}, {"text": TEXT}])
     first, second = read_trajectories(path, "search_r1", text_column="mine")
     assert first.trajectory.answer == "Orvik"
-    assert second.error == "no column 'mine'; it has: text"
+    assert second.error == "no column 'mine' with text; it has: text"
 
 
 def test_the_question_may_stand_in_the_prompt():
@@ -242,7 +242,7 @@ def test_a_gzip_that_is_cut_short_gives_its_rows_first(tmp_path):
 
 def test_parquet_without_a_known_column_says_which_there_are(tmp_path):
     path = parquet(tmp_path / "a.parquet", [{"what": "x", "else": 1}])
-    for column, message in ((None, "no column with messages or text"), ("mine", "no column 'mine'")):
+    for column, message in ((None, "no column with messages or text"), ("mine", "no column 'mine' with text")):
         (row,) = read_trajectories(path, text_column=column)
         assert row.trajectory is None and row.error.startswith(f"{message}; it has: what, else")
 

@@ -42,11 +42,13 @@ def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **gi
     FILE is .jsonl, .json (both also .gz), .parquet, or - for JSON lines on the standard input; its rows are texts, chat
     messages or trajectories, in any known dialect. Run the same command again to go on after an interruption.
     """
-    from ..measure.audit import SCORES, SPOOLED, choose_rows, pick
+    from ..measure.audit import SPOOLED
     from ..measure.audit import audit as measure
     from ..measure.invented import KEPT, SearchedCorpus
     from ..measure.report import page
-    from ..measure.scores import open_policy
+    from ..measure.rows import pick
+    from ..measure.scores import SCORES, open_policy
+    from ..measure.summary import choose_rows
 
     settings, judge, progress = taken(AuditSettings, given), judge_of(given), _Progress()
     if estimate:

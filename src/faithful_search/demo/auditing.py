@@ -11,12 +11,13 @@ from tqdm import tqdm
 
 from .. import dialects
 from ..errors import DataError
-from ..measure.audit import audit, choose_rows, pick
+from ..measure.audit import audit
 from ..measure.metrics import asks
 from ..measure.report import interval, page
+from ..measure.rows import pick
 from ..measure.scores import SCORES, read_scores
 from ..measure.settings import Reading
-from ..measure.summary import Audit
+from ..measure.summary import Audit, choose_rows
 from ..trajectory import Trajectory
 
 MOST_ROWS, MOST_CHARACTERS = 200, 5_000_000

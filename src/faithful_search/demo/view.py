@@ -11,7 +11,7 @@ from ..judges.grounding import terms
 from ..measure import metrics
 from ..measure.claims import claims_of, distinct
 from ..measure.metrics import asks
-from ..measure.report.rollout import arguments_of, environment, fields
+from ..measure.report.page import arguments_of, environment, fields
 from ..rewards import Score, cited_evidence
 from ..trajectory import Step, Trajectory
 from .agents import POLICIES, WITHOUT

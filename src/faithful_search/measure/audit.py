@@ -25,26 +25,23 @@ from ..tools.retrieval.corpus import digest
 from . import metrics
 from .files import STDIN, PathLike, local_file, total_rows
 from .invented import SearchedCorpus
-from .ledger import answers_kept, same_settings
-from .rows import Raw, Source, pick, read_trajectories
+from .ledger import answers_kept, same_settings, width_of
+from .rows import Raw, Source
 from .scores import SCORES, ScoreLog, Scorer, read_scores
 from .settings import AuditSettings
-from .summary import SUMMARY, Audit, choose_rows, summarize
+from .summary import SUMMARY, Audit, summarize
 from .workers import chunks, in_order, progress_bar
 from .writing import results_folder, write_metrics
 
 if TYPE_CHECKING:
     from ..judges.endpoint import EndpointJudge
 
-__all__ = ["SCORES", "SPOOLED", "Audit", "audit", "choose_rows", "pick", "read_trajectories"]
-
+__all__ = ["Audit", "audit"]
 SPOOLED = "source.jsonl"
 _ROWS, _JUDGED = 64, 16
 """Rows of a batch; fewer where a model on this machine judges: what an interruption loses, and when the bar moves."""
-READ = 512
-"""Rows that are read for an estimate; those of a longer file are taken to be like its first ones."""
-_SECONDS = 1.0
-"""What a request is taken to last: nothing is known of the server."""
+_READ = 512
+"""Rows that are read for an estimate."""
 _NO_VERDICT = frozenset(("lure", "condense"))
 """Prompts that no score rests on."""
 
@@ -61,9 +58,8 @@ def audit(
 ) -> Audit:
     """Score every trajectory of a file; writes `scores.jsonl` while it goes and `audit.json` at the end.
 
-    Rows stream through, so the file may be larger than memory. Without a model as judge all cores score; with one, its
-    own concurrency does. After an interruption the same call goes on: rows that were scored are not scored again, those
-    that could not be read or whose judge abstained are.
+    Without a model as judge all cores score; with one, its own concurrency does. After an interruption the same call
+    goes on: rows that were scored are not scored again, those that could not be read or whose judge abstained are.
 
     Args:
         source: a file (see `read_trajectories`), or `"-"` for JSON lines on the standard input, which is kept in `out`.
@@ -117,45 +113,30 @@ def audit(
     return found
 
 
-class Bill(msgspec.Struct, frozen=True):
-    """An estimate for `rows`, of which the first ones were `read`; `hits` are answers in the judge's cache."""
+def bill(source: PathLike, judge: "EndpointJudge", **settings: Any) -> str:
+    """What a new audit with this judge and these settings takes, in words; nothing is asked. Raises as `audit` does.
 
-    read: int
-    rows: int
-    calls: int
-    hits: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float
-    seconds: float
-
-    def __str__(self) -> str:
-        basis = "" if self.rows == self.read else f", from the first {self.read:,}"
-        cost = f"cost {self.cost:.4f}" if self.cost else "its cost unknown without --judge-prices"
-        kept = f" ({self.hits:,} answers are in the cache)" if self.hits else ""
-        return (
-            f"{self.rows:,} rows{basis}: about {self.calls:,} calls{kept}, {self.prompt_tokens:,} + "
-            f"{self.completion_tokens:,} tokens, {cost}, {self.seconds / 60:.1f} min if a call takes {_SECONDS:g} s; "
-            "4 characters are taken for a token"
-        )
-
-
-def bill(source: PathLike, judge: "EndpointJudge", **settings: Any) -> Bill:
-    """Estimate what a new audit with this judge and these settings takes; nothing is asked. Raises as `audit` does."""
+    Rows after the first ones are taken to be like these.
+    """
     if str(source) == STDIN:
         raise ConfigError("the standard input can be read only once: save it to a file for an estimate")
     given, path, dry = AuditSettings(**settings), local_file(source), replace(judge, dry=True, on_progress=None)
     rows = Source(path, given)
     scorer, read = Scorer(metrics_of(given, dry), dry, given.how, None, rows.reader), 0
-    for batch in chunks(islice(rows, READ), _ROWS):
+    for batch in chunks(islice(rows, _READ), _ROWS):
         scorer.score(batch)
         read += len(batch)
     total, stats = total_rows([path], given.limit) or read, dry.stats
     dry.close()
-    names = ("calls", "hits", "prompt_tokens", "completion_tokens")
-    counted = {name: round(total / read * getattr(stats, name)) for name in names}
-    seconds = counted["calls"] * _SECONDS / judge.concurrency
-    return Bill(read, total, **counted, cost=total / read * stats.cost, seconds=seconds)
+    calls, hits, asked, answered = (
+        round(total / read * count) for count in (stats.calls, stats.hits, stats.prompt_tokens, stats.completion_tokens)
+    )
+    basis = "" if total == read else f", from the first {read:,}"
+    kept = f" ({hits:,} answers are in the cache)" if hits else ""
+    cost = f"cost {total / read * stats.cost:.4f}" if stats.cost else "its cost unknown without --judge-prices"
+    minutes = f"{calls / judge.concurrency / 60:.1f} min if a call takes 1 s"  # nothing is known of the server
+    tokens = f"{asked:,} + {answered:,} tokens"
+    return f"{total:,} rows{basis}: about {calls:,} calls{kept}, {tokens}, {cost}, {minutes}; 4 characters are a token"
 
 
 def metrics_of(given: AuditSettings, judge: Judge | None, policy: Generator | None = None) -> tuple[str, ...]:
@@ -204,10 +185,7 @@ def _score(rows: Source, scorer: Scorer, log: ScoreLog, workers: int | None, bar
         workers = 1  # the model is in this process, or its requests are concurrent already
     elif workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    size = _JUDGED if scorer.asks_model else _ROWS
-    if isinstance(width := getattr(scorer.judge, "concurrency", None), int):
-        # enough to keep all of its requests under way, few enough to lose little
-        size = max(_ROWS, min(8 * width, 8 * _ROWS))
+    size = width_of(scorer.judge, _JUDGED if scorer.asks_model else _ROWS)
     for lines in in_order(scorer.score, chunks(_missing(rows, log, bar), size), workers):
         log.add(lines)
         bar.update(len(lines))

@@ -27,15 +27,12 @@ class BatchScorer:
     A batch is a dictionary of columns (lists or arrays) or a pandas DataFrame; its rows are read as `audit` reads those
     of a file. NaN means no score: the metric does not apply, the judge gave no verdict (counted in `abstained`), or the
     row could not be read (`read_error` says why, else it is empty; `read_as` is the dialect). Pickled it is its
-    settings, so it travels to other processes and machines.
+    settings. Raises `ConfigError` for a batch that has one of the new columns already.
 
     Args:
         metrics, judge, how, text_column: as `audit` takes them.
         dialect: how all rows are written. Without it each row is read as what it shows by itself.
         prefix: before the names of the new columns.
-
-    Raises:
-        ConfigError: for settings that do not fit together, and for a batch that has one of the new columns already.
 
     Example:
         >>> text = "<think>I know.</think><answer>Ada</answer>"
@@ -61,7 +58,6 @@ class BatchScorer:
     prefix: str = ""
 
     def __call__(self, batch: Any) -> Any:
-        """The batch with its scores, in the form in which it came."""
         if clash := [name for name in self._types if name in batch]:
             raise ConfigError(f"the batch has columns {', '.join(clash)} already: give a prefix for the new ones")
         if isinstance(batch, Mapping):

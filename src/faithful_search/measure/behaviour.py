@@ -31,10 +31,9 @@ def tool_entropy(counts: Mapping[str, int], tools: Sequence[str]) -> float | Non
 
     `None` without any call, or with fewer than two tools.
     """
-    if len(tools) < 2:
+    if len(tools) < 2 or not any(counts.get(tool) for tool in tools):
         return None
-    value = float(normalized_entropy({tool: np.array([counts.get(tool, 0.0)]) for tool in tools})[0])
-    return None if np.isnan(value) else value
+    return float(normalized_entropy({tool: np.array([counts.get(tool, 0.0)]) for tool in tools})[0])
 
 
 def normalized_entropy(calls: Mapping[Any, Floats]) -> Floats:
@@ -70,11 +69,7 @@ def _judged(trajectory: Trajectory) -> list[tuple[Step, Step]]:
 
 
 def error_of(trajectory: Trajectory) -> str | None:
-    """One of `ERRORS`, or `None` where the answer is an exact match.
-
-    An episode that ran into a limit of turns or tokens counts there, whatever else is wrong with it; one that ended
-    otherwise without an answer had no valid action.
-    """
+    """One of `ERRORS`, or `None` where the answer is an exact match. Limits of turns or tokens come first."""
     if Correctness().score(trajectory).value == 1.0:
         return None
     if (trajectory.stop_reason or "").endswith("_limit"):  # turn_limit, token_limit, turn_token_limit

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from .. import formats
-from ..errors import DataError, kind_of
+from ..errors import DataError, kind_of, needs
 from ..trajectory import read_lines
 
 PathLike = str | os.PathLike[str]
@@ -34,7 +34,7 @@ _AUDIT = ("audit.json", "scores.jsonl", "source.jsonl")
 
 
 def local_file(path: PathLike) -> Path:
-    """The path of a file or folder on this machine; what is in a data set of the Hub (`hf://datasets/…`) is downloaded.
+    """The path of a file or folder here; what is in a data set of the Hub (`hf://datasets/…`) is downloaded.
 
     Raises `DataError` for any other address, for what the Hub does not give, and for a folder without files to read.
     """
@@ -173,10 +173,8 @@ def _samples(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _parquet(path: Path) -> Any:
-    try:
+    with needs(f"reading {path}", "parquet"):
         from pyarrow import parquet
-    except ImportError as error:
-        raise DataError(f"reading {path} needs pyarrow: pip install 'faithful-search[parquet]'") from error
     with _reading(path):
         return parquet.ParquetFile(path)
 

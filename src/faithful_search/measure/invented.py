@@ -32,11 +32,7 @@ class SearchedCorpus:
 
     @classmethod
     def of(cls, corpus: Corpus, folder: Path) -> "SearchedCorpus":
-        """Read a corpus (see `tools.retrieval.corpus.passages`) once; `corpus.npy` is written into the folder.
-
-        Raises:
-            DataError: for a corpus that cannot be read, or a row of it.
-        """
+        """Read a corpus (see `tools.retrieval.corpus.passages`) once; `corpus.npy` is written into the folder."""
         hashes = array("Q")
         for passage in progress_bar(iterable=passages(corpus), desc="reading the corpus", unit="passage"):
             hashes.extend(_hash(_words(sentence)) for sentence in sentences(passage.text))

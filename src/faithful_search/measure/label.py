@@ -5,8 +5,8 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +20,7 @@ from ..rewards.base import JudgedReward
 from . import provenance
 from .agreement.labelled import rank
 from .files import STDIN, PathLike, inside, local_file, total_rows
-from .ledger import Records, answers_kept, ask_in_parts, same_settings
+from .ledger import Records, answers_kept, ask_in_parts, same_settings, width_of
 from .provenance import NAMED, PAIRS, PROVENANCE, File, Provenance
 from .rows import Raw, Reader, Source
 from .scores import cut
@@ -79,11 +79,10 @@ def label(
 ) -> Provenance:
     """Write `pairs.jsonl` while the judge answers, then `provenance.json` and `README.md`, a dataset card.
 
-    The pairs are those of the metric's reward, so that what is labelled is what is scored. Equal pairs are one row.
-    Pairs that need no judge (an action after a response without a thought in between) are left out and counted. A pair
-    that the judge abstained from gets no row; the same call asks about it again, and about nothing that has a label.
-    Further files may be added to a folder; another metric, judge or prompt needs another folder. A judge's knobs (its
-    threshold) are not compared.
+    The pairs are those of the metric's reward. Equal pairs are one row; those that need no judge (an action after a
+    response without a thought in between) are left out and counted. A pair that the judge abstained from gets no row;
+    the same call asks about it again, and about nothing that has a label. Further files may be added to a folder;
+    another metric, judge or prompt needs another folder. A judge's knobs (its threshold) are not compared.
 
     Args:
         files: as `audit` reads them; not the standard input.
@@ -117,7 +116,7 @@ def label(
             positives=sum(said for said, _ in labels.kept.values()),
             abstained=len(unjudged),
             unjudged=unjudged[:NAMED],
-            date=_now(),
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
             finished=True,
         )
         write_metrics(folder / PROVENANCE, msgspec.to_builtins(found))
@@ -130,11 +129,7 @@ def label(
 
 
 def reward(metric: str, judge: Judge | None = None) -> JudgedReward:
-    """The reward that cuts a metric's pairs, with a judge; by default its own, or the comparison of words.
-
-    Raises:
-        ConfigError: for a metric that has no pairs.
-    """
+    """The reward that cuts a metric's pairs, with a judge; by default its own, or the comparison of words."""
     if metric not in METRICS:
         raise ConfigError(f"{metric!r} has no pairs to label; there are: {', '.join(METRICS)}")
     kind: Callable[..., JudgedReward] = rewards.load(metric)  # type: ignore[assignment]
@@ -166,21 +161,14 @@ def _begun(given: LabelSettings, judge: Judge, folder: Path) -> Provenance:
         settings={name: getattr(given, name) for name in ("sample", "seed", "limit", "dialect", "text_column")},
         license=given.license or before.license,
         version=__version__,
-        date=_now(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
         finished=False,
     )
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def _ask(judge: Judge, labels: Records[LabelledPair], cuts: Iterable["Cut"]) -> list[str]:
     """Label the pairs that have no label yet; returns those that the judge abstained from, and why."""
-    # Pairs asked at once: enough to keep a judge busy, few enough to lose little when it breaks off
-    width = getattr(judge, "concurrency", None)
-    usual = 512 if is_lexical(judge) else 32
-    width = max(64, min(8 * width, 512)) if isinstance(width, int) else usual
+    width = width_of(judge, 512 if is_lexical(judge) else 32)
     missing = (cut for cut in cuts if cut.id not in labels.kept)  # as they are read: files may exceed the memory
     unjudged = []
     for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, width):
@@ -190,10 +178,7 @@ def _ask(judge: Judge, labels: Records[LabelledPair], cuts: Iterable["Cut"]) -> 
 
 
 def sampled(cuts: Iterable["Cut"], count: int, seed: int) -> list["Cut"]:
-    """`count` pairs, chosen by the hash of seed and id, in the order they came; a larger sample contains the smaller.
-
-    Memory holds `count` pairs.
-    """
+    """`count` pairs, chosen by the hash of seed and id, in the order they came; a larger sample contains these."""
     chosen = heapq.nsmallest(count, enumerate(cuts), key=lambda item: rank(seed, item[1].id))
     return [cut for _, cut in sorted(chosen, key=lambda item: item[0])]
 
@@ -207,8 +192,8 @@ def _cuts(files: dict[Path, File], given: LabelSettings, judge: Judge, bar: Prog
         for path in files:
             rows = Source(path, given)
             stem = Path(path.name.removesuffix(".gz")).stem
-            cutter = Cutter(given.metric, judge if writes else None, stem, rows.reader)
-            for cuts, counted in in_order(cutter, chunks(rows, ROWS), workers):
+            read = partial(pairs_of, given.metric, judge if writes else None, stem, rows.reader)
+            for cuts, counted in in_order(read, chunks(rows, ROWS), workers):
                 files[path] = files[path].counting(counted)
                 for own in cuts:
                     if own.id not in seen:
@@ -227,33 +212,26 @@ class Cut(msgspec.Struct, frozen=True):
     step: int
 
 
-@dataclass(frozen=True)
-class Cutter:
-    """Cuts batches of a file's rows; `source` is what the file is called. Picklable where its judge is.
+def pairs_of(
+    metric: str, judge: Judge | None, source: str, reader: Reader, batch: Sequence[Raw]
+) -> tuple[list[Cut], File]:
+    """The pairs of some rows of a file that a judge is asked about, and what was counted on the way.
 
-    The judge is asked only to make claims of answers (`answer_support`), where it can write.
+    `judge` is asked only to make claims of answers (`answer_support`), where it can write.
     """
-
-    metric: str
-    judge: Judge | None
-    source: str
-    reader: Reader
-
-    def __call__(self, batch: Sequence[Raw]) -> tuple[list[Cut], File]:
-        """The pairs of these rows that a judge is asked about, and what was counted; raises nothing that a row did."""
-        rows = [self.reader(raw) for raw in batch]
-        read = {row.number: row.trajectory for row in rows if row.trajectory is not None}
-        left_out = [f"row {row.number}: {row.error}" for row in rows if row.trajectory is None]
-        cuts, settled = [], 0
-        asked = cut(reward(self.metric, self.judge), [*read.values()])
-        for number, item in ((number, item) for number, own in zip(read, asked, strict=True) for item in own):
-            if item.settled is None:
-                text = json.dumps([item.pair.premise, item.pair.hypothesis, item.pair.question, item.pair.task])
-                digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # equal pairs are one row of the dataset
-                cuts.append(Cut(digest, item.pair, f"{self.source}:{number}", item.step))
-            elif item.settled.abstained:  # the row could not be cut, or no claims could be made of the answer
-                left_out.append(f"row {number}: {item.settled.why}")
-            else:
-                settled += 1
-        written = dict(Counter(trajectory.dialect or "unknown" for trajectory in read.values()))
-        return cuts, File("", "", len(rows), len(cuts) + settled, settled, len(left_out), left_out, written)
+    rows = [reader(raw) for raw in batch]
+    read = {row.number: row.trajectory for row in rows if row.trajectory is not None}
+    left_out = [f"row {row.number}: {row.error}" for row in rows if row.trajectory is None]
+    cuts, settled = [], 0
+    asked = cut(reward(metric, judge), [*read.values()])
+    for number, item in ((number, item) for number, own in zip(read, asked, strict=True) for item in own):
+        if item.settled is None:
+            text = json.dumps([item.pair.premise, item.pair.hypothesis, item.pair.question, item.pair.task])
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # equal pairs are one row of the dataset
+            cuts.append(Cut(digest, item.pair, f"{source}:{number}", item.step))
+        elif item.settled.abstained:  # the row could not be cut, or no claims could be made of the answer
+            left_out.append(f"row {number}: {item.settled.why}")
+        else:
+            settled += 1
+    written = dict(Counter(trajectory.dialect or "unknown" for trajectory in read.values()))
+    return cuts, File("", "", len(rows), len(cuts) + settled, settled, len(left_out), left_out, written)

@@ -27,11 +27,8 @@ ANSWERS = "answers.sqlite"
 class Ledger:
     """The open file, made where it does not exist and locked against a second writer; `count` lines are in it.
 
-    `what` is what another run that holds the lock is called in the message; `anew` throws away what the file holds. An
-    interruption, or a judge that cannot be asked, is told with what is kept.
-
-    Raises:
-        DataError: when the file cannot be written, or another run writes it.
+    `anew` throws away what it holds. An interruption, or a judge that cannot be asked, is told with what is kept.
+    Raises `DataError` when the file cannot be written, or another run (`what` it is called) writes it.
     """
 
     def __init__(self, path: Path, what: str = "audit", anew: bool = False) -> None:
@@ -58,12 +55,9 @@ class Ledger:
             raise type(error)(told) from error
 
     def read(self) -> Iterator[tuple[int, bytes]]:
-        """Yield where each line begins, and the line. Half a last line, left by a run that was killed, is cut off.
-
-        A whole one that only lacks its line break, as an editor leaves it, is kept and gets one.
-        """
+        """Yield where each line begins, and the line. Half a last line, left by a run that was killed, is cut off."""
         for line in self._file:
-            if not line.endswith(b"\n"):
+            if not line.endswith(b"\n"):  # it may be whole, as an editor leaves it
                 try:
                     json.loads(line)
                 except ValueError:
@@ -82,18 +76,14 @@ class Ledger:
         return self._file.readline()
 
     def append(self, lines: Sequence[bytes]) -> list[int]:
-        """Add whole lines, hand them to the operating system, and return where each begins.
-
-        Raises `DataError` when they cannot be written; what was written before is kept.
-        """
+        """Add whole lines, hand them to the operating system, and return where each begins."""
         try:
             self._file.seek(self._end)
             self._file.write(b"".join(lines))
             # Flushed, not synced: what the operating system has survives a kill of this process at any moment
             self._file.flush()
         except OSError as error:
-            kept = f"{self.count} lines are in it, run again to go on"
-            raise DataError(f"cannot write {self.path}: {error}; {kept}") from error
+            raise self._unwritten(error) from error
         *places, self._end = accumulate(map(len, lines), initial=self._end)
         self.count += len(lines)
         return places
@@ -105,14 +95,16 @@ class Ledger:
                 file.writelines(lines)
                 self._file.close()
         except OSError as error:
-            raise DataError(f"cannot write {self.path}: {error}; its lines are all kept, run again to go on") from error
+            raise self._unwritten(error) from error
+
+    def _unwritten(self, error: OSError) -> DataError:
+        return DataError(f"cannot write {self.path}: {error}; {self.count} lines are in it, run again to go on")
 
 
 class Records(Ledger, Generic[T]):
     """A ledger of values of one class. `kept` has what `keep` takes of each: a key, and what is needed again.
 
-    Raises:
-        DataError: for a line that holds no such value: people edit datasets, and a label is never thrown away.
+    Raises `DataError` for a line that holds no such value: people edit datasets, and a label is never thrown away.
     """
 
     def __init__(self, path: Path, what: str, kind: type[T], keep: Callable[[T], tuple[Hashable, Any]]) -> None:
@@ -128,16 +120,12 @@ class Records(Ledger, Generic[T]):
                 raise DataError(f"{path}, line {self.count + 1}: {why}") from error
 
     def add(self, values: Sequence[T]) -> None:
-        """Append values; errors as those of `append`."""
         self.append([msgspec.json.encode(value) + b"\n" for value in values])
         self.kept.update(map(self._keep, values))
 
 
 def lock(file: IO[bytes], path: Path, what: str) -> None:
-    """Keep a second run out of the file while this one writes; the lock ends with the process.
-
-    Where the system has no locks, nothing is locked. Raises `DataError` while another run holds the lock.
-    """
+    """Keep a second run out of the file until this process ends; raises `DataError` while another one holds it."""
     if not files.lock(file):
         file.close()
         raise DataError(f"another {what} is writing {path}; wait for it, or use another folder")
@@ -148,8 +136,8 @@ def same_settings(
 ) -> dict[str, Any]:
     """What the settings file of an earlier run holds; nothing where there is none, or where its `ledger` is empty.
 
-    Raises `ConfigError` when that run had other settings, in a `part` of the file or all of it, or when the ledger
-    holds something and the file does not say how it was made; it names each that differs and what to do `instead`.
+    Raises `ConfigError` when that run had other settings, in a `part` of the file or all of it, or when the file does
+    not say how it was made; it names each that differs and what to do `instead`.
     """
     if not path.exists() if ledger is None else not (ledger.exists() and ledger.stat().st_size):
         return {}
@@ -165,9 +153,8 @@ def same_settings(
 
 
 def answers_kept(judge: Judge | None, folder: Path, resume: bool = True) -> AbstractContextManager[None]:
-    """Keep the answers of a paid judge without a cache in the folder until the run ends, so an interruption loses none.
-
-    Applies to judges that have `keeping`; `resume` says whether answers of an earlier run are used.
+    """Keep the answers of a paid judge without a cache (one with `keeping`) in the folder until the run ends; `resume`
+    says whether those of an earlier run, which was interrupted, are used.
     """
     if not resume:
         (folder / ANSWERS).unlink(missing_ok=True)
@@ -175,13 +162,16 @@ def answers_kept(judge: Judge | None, folder: Path, resume: bool = True) -> Abst
     return nullcontext() if keeping is None else keeping(folder / ANSWERS)
 
 
+def width_of(judge: Judge | None, usual: int) -> int:
+    """How many are asked about at once: enough to keep a judge's requests under way, few enough to lose little."""
+    width = getattr(judge, "concurrency", None)
+    return max(64, min(8 * width, 512)) if isinstance(width, int) else usual
+
+
 def ask_in_parts(
     judge: Judge, items: Iterable[T], pair: Callable[[T], Pair], size: int
 ) -> Iterator[list[tuple[T, Verdict]]]:
-    """Yield the items with their verdicts, `size` at a time; `pair` is what the judge reads of an item.
-
-    Raises `JudgeError` when the judge cannot be asked at all, or gives another number of verdicts.
-    """
+    """Yield the items with their verdicts, `size` at a time; `pair` is what the judge reads of an item."""
     for part in chunks(items, size):
         verdicts = judge.judge_batch([pair(item) for item in part])
         if len(verdicts) != len(part):

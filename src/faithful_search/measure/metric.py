@@ -60,7 +60,7 @@ class TrajectoryMetric(evaluate.Metric):
         return evaluate.MetricInfo(self.about, self.paper, features, told, license="Apache-2.0")
 
     def add(self, *, prediction: Any = None, reference: Any = None, question: Any = None, **plural: Any) -> None:
-        """Add a trajectory, to be measured by the next `compute()`."""
+        """Add one trajectory."""
         # `evaluate.combine` adds single rows under the plural names
         row = {"predictions": prediction, "references": reference, "questions": question} | plural
         self.add_batch(**{name: [value] for name, value in row.items()})
@@ -76,9 +76,8 @@ class TrajectoryMetric(evaluate.Metric):
             raise ConfigError("predictions is one conversation, not a list of them: pass predictions=[messages]")
         columns = [rows]
         for name, column in (("references", references), ("questions", questions)):
-            if isinstance(column, (str, bytes)) or (column is not None and len(column) != len(rows)):
-                found = "one string" if isinstance(column, (str, bytes)) else f"{len(column)} {name}"
-                raise ConfigError(f"{found} for {len(rows)} predictions: give a list {name}=[…] with one for each")
+            if column is not None and (isinstance(column, (str, bytes)) or len(column) != len(rows)):
+                raise ConfigError(f"give a list {name}=[…] with one for each of the {len(rows)} predictions")
             columns.append([None] * len(rows) if column is None else column)
         self._added += zip(*columns, strict=True)
 
@@ -100,11 +99,8 @@ class TrajectoryMetric(evaluate.Metric):
         details: bool = False,
         **knobs: Any,
     ) -> dict[str, Any]:
-        """Measure the trajectories given here and those added before.
-
-        Raises:
-            DataError: when there is no trajectory, or none that can be read.
-            ConfigError: for settings that do not fit together, and without what this metric needs.
+        """Measure the trajectories given here and those added before. Raises `DataError` when none can be read, and
+        `ConfigError` for settings that do not fit together, and without what this metric needs.
         """
         if predictions is not None:
             self.add_batch(predictions=predictions, references=references, questions=questions)

@@ -1,11 +1,9 @@
 """The metrics by name: which rewards each consists of, what its results are called, and how `evaluate` finds it.
 
 A result is named by what made it: `info_think_lexical` compares words, `info_think_faithfulness` asked a judge that
-reads; `f1_squad` names its normaliser. Its value for a trajectory is `reward.measure(score)`.
-
-`answer_support_lexical` counts words (`GroundingJudge`), where training's default looks for the claim as it is
-(`LexicalJudge`): the latter finds short answers just as well but hardly any sentence (balanced accuracy on the train
-side of AttributionBench 0.66 against 0.53).
+reads; `f1_squad` names its normaliser. `answer_support_lexical` counts words (`GroundingJudge`), where training's
+default looks for the claim as it is (`LexicalJudge`): that finds short answers as well but hardly any sentence
+(balanced accuracy on the train side of AttributionBench 0.53 against 0.66).
 """
 
 import dataclasses
@@ -144,12 +142,8 @@ def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Pat
     no module of that name or cannot be reached: at once with `HF_EVALUATE_OFFLINE=1`, after one or two seconds where
     connections are refused, and much later where they are swallowed. (evaluate does not heed `HF_HUB_OFFLINE`.)
 
-    Args:
-        cache_dir: the modules cache; default evaluate's own (`HF_MODULES_CACHE`). Another one is only looked into when
-            that variable names it.
-
-    Raises:
-        ConfigError: when evaluate is not installed, or the cache cannot be written to.
+    `cache_dir` is the modules cache; default evaluate's own (`HF_MODULES_CACHE`). Another one is only looked into when
+    that variable names it. Raises `ConfigError` when evaluate is not installed, or the cache cannot be written to.
     """
     source = shipped("evaluate_metrics")
     with needs("installing the metrics", "evaluate"):

@@ -32,9 +32,8 @@ class Blanked(Toolbox):
     that answers as well as before answers from memory. Every title and text is replaced; number of passages, ids,
     sources and scores stay, and so do notes.
 
-    `word` may be a phrase, or several, of which each response gets one, chosen by a hash of its call. A policy that was
-    trained on blanked responses has learnt to distrust those very words: measure it with words that it has never seen,
-    `UNSEEN_BLANKS`.
+    Of several `word`s each response gets one, by a hash of its call. A policy that was trained on blanked responses
+    distrusts those very words: measure it with words that it has never seen, `UNSEEN_BLANKS`.
     """
 
     def __init__(self, inner: Toolbox, word: str | Sequence[str] = "content") -> None:

@@ -148,14 +148,13 @@ class Source:
 
     def _read(self, path: PathLike) -> Iterator[Raw]:
         try:
-            for number, data in read_json(path):
-                yield Raw.of(number, data)
+            yield from (Raw.of(number, data) for number, data in read_json(path))
         except DataError as error:
             self.error = str(error)
 
 
 def read_trajectories(path: PathLike, dialect: str | None = None, text_column: str | None = None) -> Iterator[Row]:
-    """Yield every row of a file: its trajectory, or the reason why it has none. A broken row never ends the run.
+    """Yield every row of a file: its trajectory, or the reason why it has none.
 
     A row is what `Trajectory.to_json` wrote, an object with chat `messages`, or an object with a column of text; its
     question, gold answers and id are taken from the columns that are usual for them.
@@ -227,11 +226,9 @@ def _written(row: Mapping[str, Any], text_column: str | None) -> Any:
     named = (text_column,) if text_column else (*MESSAGES_COLUMNS, *TEXT_COLUMNS)
     column = next((name for name in named if _is_written(row.get(name))), None)
     if column is None:
-        if text_column in row:
-            raise DataError(f"column {text_column!r} holds no text")
-        missing = f"no column {text_column!r}" if text_column else "no column with messages or text"
+        missing = f"{text_column!r} with text" if text_column else "with messages or text"
         hint = "" if text_column else f". {formats.refusal(row)}"
-        raise DataError(f"{missing}; it has: {', '.join(map(str, row)) or 'nothing'}{hint}")
+        raise DataError(f"no column {missing}; it has: {', '.join(map(str, row)) or 'nothing'}{hint}")
     value = row[column]
     if not isinstance(value, list) or column in MESSAGES_COLUMNS:
         return value

@@ -47,13 +47,10 @@ def open_policy(policy: str, what: str, trust_remote_code: bool = False) -> Gene
 
 
 def each(function: Callable[[Sequence[T]], list[R]], items: Sequence[T], instead: Callable[[Exception], R]) -> list[R]:
-    """The function of all items at once; when it fails, of each alone, with `instead` for those that it fails on.
-
-    Raises `JudgeError` where a judge cannot be asked at all: no other item could be judged either.
-    """
+    """The function of all items at once; when it fails, of each alone, with `instead` for those that it fails on."""
     try:
         return function(items)
-    except JudgeError:
+    except JudgeError:  # a judge that cannot be asked at all: no other item could be judged either
         raise
     except Exception as error:  # an item that a metric fails on must not cost the others
         if len(items) == 1:
@@ -89,7 +86,7 @@ class Scorer:
         return {name: reward.bind(**bound) for own in loaded for name, reward in own.items()}
 
     def score(self, batch: Sequence[Raw]) -> dict[int, bytes]:
-        """A line for each row, by its number. Raises nothing that a row or a metric did, but what `each` raises."""
+        """A line for each row, by its number; what a row or a metric fails on is in it. Raises `JudgeError`."""
         return self.score_rows([self.reader(raw) for raw in batch])
 
     def score_rows(self, rows: Sequence[Row]) -> dict[int, bytes]:
@@ -125,13 +122,13 @@ class Scorer:
         known: dict[str, Any] = {"row": row.number, "digest": row.digest}
         trajectory, why = row.trajectory, row.error
         if trajectory is not None:
-            scores = {name: (self.rewards[name], next(column)) for name, column in columns.items()}
+            scores = {name: next(column) for name, column in columns.items()}
             record = {
                 **known,
                 **{name: getattr(trajectory, name) for name in _TOLD},
                 "scores": {
-                    name: {"value": reward.measure(score), "why": score.why, "parts": score.parts}
-                    for name, (reward, score) in scores.items()
+                    name: {"value": self.rewards[name].measure(one), "why": one.why, "parts": one.parts}
+                    for name, one in scores.items()
                 },
                 "tools": dict(sorted(tool_counts([trajectory]).items())),
                 "evidence": sum(len(step.evidence) for step in trajectory.steps),
@@ -174,10 +171,7 @@ def _failed(name: str, error: Exception) -> Score:
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One metric's score in a line: `value` is `None` where the metric does not apply or the judge abstained.
-
-    The `parts` are most of the file, and are decoded only where they are asked for.
-    """
+    """One metric's score in a line; the `parts` are most of the file, and decoded only where they are asked for."""
 
     value: float | None = None
     why: str = ""
@@ -185,12 +179,10 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> Score:
-        """With what it consists of; the value is that of a measurement."""
         return Score(self.value, self.why, msgspec.json.decode(self.parts))
 
     @property
     def abstained(self) -> bool:
-        """Whether the judge gave no verdict."""
         return self.value is None and b"abstained" in bytes(self.parts) and bool(self.whole.parts.get("abstained"))
 
 
@@ -212,7 +204,7 @@ class Line(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> dict[str, float | None]:
-        """Of each metric, and whether there is an answer and how many calls."""
+        """Of each metric, and whether there is an answer, and how many calls."""
         own = {name: cell.value for name, cell in self.scores.items()}
         return own | {"answered": float(self.answer is not None), "calls": float(sum(self.tools.values()))}
 
@@ -226,10 +218,7 @@ LINE = msgspec.json.Decoder(Line)
 
 
 def read_scores(path: PathLike, at_most: int | None = None) -> Iterator[Line]:
-    """Yield the lines of a `scores.jsonl`, or only the first `at_most` of them.
-
-    Raises `DataError` when the file cannot be read, or a line does not hold a row's scores.
-    """
+    """Yield the lines of a `scores.jsonl`, or only the first `at_most`; raises `DataError` for one that is none."""
     for number, data in islice(read_lines(path), at_most):
         try:
             line = LINE.decode(data)
@@ -241,8 +230,7 @@ def read_scores(path: PathLike, at_most: int | None = None) -> Iterator[Line]:
 class ScoreLog(Ledger):
     """The open file. What an earlier run left in it is found by the row's digest, wherever the row stands now.
 
-    `rows` are those of this run, `places` where their lines begin: kept instead of the lines, which may be larger than
-    memory.
+    `rows` are those of this run, `places` where their lines begin, kept instead of the lines to save memory.
     """
 
     def __init__(self, path: Path, resume: bool = True) -> None:
@@ -264,7 +252,6 @@ class ScoreLog(Ledger):
         return digest in self._known
 
     def add(self, lines: Mapping[int, bytes]) -> None:
-        """Append the lines of these rows; errors as those of `Ledger.append`."""
         self.places.extend(self.append(list(lines.values())))
         self.rows.extend(lines)
 

@@ -1,6 +1,6 @@
 """The settings of audits and labellings, checked once; their commands' flags are made from these classes.
 
-Nothing heavy is imported here, because the command line reads these classes before it knows which command will run.
+Nothing heavy is imported here: the command line reads these classes before it knows which command will run.
 """
 
 from dataclasses import dataclass, field
@@ -22,12 +22,7 @@ def _flag(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True)
 class Reading:
-    """How the rows of files are read.
-
-    Raises:
-        ConfigError: for a number below 1.
-        DialectError: for an unknown dialect.
-    """
+    """How the rows of files are read. Raises `ConfigError` for a number below 1, `DialectError` for an unknown one."""
 
     dialect: str | None = _flag(None, "how all rows are written; by default each row's is detected")
     text_column: str | None = _flag(None, "the column that holds the text; by default a known name")

@@ -30,12 +30,11 @@ PRIMARY = (
     *("info_think_faithfulness", "info_think_lexical", "think_answer_faithfulness", "think_answer_sub_em"),
     *("citation_validity", "answer_support", "answer_support_lexical"),
 )
-"""What a row's faithfulness is judged by when the worst are shown: the first of these that was measured."""
-_USAGE = {"calls": "calls", "hits": "answers from the cache", "retries": "retries", "failures": "failures"}
+"""The first of these that was measured stands for faithfulness as a whole."""
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """Calls of each tool, their shares, and the normalised entropy with its bootstrap interval over questions."""
+    """Calls of each tool, their shares, and the normalised entropy with its interval over questions."""
 
     counts: dict[str, int] = {}
     ratios: dict[str, float] = {}
@@ -97,7 +96,7 @@ class Audit(Measured, msgspec.Struct, frozen=True):
 
     @property
     def primary(self) -> str | None:
-        """The metric that stands for faithfulness as a whole."""
+        """What a row's faithfulness is judged by when the worst are shown."""
         return next((name for name in PRIMARY if name in self.rows and self.rows[name].value is not None), None)
 
     def __str__(self) -> str:
@@ -110,7 +109,6 @@ class Audit(Measured, msgspec.Struct, frozen=True):
             measured=table(Evaluation(rows, questions=[], values={}, tool_calls={}), None, ("estimate", "")),
             divided=aligned([["by dialect", *self.by_dialect], *self.divided()]),
             named=NAMED,
-            usage=_USAGE,
         )
         return text.rstrip("\n")
 
@@ -207,31 +205,23 @@ def _tools(called: Sequence[Mapping[str, int]], questions: NDArray[np.int64]) ->
 
 
 def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | None = None) -> list[int]:
-    """Which rows to show, ascending: half of them are the lowest by `metric`; up to a quarter have each kind of issue
-    and each bar of the distributions once; the others are spread evenly over the file.
-
-    The same file gives the same rows. Rows that could not be read are not among them.
+    """Which rows to show, ascending: half of them are the lowest by `metric`, up to a quarter have each kind of issue
+    once, the others are spread evenly over the file. Rows that could not be read are not among them.
     """
     found: list[int] = []
     judged: list[tuple[float, int]] = []
     kinds: dict[str, int] = {}  # the first row of each kind of issue
-    bars: dict[tuple[str, int], int] = {}
     for line in read_scores(scores, rows):
-        if line.error is not None:
-            continue
-        found.append(line.row)
-        values = {name: value for name, value in line.values.items() if value is not None}
-        if metric in values:
-            judged.append((values[metric], line.row))
-        for kind in line.issues:
-            kinds.setdefault(kind, line.row)
-        for name, value in values.items():
-            bars.setdefault((name, int(20 * value)), line.row)
+        if line.error is None:
+            found.append(line.row)
+            if (value := line.values.get(metric or "")) is not None:
+                judged.append((value, line.row))
+            for kind in line.issues:
+                kinds.setdefault(kind, line.row)
     if len(found) <= count:
         return found
     chosen = dict.fromkeys(row for _, row in sorted(judged)[: (count + 1) // 2])
-    # Every kind of issue has a link on the page, so it gets its row before the bars do
-    fresh = dict.fromkeys(row for row in (*kinds.values(), *bars.values()) if row not in chosen)
+    fresh = dict.fromkeys(row for row in kinds.values() if row not in chosen)
     chosen |= dict.fromkeys([*fresh][: count // 4])
     rest = [row for row in found if row not in chosen]  # evenly, since files are often sorted by something
     wanted = count - len(chosen)

@@ -37,8 +37,7 @@ def progress_bar(**settings: Any) -> Any:
 def in_order(function: Callable[[T], R], batches: Iterator[T], workers: int) -> Iterator[R]:
     """What the function gives for each batch, in order; with one worker, or few batches, in this process.
 
-    The function is pickled once for each process; at most two batches for each are under way. Raises `ConfigError` when
-    a process died.
+    It is pickled once for each process, with at most two batches under way. Raises `ConfigError` when a process died.
     """
     first = list(islice(batches, WORTH_A_POOL)) if workers > 1 else []
     batches = chain(first, batches)
@@ -68,12 +67,11 @@ def _set_up(function: Callable[[Any], Any]) -> None:
     global _function
     _function = function
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches workers too, but the parent decides what happens
-    threading.Thread(target=_follow, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _follow() -> None:
-    """End with the parent: if it is killed it cannot tell its workers, and they would wait for ever."""
-    if (parent := parent_process()) is not None:
+def _end_with_parent() -> None:
+    if (parent := parent_process()) is not None:  # one that is killed cannot tell its workers to end
         parent.join()
         os._exit(1)
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ def write_whole(path: Path, data: bytes) -> Path:
     """Put this into the file, whose folder is made. Raises `DataError` when it cannot be written."""
     results_folder(path.parent)
     try:
-        with replacing(path) as partial:
-            partial.write_bytes(data)
+        with replacing(path) as new:
+            new.write_bytes(data)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error}") from error
     return path
@@ -46,7 +47,8 @@ def filled(package: str, template: str, **values: Any) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    environment.filters |= {"text": as_markdown, "code": _code, "json": _json}
+    as_json = partial(json.dumps, indent=2, ensure_ascii=False, default=str)
+    environment.filters |= {"text": as_markdown, "code": _code, "json": as_json}
     return environment.from_string((files(package) / template).read_text("utf-8")).render(values)
 
 
@@ -68,19 +70,11 @@ def _code(name: str) -> str:
     return f"`{printable(' '.join(name.split())).replace('`', chr(39)).replace('|', '¦')}`"
 
 
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(dict(value), indent=2, ensure_ascii=False, default=str)
-
-
 def _plain(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
-    if isinstance(value, msgspec.Struct):
-        return msgspec.structs.asdict(value)
-    if isinstance(value, os.PathLike):
-        return str(value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)  # a set's own order differs from run to run
     if hasattr(value, "item"):
         return value.item()
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)  # a set's own order differs from run to run
+    return str(value) if isinstance(value, os.PathLike) else msgspec.to_builtins(value)

@@ -16,7 +16,7 @@ MIN_PAIRS = 6
 
 
 def warning(names: Mapping[str, object]) -> str:
-    """What to say below a table with these results; nothing where none rests on the comparison of words."""
+    """What stands below a table with results that rest on the comparison of words."""
     return f"…_lexical: {WARNING}" if any(name.endswith("_lexical") for name in names) else ""
 
 

@@ -1,4 +1,5 @@
-"""An audit, or a comparison, as one page to look at: the figures at the top, then trajectories or questions.
+"""An audit, or a comparison, as one page to look at: the figures at the top, then trajectories, step by step with their
+scores and reasons (which the demo shows, too), or questions.
 
 A page is a single file that loads nothing and needs no server. Everything in it that an agent or a tool wrote is
 untrusted: it is escaped, and a content security policy lets nothing run but the page's own script.
@@ -10,15 +11,19 @@ import math
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import msgspec
+
 from ... import __version__
+from ...judges.grounding import pieces
 from ...rewards import Score
-from ...trajectory import Trajectory
+from ...trajectory import ToolCall, Trajectory
 from ..comparison import Comparison, Side, changes
 from ..files import PathLike
 from ..metrics import about, asks
@@ -27,19 +32,27 @@ from ..stats import Estimate
 from ..summary import Audit
 from ..writing import write_whole
 from . import extremes, sentences
-from .rollout import ROW, environment, fields, page_file
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 REPORT = "report.html"
 BINS = 20
 PAGE = 10_000_000
 """Characters of all texts on a page."""
+LOW, HIGH = 0.5, 0.999
+"""Scores below the first are marked as low, those above the second as high."""
+OPEN, FOLDED, ROW = 1_500, 20_000, 200_000
+"""Characters of a text that are shown, those that are folded behind them, and those of all texts of a row."""
+MOST = 100
+"""Steps of a row, and items of any kind at a step, that are shown."""
+_LINE = 1_000
 
 
 def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tuple[int, Trajectory]]) -> Path:
-    """Write the page of an audit and its `scores.jsonl`; it appears under its name only when complete.
+    """Write the page of an audit and its `scores.jsonl`; `rollouts` are those to show, with the number of their row.
 
-    `rollouts` are the trajectories to show, with the number of their row. Raises `DataError` when the scores cannot be
-    read, or the page cannot be written.
+    Raises `DataError` when the scores cannot be read, or the page cannot be written.
     """
     shown = list(rollouts)
     values, rows = _read(scores, {row for row, _ in shown}, audit.n + audit.errors)
@@ -67,10 +80,7 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
 
 
 def write_comparison(path: PathLike, found: Comparison, sides: Sequence[Side]) -> Path:
-    """Write the page. Questions link to their rows in the audits' own reports, where these lie.
-
-    Raises `DataError` when the page cannot be written.
-    """
+    """Write the page. Questions link to their rows in the audits' own reports, where these lie."""
     reports = []  # of each audit its report's address, seen from the page
     for side in sides:
         report = Path(side.folder) / REPORT
@@ -94,7 +104,7 @@ def digest(source: str) -> str:
 
 
 def _render(path: PathLike, template: str, **values: Any) -> Path:
-    page = environment(asks=asks, digest=digest, file=page_file).get_template(template)
+    page = environment(asks=asks, digest=digest, file=_page_file).get_template(template)
     text = page.render(version=__version__, date=date.today().isoformat(), **values)
     return write_whole(Path(path), text.encode("utf-8", "replace"))  # half a surrogate pair has no form in UTF-8
 
@@ -102,10 +112,7 @@ def _render(path: PathLike, template: str, **values: Any) -> Path:
 def _read(
     path: PathLike, wanted: set[int], count: int
 ) -> "tuple[dict[str, array[float]], dict[int, dict[str, Score]]]":
-    """The values of each metric over the first `count` rows, and the whole scores of the wanted ones.
-
-    What follows them is kept from an audit of more rows, and not in this one's figures.
-    """
+    """The values of each metric over the audit's rows, the first `count`, and the whole scores of the wanted ones."""
     values: dict[str, array[float]] = {}
     rows: dict[int, dict[str, Score]] = {}
     for line in read_scores(path, count):
@@ -133,3 +140,128 @@ def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) 
     counts = Counter(min(BINS - 1, max(0, int((value - low) / step))) for value in column)
     bins = [(place, low + place * step, low + (place + 1) * step, count) for place, count in sorted(counts.items())]
     return {"name": name, "n": len(column), "most": max(counts.values()), "bins": bins, "low": low, "high": high}
+
+
+def environment(**filters: Callable[..., Any]) -> "Environment":
+    """The templates of `page_files/`. They escape all but our own style and script: the rest is untrusted."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, loader=FunctionLoader(_page_file))
+    made.filters |= {"line": _line, **filters}
+    return made
+
+
+def _page_file(name: str) -> str:
+    return (files(__package__) / "page_files" / name).read_text("utf-8")
+
+
+def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Score], most: int = ROW) -> dict[str, Any]:
+    """What `rollout.html` shows: `row` names it in a page of several, `most` are the characters of all its texts."""
+    left = most
+
+    def text(whole: str, known: str | None = None) -> dict[str, Any]:
+        """A text in pieces, long ones folded, what is beyond its row's share counted; what `known` lacks is marked."""
+        nonlocal left
+        kept = whole[: min(OPEN + FOLDED, left)]
+        left -= len(kept)
+        shown, folded = (
+            pieces(part, known) if known is not None else [(part, False)] if part else []
+            for part in (kept[:OPEN], kept[OPEN:])
+        )
+        return {"shown": shown, "folded": folded, "left_out": len(whole) - len(kept)}
+
+    said = {name: one for name, one in scores.items() if one.value is not None or one.parts.get("abstained")}
+    issues = trajectory.all_issues()
+    return {
+        "row": row,
+        "trajectory": trajectory,
+        "question": text(trajectory.question or "(no question)"),
+        "issues": len(issues),
+        "kinds": sorted({issue.kind for issue in issues})[:MOST],
+        "values": {name: score.value for name, score in scores.items()},
+        "chips": [_chip(name, score) for name, score in said.items()],
+        "reasons": _reasons(said),
+        "left_out": _reasons({name: score for name, score in scores.items() if name not in said}),
+        "steps": list(_steps(trajectory, text, _marks(scores))),
+        "most": MOST,
+    }
+
+
+def _steps(
+    trajectory: Trajectory, text: Callable[..., Any], marks: Mapping[int, list[Any]]
+) -> Iterator[dict[str, Any]]:
+    """What is shown of each step. A word is marked that neither the question nor the evidence until then holds."""
+    cited, returned = {name for step in trajectory.steps for name in step.refs}, set(trajectory.evidence)
+    known, found = trajectory.question or "", False
+    for number, step in enumerate(trajectory.steps[:MOST], start=1):
+        against = known if found else None  # before the first evidence every word would be marked
+        yield {
+            "number": number,
+            "step": step,
+            # An id that was never returned is made up, and shown so
+            "refs": [(id[:_LINE], id in returned) for id in step.refs[:MOST]],
+            "think": None if step.think is None else text(step.think.strip(), against),
+            "call": text(arguments_of(step.call)) if step.call and step.call.name else None,
+            "answer": None if step.answer is None else text(step.answer, against),
+            "evidence": [(item, item.id in cited, text(item.text)) for item in step.evidence[:MOST]],
+            "note": text(step.note),
+            "marks": marks.get(number, [])[:MOST],
+        }
+        found = found or bool(step.evidence)
+        known = "\n".join([known, *(f"{item.title}\n{item.text}" for item in step.evidence), step.note])
+
+
+def _line(text: object) -> str:
+    """What stands in a line, not too long for it."""
+    shown = str(text)
+    return shown if len(shown) <= _LINE else f"{shown[:_LINE]} … ({len(shown) - _LINE:,} characters more)"
+
+
+def _chip(name: str, score: Score) -> dict[str, str]:
+    if score.value is None:
+        return {"name": name, "shown": "abstained", "level": ""}
+    good = about(name).direction
+    quality = 1 - score.value if good < 0 else score.value
+    level = "" if not good else "low" if quality < LOW else "high" if quality > HIGH else ""
+    return {"name": name, "shown": f"{score.value:.2f}", "level": level}
+
+
+def _reasons(scores: Mapping[str, Score]) -> dict[str, list[str]]:
+    """Each reason once, with the metrics that gave it."""
+    found: dict[str, list[str]] = {}
+    for name, score in scores.items():
+        if score.why:
+            found.setdefault(score.why, []).append(name)
+    return found
+
+
+def arguments_of(call: ToolCall) -> str:
+    """A call's arguments to read: the query where there is nothing else."""
+    if set(call.arguments) == {"query"} and isinstance(call.arguments["query"], str):
+        return call.arguments["query"]
+    return msgspec.json.encode(call.arguments).decode() if call.arguments else call.raw
+
+
+def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, str]]]:
+    """What was found at each step, from the scores' parts: judged pairs, and steps that count or were probed."""
+    found: dict[int, list[dict[str, str]]] = {}
+
+    def mark(step: int, metric: str, shown: str, level: str = "", claim: str = "", why: str = "") -> None:
+        told = {"metric": metric, "shown": shown, "level": level, "claim": claim, "why": why}
+        found.setdefault(step, []).append(told)
+
+    for name, score in scores.items():
+        claims = score.parts.get("texts", ())
+        for place, pair in enumerate(score.parts.get("pairs", ())):
+            label, p = pair.get("label"), pair.get("p")
+            shown = "abstained" if label is None else "upheld" if label else "not upheld"
+            sure = "" if p is None or label is None else f" ({p:.2f})"
+            level = "" if label is None else "yes" if label else "no"
+            claim = claims[place] if len(claims) > 1 else ""
+            mark(pair.get("step", 0), name, shown + sure, level, claim, pair.get("why") or "")
+        for item in score.parts.get("steps", ()):
+            if isinstance(item, int):  # a step that counts against the metric, else one whose evidence was changed
+                mark(item, name, "counts against it", "no")
+            else:
+                mark(item["step"], name, f"p(yes) {item['q']:.2f}, with changed evidence {item['q_perturbed']:.2f}")
+    return found
