@@ -18,5 +18,5 @@ class ToolUse(metric.TrajectoryMetric):
     )
     paper = metric.PROOF_OF_USE
 
-    def corpus(self, lines, tools):
-        return metric.tool_figures(lines, tools)
+    def corpus(self, found):
+        return metric.tool_figures(found)

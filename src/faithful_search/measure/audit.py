@@ -169,7 +169,6 @@ def _header(source: PathLike, given: AuditSettings, scorer: Scorer) -> dict[str,
 
 
 def _spooled(folder: Path) -> Path:
-    """The standard input as a file."""
     path = folder / SPOOLED
     try:
         with path.open("wb") as file:
@@ -180,7 +179,6 @@ def _spooled(folder: Path) -> Path:
 
 
 def _score(rows: Source, scorer: Scorer, log: ScoreLog, workers: int | None, bar: Any) -> None:
-    """Score the rows that the log does not hold yet, batch by batch, into the log."""
     if scorer.policy is not None or scorer.asks_model:
         workers = 1  # the model is in this process, or its requests are concurrent already
     elif workers is None:

@@ -14,7 +14,7 @@ from .metrics import about
 from .report import aligned, interval, is_clear, marked, warning
 from .scores import SCORES, read_scores
 from .stats import NOTHING, Estimate, question_means
-from .summary import SUMMARY, read_audit
+from .summary import SUMMARY, Audit
 
 RESULTS = "metrics.json"
 _MADE = ("judge", "prompts", "how", "version")  # settings by which figures differ, though the agents do not
@@ -195,7 +195,7 @@ def _sides(path: str) -> Iterator[Side]:
 def _audit(folder: Path) -> Side:
     """The audit's values by row, from its scores; the estimates are those of its summary."""
     try:
-        audit = read_audit(folder)
+        audit = Audit.from_dict(msgspec.json.decode((folder / SUMMARY).read_bytes()))
     except (OSError, ValueError) as error:
         raise DataError(f"{folder} holds scores, but no {SUMMARY} that can be read ({error}): audit again") from error
     if not audit.finished:

@@ -160,7 +160,6 @@ def _elements(path: Path) -> Iterator[bytes]:
 
 
 def _samples(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The samples of an inspect log, which is a zip."""
     with suppress(ImportError):
         import zipfile_zstd  # noqa: F401 - lets zipfile read the compression that newer logs have
     try:

@@ -71,7 +71,6 @@ class Ledger:
         self._file.truncate(self._end)
 
     def line(self, place: int) -> bytes:
-        """The line that begins at `place`."""
         self._file.seek(place)
         return self._file.readline()
 

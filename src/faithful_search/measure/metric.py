@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, ClassVar
@@ -18,14 +17,12 @@ from ..judges import Judge, Writer, prompting
 from ..rewards import Reward
 from ..tasks import gold_answers
 from ..trajectory import Trajectory
-from .behaviour import tool_ratios
-from .evaluation import entropy_estimate
 from .metrics import WARNING
 from .rows import Raw, Reader, Row
-from .scores import LINE, Line, Scorer, open_policy
+from .scores import LINE, Scorer, open_policy
 from .settings import How
 from .stats import Estimate
-from .summary import summarize
+from .summary import Audit, summarize
 
 USAGE = (files(__package__) / "metric_usage.txt").read_text("utf-8")
 """What `compute` takes and returns, the same for every module."""
@@ -123,20 +120,20 @@ class TrajectoryMetric(evaluate.Metric):
             asked = "pass references=[…], one string or list each"
             raise ConfigError(f"{self.measure} compares with gold answers: {asked}")
         written = scorer.score_rows(rows)
-        lines = [LINE.decode(line) for line in written.values()]
-        found = summarize(lines, {name: one.bounds for name, one in scorer.rewards.items()})
+        bounds = {name: reward.bounds for name, reward in scorer.rewards.items()}
+        found = summarize(map(LINE.decode, written.values()), bounds, tools)
         result: dict[str, Any] = {}
         for name in scorer.rewards:
             result |= _flat(name, found.rows[name], found.n)
         result |= {"judge": self._judged_by(scorer.rewards), "trajectories": found.n, "dialects": found.dialects}
-        result |= self.corpus([line for line in lines if line.error is None], tools)
+        result |= self.corpus(found)
         told = [{"index": at, **msgspec.json.decode(line)} for at, line in written.items()]
         for own in told:
             del own["row"], own["digest"]  # these are of a row in a file
         result["errors"] = [own for own in told if "error" in own]
         return result | ({"details": told} if details else {})
 
-    def corpus(self, lines: Sequence[Line], tools: Sequence[str] | None) -> dict[str, Any]:
+    def corpus(self, found: Audit) -> dict[str, Any]:
         """Results about all trajectories together; none unless a subclass adds some."""
         return {}
 
@@ -148,14 +145,10 @@ class TrajectoryMetric(evaluate.Metric):
         return " ".join([judge.name, *(prompting.load(name).id for name in self.prompts)])  # type: ignore[attr-defined]
 
 
-def tool_figures(lines: Sequence[Line], tools: Sequence[str] | None = None) -> dict[str, Any]:
+def tool_figures(found: Audit) -> dict[str, Any]:
     """`tool_calls` and `tool_ratios` by tool over all trajectories, and their normalised `tool_entropy`."""
-    counts = sum((Counter(line.tools) for line in lines), Counter[str]())
-    names = sorted(counts) if tools is None else list(tools)
-    table = {name: [line.tools.get(name, 0) for line in lines] for name in names}
-    questions = [(line.question or "").strip() or f"#{line.row}" for line in lines]
-    entropy = _flat("tool_entropy", entropy_estimate(table, questions), len(lines))
-    return entropy | {"tool_calls": dict(counts.most_common()), "tool_ratios": tool_ratios(counts, names)}
+    entropy = _flat("tool_entropy", found.tools.entropy, found.n)
+    return entropy | {"tool_calls": found.tools.counts, "tool_ratios": found.tools.ratios}
 
 
 def _read(given: Sequence[tuple[Any, Any, str | None]], dialect: str | None, fenced: bool) -> list[Row]:

@@ -28,12 +28,7 @@ SHORT = 20
 LEXICAL = "words are compared, which is no judge"
 WARNING = f"{LEXICAL}: on 23 thoughts, info_think_lexical agreed with a reader on 14 (κ −0.21)"
 """What must stand where a number stands that rests on the comparison of words."""
-_HOW = {
-    "_lexical": LEXICAL,
-    "_faithfulness": "",
-    "_squad": "SQuAD's normaliser",
-    "_pokee": "PokeeResearch's normaliser",
-}
+_HOW = {"lexical": LEXICAL, "squad": "SQuAD's normaliser", "pokee": "PokeeResearch's normaliser"}
 _SET_HERE = {"judge", "how", "metric", "what", "source"}
 """Fields that the metric's name, its judge and its normaliser decide."""
 
@@ -60,8 +55,7 @@ RESULTS = msgspec.json.decode((files(__package__) / "results.json").read_bytes()
 
 def about(name: str) -> Result:
     """What is known of a result; an empty `Result` for a name that no metric gives."""
-    ending = next((ending for ending in _HOW if name.endswith(ending)), "")
-    return RESULTS.get(name) or RESULTS.get(name.removesuffix(ending), Result())
+    return RESULTS.get(name) or RESULTS.get(name.rpartition("_")[0], Result())
 
 
 def asks(name: str) -> str:
@@ -73,7 +67,7 @@ def asks(name: str) -> str:
         >>> asks("repeated_calls")
         'which share of the calls was made before? (lower is better)'
     """
-    result, how = about(name), next((how for ending, how in _HOW.items() if name.endswith(ending)), "")
+    result, how = about(name), _HOW.get(name.rpartition("_")[2], "")
     said = "; ".join(filter(None, [how, "lower is better" if result.direction < 0 else ""]))
     return f"{result.asks} ({said})" if result.asks and said else result.asks
 
@@ -87,8 +81,7 @@ def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any
         how: the normaliser where answers are compared as strings, "squad" or "pokee".
         knobs: fields of the rewards (`soft=True`, `evidence="retrieved"`, `words=5`), for those that have them.
 
-    Raises:
-        ConfigError: when there is no such metric, naming those there are, or no such knob, naming its own.
+    Raises `ConfigError` when there is no such metric, or knob, naming those there are.
 
     Example:
         >>> list(load("answer_correctness"))

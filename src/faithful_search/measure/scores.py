@@ -109,7 +109,6 @@ class Scorer:
         return {row.number: self._line(row, columns) for row in rows}
 
     def _verdicts(self, asked: Iterable[list[list[Asked]]]) -> dict[Pair, Verdict]:
-        """What the judge says of the pairs of all metrics, all at once."""
         # Row by row, so that a judge that dies on the way leaves whole rows
         items = (item for row in zip(*asked, strict=True) for own in row for item in own)
         pairs = list(dict.fromkeys(item.pair for item in items if item.settled is None))
@@ -118,7 +117,6 @@ class Scorer:
         return dict(zip(pairs, verdicts, strict=True))
 
     def _line(self, row: Row, columns: Mapping[str, Iterator[Score]]) -> bytes:
-        """The row's line; takes its own scores off the columns."""
         known: dict[str, Any] = {"row": row.number, "digest": row.digest}
         trajectory, why = row.trajectory, row.error
         if trajectory is not None:
@@ -153,7 +151,6 @@ def cut(reward: JudgedReward, trajectories: Sequence[Trajectory]) -> list[list[A
 def _judged(
     reward: JudgedReward, verdicts: Mapping[Pair, Verdict], asked: Sequence[tuple[Trajectory, list[Asked]]]
 ) -> list[Score]:
-    """The scores of trajectories whose pairs were judged."""
     return [
         reward.judged(trajectory, own, [item.settled or verdicts[item.pair] for item in own])
         if own
@@ -204,7 +201,6 @@ class Line(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> dict[str, float | None]:
-        """Of each metric, and whether there is an answer, and how many calls."""
         own = {name: cell.value for name, cell in self.scores.items()}
         return own | {"answered": float(self.answer is not None), "calls": float(sum(self.tools.values()))}
 

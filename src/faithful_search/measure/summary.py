@@ -6,7 +6,6 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -122,15 +121,16 @@ class Audit(Measured, msgspec.Struct, frozen=True):
         return [f"judge: {what} ({count:,} times)" for what, count in self.usage.get("notes", {}).items()]
 
 
-def read_audit(folder: Path) -> Audit:
-    """The `audit.json` of a folder. Raises `OSError` or `ValueError` where it cannot be read, or is not one."""
-    return Audit.from_dict(msgspec.json.decode((folder / SUMMARY).read_bytes()))
-
-
-def summarize(lines: Iterable[Line], bounds: Mapping[str, tuple[float, float]], **known: Any) -> Audit:
+def summarize(
+    lines: Iterable[Line],
+    bounds: Mapping[str, tuple[float, float]],
+    available: Sequence[str] | None = None,
+    **known: Any,
+) -> Audit:
     """Sum up the lines of a `scores.jsonl`; memory grows by a few numbers a row, not with its text.
 
-    `bounds` are what each metric's values can be, for the intervals; `known` are further fields of `Audit`.
+    `bounds` are what each metric's values can be, for the intervals; `available` tools are default those that were
+    called; `known` are further fields of `Audit`.
     """
     counts: Counter[str] = Counter()  # rows, by the field of `Audit` that counts them
     issues: Counter[str] = Counter()
@@ -169,7 +169,6 @@ def summarize(lines: Iterable[Line], bounds: Mapping[str, tuple[float, float]], 
     dialects, units, of = Counter(written), np.array(questions), np.array(written)
 
     def estimates(dialect: str | None = None) -> dict[str, Estimate]:
-        """Each metric's mean over the questions of all rows, or of those in one dialect."""
         within = np.full(len(of), True) if dialect is None else of == dialect
         return {name: _mean(np.array(own)[within], units[within], limits.get(name)) for name, own in columns.items()}
 
@@ -183,7 +182,7 @@ def summarize(lines: Iterable[Line], bounds: Mapping[str, tuple[float, float]], 
         dialects=dict(dialects.most_common()),
         stop_reasons=dict(endings.most_common()),
         by_dialect={name: estimates(name) for name, _ in dialects.most_common()} if len(dialects) > 1 else {},
-        tools=_tools(called, units),
+        tools=_tools(called, units, available),
         bounds=dict(bounds),
         **fields,
     )
@@ -195,13 +194,14 @@ def _mean(values: Floats, questions: NDArray[np.int64], limits: tuple[float, flo
     return left_out(estimate, int(kept.sum()), int(np.isnan(values).sum()), int(np.isinf(values).sum()))
 
 
-def _tools(called: Sequence[Mapping[str, int]], questions: NDArray[np.int64]) -> Tools:
+def _tools(called: Sequence[Mapping[str, int]], questions: NDArray[np.int64], available: Sequence[str] | None) -> Tools:
     calls: Counter[str] = Counter()
     for own in called:
         calls.update(own)
-    columns = {name: [own.get(name, 0) for own in called] for name, _ in calls.most_common(TOOLS)}
-    entropy = entropy_estimate(columns, questions) if columns else NOTHING
-    return Tools(dict(calls.most_common()), tool_ratios(calls, list(calls)), entropy)
+    counts = dict(calls.most_common())
+    names = list(counts) if available is None else list(available)
+    columns = {name: [own.get(name, 0) for own in called] for name in names[:TOOLS]}
+    return Tools(counts, tool_ratios(calls, names), entropy_estimate(columns, questions) if columns else NOTHING)
 
 
 def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | None = None) -> list[int]:

@@ -212,7 +212,6 @@ def _steps(
 
 
 def _line(text: object) -> str:
-    """What stands in a line, not too long for it."""
     shown = str(text)
     return shown if len(shown) <= _LINE else f"{shown[:_LINE]} … ({len(shown) - _LINE:,} characters more)"
 
