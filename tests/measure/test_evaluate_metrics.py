@@ -46,6 +46,7 @@ MESSAGES = [
 
 
 def load(name: str) -> evaluate.Metric:
+    importlib.invalidate_caches()  # a folder's time may be too coarse to tell that a module was added
     return evaluate.load(str(FOLDERS / name))
 
 

@@ -54,17 +54,20 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
 
     Raises `DataError` when the scores cannot be read, or the page cannot be written.
     """
-    shown = list(rollouts)
-    values, rows = _read(scores, {row for row, _ in shown}, audit.n + audit.errors)
+    shown = dict(rollouts)
+    values: dict[str, array[float]] = {}
+    rows: dict[int, dict[str, Score]] = {}
+    for line in read_scores(scores, audit.n + audit.errors):
+        for name, cell in line.scores.items():
+            if cell.value is not None:
+                values.setdefault(name, array("d")).append(cell.value)
+        if line.row in shown:
+            rows[line.row] = {name: cell.whole for name, cell in line.scores.items()}
     limits = {**dict.fromkeys({*audit.rows, *values}, (0.0, 1.0)), "calls": (0.0, math.inf), **audit.bounds}
     share = min(ROW, PAGE // max(1, len(shown)))
     best, worst = extremes(audit) or (None, None)
     # what a sentence speaks of, as the page's script filters and orders by it
     views = {"Best": {"metric": best, "order": "best"}, "Worst": {"metric": worst, "order": "worst"}}
-    examples: dict[str, str] = {}  # the first Issue of each kind explains the kind
-    for _, trajectory in shown:
-        for issue in trajectory.all_issues():
-            examples.setdefault(issue.kind, issue.why)
     return _render(
         path,
         "template.html",
@@ -73,9 +76,9 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
         told=[(sentence, views.get(sentence.partition(":")[0])) for sentence in sentences(audit)],
         bars={name: _scale(row, limits[name]) for name, row in audit.rows.items()},
         histograms=[_histogram(name, column, limits[name]) for name, column in values.items()],
-        examples=examples,
+        examples={issue.kind: issue.why for one in shown.values() for issue in one.all_issues()},
         lower=[name for name in audit.rows if about(name).direction < 0],
-        rollouts=[fields(row, trajectory, rows.get(row, {}), share) for row, trajectory in shown],
+        rollouts=[fields(row, trajectory, rows.get(row, {}), share) for row, trajectory in shown.items()],
     )
 
 
@@ -107,21 +110,6 @@ def _render(path: PathLike, template: str, **values: Any) -> Path:
     page = environment(asks=asks, digest=digest, file=_page_file).get_template(template)
     text = page.render(version=__version__, date=date.today().isoformat(), **values)
     return write_whole(Path(path), text.encode("utf-8", "replace"))  # half a surrogate pair has no form in UTF-8
-
-
-def _read(
-    path: PathLike, wanted: set[int], count: int
-) -> "tuple[dict[str, array[float]], dict[int, dict[str, Score]]]":
-    """The values of each metric over the audit's rows, the first `count`, and the whole scores of the wanted ones."""
-    values: dict[str, array[float]] = {}
-    rows: dict[int, dict[str, Score]] = {}
-    for line in read_scores(path, count):
-        for name, cell in line.scores.items():
-            if cell.value is not None:
-                values.setdefault(name, array("d")).append(cell.value)
-        if line.row in wanted:
-            rows[line.row] = {name: cell.whole for name, cell in line.scores.items()}
-    return values, rows
 
 
 def _scale(estimate: Estimate, limits: tuple[float, float]) -> list[float] | None:
