@@ -70,16 +70,9 @@ def audit(
         on_progress: a `tqdm`-like class; default a progress bar on a terminal.
         settings: fields of `AuditSettings`; `metrics` are by default all, `evidence_sensitivity` only with a `policy`.
 
-    Raises:
-        DataError: when the source cannot be read at all, or `out` cannot be written.
-        JudgeError: when the judge cannot be asked at all; the rows that were scored until then are kept.
-        ConfigError: for settings that contradict each other, or those of the audit that is in `out`.
-
-    Example:
-        ```python
-        found = audit("rollouts.jsonl", "rollouts-audit")
-        print(found.rows["info_think_lexical"])
-        ```
+    Raises `DataError` when the source cannot be read at all, or `out` cannot be written; `JudgeError` when the judge
+    cannot be asked at all (what was scored until then is kept); `ConfigError` for settings that contradict each other,
+    or those of the audit that is in `out`.
     """
     given, folder, piped = AuditSettings(**settings), Path(out), str(source) == STDIN
     names = metrics_of(given, judge, policy)

@@ -29,8 +29,7 @@ from .workers import chunks, in_order, progress_bar
 from .writing import results_folder, write_metrics
 
 METRICS = get_args(PairMetric)
-ROWS = 64
-"""Rows read at a time, for each process twice."""
+ROWS = 64  # read at a time, for each process twice
 Progress = Callable[..., Any]
 
 
@@ -92,10 +91,7 @@ def label(
         settings: fields of `LabelSettings`. `sample` chooses by hash, with `seed`, after all rows were read; `workers`
             is 1 where the judge also makes claims of answers; `license` is by default what the card says already.
 
-    Raises:
-        DataError: when a file cannot be read at all, `out` cannot be written, or no file holds any pair.
-        JudgeError: when the judge cannot be asked at all; what it labelled before is kept.
-        ConfigError: for settings that contradict each other, or those of the labels that are in `out`.
+    Raises as `audit` does, and `DataError` when no file holds any pair.
     """
     given, bar = LabelSettings(**settings), on_progress or progress_bar
     judge, read = reward(given.metric, judge).judge, _files(files)
