@@ -13,7 +13,7 @@ from served import COMMAND
 from stub_server import StubServer
 
 from faithful_search.cli import cli
-from faithful_search.cli.telling import Teller
+from faithful_search.cli.asking import tell_step
 from faithful_search.trajectory import Evidence, Step, read_jsonl
 
 UNBUFFERED = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -175,6 +175,6 @@ def test_a_transcript_that_cannot_be_written_costs_no_answer(ask, tmp_path):
 
 
 def test_no_terminal_obeys_what_a_page_says(capsys):
-    Teller().step(1, 1, Step("hm", evidence=(Evidence("a\x1b[2Jb", "T\x1b]0;owned\x07", "E1"),)))
+    tell_step("[1]", Step("hm", evidence=(Evidence("a\x1b[2Jb", "T\x1b]0;owned\x07", "E1"),)))
     shown = capsys.readouterr().out
     assert "\x1b[2J" not in shown and "\x1b]0" not in shown and "\\x1b[2J" in shown

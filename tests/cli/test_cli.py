@@ -13,7 +13,6 @@ from stub_server import StubServer
 
 import faithful_search as fs
 from faithful_search.cli import cli
-from faithful_search.measure import audit as auditing
 from faithful_search.measure.audit import audit
 
 
@@ -149,23 +148,6 @@ def test_the_standard_input_is_kept_so_that_it_can_be_shown_and_gone_on_with(run
     assert run("audit", "-", "--no-report", input=text).exit_code == 0
 
 
-def test_an_interruption_says_how_to_go_on(run, tmp_path, monkeypatch):
-    rollouts(tmp_path, *range(130))
-    score, batches = auditing.Scorer.score, []
-
-    def stops(self, batch):
-        batches.append(batch)
-        if len(batches) == 2:
-            raise KeyboardInterrupt
-        return score(self, batch)
-
-    monkeypatch.setattr(auditing.Scorer, "score", stops)
-    done = run("audit", "a.jsonl", "--no-report", "--workers", "1")
-    assert done.exit_code == 130 and "64 lines are in" in done.stderr and "run the same again" in done.stderr
-    monkeypatch.setattr(auditing.Scorer, "score", score)
-    assert run("audit", "a.jsonl", "--no-report").exit_code == 0
-
-
 def test_an_interrupted_index_says_how_to_go_on(run, tmp_path, monkeypatch):
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -178,8 +160,7 @@ def test_an_interrupted_index_says_how_to_go_on(run, tmp_path, monkeypatch):
 def test_the_bar_moves_with_the_verdicts_of_a_slow_judge(run, tmp_path, monkeypatch):
     rollouts(tmp_path, *range(20))
     told: list[str] = []
-    monkeypatch.setattr("tqdm.auto.tqdm.set_description", lambda self, text, refresh=True: told.append(text))
-    monkeypatch.setattr("faithful_search.cli.auditing._PAUSE", 0)
+    monkeypatch.setattr("tqdm.auto.tqdm.set_postfix_str", lambda self, text: told.append(text))
     with StubServer() as server:
         endpoint = ("--judge", "endpoint", "--judge-model", "m", "--judge-url", server.url, "--judge-cache", "c.sqlite")
         asked = ("audit", "a.jsonl", "--no-report", "--metrics", "info_think_faithfulness", *endpoint)
@@ -188,7 +169,7 @@ def test_the_bar_moves_with_the_verdicts_of_a_slow_judge(run, tmp_path, monkeypa
         assert not server.calls and not (tmp_path / "a-audit").exists()
         done = run(*asked, "--judge_prices", "1,1")
     assert done.exit_code == 0, done.output
-    assert len(told) == 20 and told[-1] == "auditing, 20 verdicts, cost 0.0020"
+    assert len(told) == 20 and told[-1] == "20 verdicts, cost 0.0020"
 
 
 def test_what_may_be_spent_is_a_limit_and_only_paid_judges_have_a_bill(run, tmp_path):
@@ -204,16 +185,10 @@ def test_what_may_be_spent_is_a_limit_and_only_paid_judges_have_a_bill(run, tmp_
     assert "no other judge has a bill" in run("audit", "a.jsonl", "--estimate").stderr
 
 
-def test_judges_are_compared_with_labels_and_audits_with_each_other(run, tmp_path):
-    claims = ("Snow lay deep.", "Rain fell.")
-    rows = [{"evidence": f"Rain fell on day {n}.", "claim": claims[n % 2], "label": n % 2} for n in range(20)]
-    file_of(tmp_path / "labels.jsonl", rows)
-    done = run("agreement", "labels.jsonl", "--judge", "lexical", "--judge", "containment", "--limit", "16")
-    assert done.exit_code == 0 and "lexical" in done.output, done.output
-    assert (tmp_path / "agreement" / "agreement.json").exists()
+def test_the_verdicts_of_two_audits_are_compared(run, tmp_path):
     source = rollouts(tmp_path, *range(8))
-    audit(source, tmp_path / "one", metrics=["info_think_faithfulness"])
-    audit(source, tmp_path / "two", metrics=["info_think_faithfulness"], judge=CountingJudge())
+    for name, judge in (("one", None), ("two", CountingJudge())):
+        audit(source, tmp_path / name, metrics=["info_think_faithfulness"], judge=judge)
     done = run("agreement", "one/scores.jsonl", "two/scores.jsonl", "--out", "both")
     assert done.exit_code == 0 and (tmp_path / "both" / "agreement.json").exists(), done.output
 

@@ -17,7 +17,7 @@ from stub_server import StubServer
 
 import faithful_search as fs
 from faithful_search.cli import cli
-from faithful_search.demo import breaking, view
+from faithful_search.demo import agents, view
 from faithful_search.demo.agents import WITHOUT, Served, agent, task_of
 from faithful_search.demo.auditing import audited
 from faithful_search.errors import ConfigError, DataError
@@ -63,7 +63,7 @@ def everywhere(text: str) -> Trajectory:
 
 def shown(text: str) -> str:
     one = everywhere(text)
-    outcome = breaking.Outcome("tiny", one, one, (0.5, 0.25), (0.5, 0.25), breaking.verdict(one, one))
+    outcome = agents.Outcome("tiny", one, one, (0.5, 0.25), (0.5, 0.25), agents.verdict(one, one))
     found = audited("\n".join(json.dumps({"question": text, "text": f"{EXAMPLE}{text}"}) for _ in range(2)))
     return view.answered_view(one, "ask") + view.outcome_view([outcome]) + view.audit_view(found)
 
@@ -92,7 +92,7 @@ def test_a_text_a_chat_and_rows_are_audited():
         found = audited(text)
         assert len(found.rows) == count and {row.trajectory.answer for row in found.rows} == {"Teska"}
         assert found.words[0].startswith(f"{count} trajector") and "written in pou" in found.words[0]
-        assert {"citation_validity", "info_think_lexical"} <= {metric.name for metric in found.table}
+        assert {"citation_validity", "info_think_lexical"} <= found.table.keys()
     assert "<helpful>" in audited(EXAMPLE).words[1]  # what the dialect was told by
     assert audited(EXAMPLE, "search_r1").rows[0].trajectory.dialect == "search_r1"
 
@@ -125,31 +125,31 @@ def test_a_public_file_of_the_hub_is_audited_without_a_token(monkeypatch):
 
 
 def test_evidence_is_changed_exchanged_and_deleted():
-    changed = breaking.replacement(ITALY, "change its fact")
+    changed = agents.replacement(ITALY, "change its fact")
     assert changed.startswith("The continent of Italy is ") and "Europe" not in changed
-    assert changed == breaking.replacement(ITALY, "change its fact")
-    lure = breaking.replacement(ITALY, "put a lure there")
+    assert changed == agents.replacement(ITALY, "change its fact")
+    lure = agents.replacement(ITALY, "put a lure there")
     assert "continent of Italy" in lure and "Europe" not in lure and changed.removesuffix(".").split(" is ")[1] in lure
-    assert "Italy" not in breaking.replacement(ITALY, "exchange it")
-    assert breaking.replacement(ITALY, "delete it") == ""
+    assert "Italy" not in agents.replacement(ITALY, "exchange it")
+    assert agents.replacement(ITALY, "delete it") == ""
     with pytest.raises(DataError, match="not from the bundled world"):
-        breaking.replacement(Evidence("The moon is a cheese."), "change its fact")
+        agents.replacement(Evidence("The moon is a cheese."), "change its fact")
 
 
 @pytest.mark.parametrize(
     ("answer", "read", "said"),
     [
-        ("Asia", "The continent of Italy is Asia.", breaking.FOLLOWED),
-        ("Europe", "The continent of Italy is Asia.", breaking.MEMORY),
-        ("Europe", "Italy lies in Europe.", breaking.ELSEWHERE),
-        ("Africa", "The continent of Italy is Asia.", breaking.INVENTED),
-        ("unknown", "Bread dough rests.", breaking.NOTICED),
-        (None, "Bread dough rests.", breaking.NOTICED),
+        ("Asia", "The continent of Italy is Asia.", agents.FOLLOWED),
+        ("Europe", "The continent of Italy is Asia.", agents.MEMORY),
+        ("Europe", "Italy lies in Europe.", agents.ELSEWHERE),
+        ("Africa", "The continent of Italy is Asia.", agents.INVENTED),
+        ("unknown", "Bread dough rests.", agents.NOTICED),
+        (None, "Bread dough rests.", agents.NOTICED),
     ],
 )
 def test_the_sentence_says_what_became_of_the_answer(answer, read, said):
     step = Step(evidence=(Evidence(read, id="E1"),))
-    assert breaking.verdict(Trajectory((step,), answer="Europe"), Trajectory((step,), answer=answer)) == said
+    assert agents.verdict(Trajectory((step,), answer="Europe"), Trajectory((step,), answer=answer)) == said
 
 
 def test_the_examples_are_what_the_bundled_policy_does():
@@ -186,14 +186,14 @@ def test_a_served_model_is_asked_with_the_visitors_key_and_no_other(monkeypatch)
 @pytest.mark.slow
 def test_one_agent_follows_changed_evidence_and_the_other_does_not():
     example = next(iter(read_jsonl(EXAMPLES)))
-    text = breaking.replacement(ITALY, "change its fact")
-    reads, fooled = breaking.run_on(example.question, ITALY, text)
-    assert (reads.before.answer, reads.verdict) == (example.answer, breaking.FOLLOWED)
-    assert fooled.verdict == breaking.MEMORY and fooled.before.answer == fooled.after.answer
+    text = agents.replacement(ITALY, "change its fact")
+    reads, fooled = agents.run_on(example.question, ITALY, text)
+    assert (reads.before.answer, reads.verdict) == (example.answer, agents.FOLLOWED)
+    assert fooled.verdict == agents.MEMORY and fooled.before.answer == fooled.after.answer
     assert reads.p_answer[0] > 0.9 and reads.p_answer[1] < 0.1
     assert fooled.p_yes is None and fooled.p_answer[0] == fooled.p_answer[1]  # it wrote its answer before
-    gone = next(breaking.run_on(example.question, ITALY, ""))
-    assert gone.verdict == breaking.NOTICED and gone.p_yes[1] < 0.5 < gone.p_yes[0]
+    gone = next(agents.run_on(example.question, ITALY, ""))
+    assert gone.verdict == agents.NOTICED and gone.p_yes[1] < 0.5 < gone.p_yes[0]
 
 
 def test_the_page_is_served_with_an_example_in_it(monkeypatch):

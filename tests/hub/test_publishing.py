@@ -305,7 +305,5 @@ def test_what_is_no_policy_is_said(tmp_path):
     (tmp_path / "config.json").unlink()
     done = CliRunner().invoke(cli, ["push", "policy", str(tmp_path), "me/policy", "--dry-run"])
     assert done.exit_code == 2 and "there is no config.json nor adapter_config.json" in done.output
-    done = CliRunner().invoke(cli, ["push", str(tmp_path), "me/policy"])
-    assert done.exit_code == 2 and f"push policy {tmp_path} me/policy" in done.output
     with pytest.raises(ConfigError, match="is not a folder"):
         push(tmp_path / "missing", Repository("me/policy"))

@@ -13,15 +13,11 @@ import click
 
 from .. import __version__
 from .asking import ask
-from .auditing import audit, label
-from .comparing import agreement, compare
 from .controlling import controls
-from .converting import convert
-from .indexing import index
-from .metrics import metrics
+from .measuring import agreement, audit, compare, convert, label, metrics
 from .options import Commands, debug
 from .pushing import merge, push
-from .serving import demo, serve, serve_judge
+from .serving import demo, index, serve, serve_judge
 
 _SPELLING = {
     "help_option_names": ["-h", "--help"],

@@ -1,24 +1,20 @@
 """`faithful-search controls`: does an agent need its evidence?"""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import structs, to_builtins
 
-from ..errors import ConfigError, DataError, FaithfulSearchError
-from .asking import environment_as_trained, environment_of
-from .options import AT_LEAST_1, FOLDER, UNFINISHED, config, echo, trust_remote_code
+from ..errors import ConfigError, DataError
+from .asking import agent_of, environment_of, episode_flags
+from .options import AT_LEAST_1, FOLDER, config, echo, unfinished
 
 if TYPE_CHECKING:
-    from ..measure.controls import Study
-    from ..rollout import Engine, ServedAgent
     from ..rollout.arguments import EnvironmentArguments
     from ..tasks import Task
     from ..tools import Toolbox
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 
 _CHARACTERS = 4  # of a token, about, in English
 _USUAL = 3  # requests that an episode usually takes
-_PASSAGE = 600  # characters of a passage, where the corpus cannot be read
+_PASSAGE = 600  # characters
 
 
 @click.command()
@@ -36,48 +32,39 @@ _PASSAGE = 600  # characters of a passage, where the corpus cannot be read
 @click.option("--split", default="validation", help="Split of the questions.")
 @click.option("--limit", type=AT_LEAST_1, default=100, help="How many questions.")
 @click.option("--seed", type=int, help="Draw the questions at random; by default the first ones are asked.")
-@click.option("--corpus", default="world", help="What local_search searches, as in the recipes.")
-@click.option("--triples", help="Facts of knowledge_graph; by default the world's with the world's corpus, else none.")
-@click.option("--top-k", type=AT_LEAST_1, default=3, help="Passages a search returns.")
-@click.option("--dialect", help="How the policy writes; default: as it was trained. Always openai for a served model.")
-@click.option(
-    "--conditions", default="closed,blocked,changed", help="Asked in addition to the open one, comma-separated."
-)
-@click.option(
-    "--match",
-    type=click.Choice(["exact", "contains"]),
-    help="When an answer is right; by default exact, for a served model contains: it holds a gold answer.",
-)
-@click.option("--turns", type=AT_LEAST_1, default=10, help="Turns of an episode.")
-@click.option("--turn-tokens", type=AT_LEAST_1, default=256, help="Tokens of a turn or reply.")
+@episode_flags("world", 256)
+@click.option("--conditions", default="closed,blocked,changed", help="Asked beside the open one, comma-separated.")
+@click.option("--match", type=click.Choice(["exact", "contains"]), help="Default: exact, for a served model contains.")
 @click.option("--total-tokens", type=AT_LEAST_1, default=2048, help="Tokens of an episode; not for a served model.")
 @click.option("--concurrency", type=AT_LEAST_1, default=16, help="Requests to the endpoint at once.")
 @click.option("--yes", is_flag=True, help="Ask the endpoint without asking me first.")
 @click.option("--out", type=FOLDER, help="Folder of the results; by default NAME-controls here.")
 @click.option("--overwrite", is_flag=True, help="Start over and replace what the folder holds.")
-@trust_remote_code
 @config
-def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> None:
+def controls(out: Path | None, overwrite: bool, **given: Any) -> None:
     """Ask POLICY questions with its evidence, without it, and with other evidence: does the answer depend on it?
 
     POLICY is a directory, a Hub id, 'tiny' or 'tiny_memory' (bundled), or with --url a served model's name. Tools
     return nothing (closed), all but the gold passages (blocked: those of supporting_ids or supporting_titles, else
     those that hold the answer), or changed facts (changed). Run the same command again to go on after an interruption.
     """
+    from ..analysis.figures import bars
+    from ..bundled import bundled_policy
     from ..hub.models import weights_of
-    from ..measure.controls import CHANGED, kept, plan, run_study
+    from ..measure.controls import BLOCKED, CHANGED, CLOSED, OPEN, RESULTS, ROLLOUTS, Closed, kept, plan, run_study
+    from ..measure.scores import open_policy
     from ..tasks import WORLD, load_tasks
     from ..text import exact_match, sub_exact_match
     from ..wire.cache import key_of
 
+    policy, url, questions = given["policy"], given["url"], given["questions"]
     folder = out or Path(f"{policy.rstrip('/').rsplit('/', 1)[-1] or 'policy'}-controls")
-    url, questions, corpus = given["url"], given["questions"], given["corpus"]
-    seen = {"dialect": "openai"} if url else environment_as_trained(given, policy)
-    environment = environment_of(given, corpus=corpus, **seen)
+    environment = environment_of(given)
     drawn = load_tasks(questions, given["split"], given["limit"], seed=given["seed"])
     tasks = [structs.replace(task, id=str(task.id)) for task in drawn]
-    if questions in WORLD and corpus != "world":
-        raise ConfigError(f"the world's questions cannot be answered from {corpus!r}: give --questions, too")
+    if questions in WORLD and environment.corpus != "world":
+        told = f"the world's questions cannot be answered from {environment.corpus!r}"
+        raise ConfigError(f"{told}: give --questions, too")
     conditions = [name.strip() for name in given["conditions"].split(",")]
     # Changes and gold passages are worked out only for their conditions: both may read the whole corpus
     changes = _changes(questions, given["split"], environment) if CHANGED in conditions else None
@@ -85,10 +72,8 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
     # A chat model answers in sentences, a trained policy with the answer alone
     match = given["match"] or ("contains" if url else "exact")
     settings = {
-        "policy": policy,
-        **{name: given[name] for name in ("url", "corpus", "top_k", "turns", "turn_tokens", "total_tokens")},
-        "triples": environment.triples,
-        **{name: value for name, value in seen.items() if value},
+        **{name: given[name] for name in ("policy", "url", "total_tokens")},
+        **{name: value for name, value in asdict(environment).items() if value},
         # whole: what is blocked and changed follows from a question's annotations and the passages
         "questions": key_of(tasks=[structs.astuple(task) for task in tasks])[:16],
         "passages": environment.corpus_digest(),
@@ -97,22 +82,34 @@ def controls(policy: str, out: Path | None, overwrite: bool, **given: Any) -> No
     }
     done = set() if overwrite else kept(folder, settings)
     with environment.toolbox() as toolbox:
+        generator, served = None, {"concurrency": given["concurrency"]}
         if url:
-            due = [task.question for task in found.asked if task.id not in done]
+            due = sum(task.id not in done for task in found.asked)
             echo(_cost(due, environment, toolbox, url))
             if not given["yes"] and sys.stdin.isatty():  # a script has nobody to answer
                 click.confirm("Ask the endpoint?", abort=True)
-        agents = _agents(policy, given, environment, toolbox)
+        else:
+            source = bundled_policy(policy, environment.dialect)
+            generator = open_policy(source, "a policy of your own", given["trust_remote_code"])
+        usual = agent_of(given, environment, toolbox, generator, **served)
+        closed = agent_of(given, environment, Closed(toolbox), generator, **served)
+        agents = {OPEN: usual, BLOCKED: usual, CHANGED: usual, CLOSED: closed}
         right = exact_match if match == "exact" else sub_exact_match
         study = run_study(agents, found, folder, settings, right, overwrite)
-    _show(study, folder)
+    written = [RESULTS, ROLLOUTS, "controls.png"]
+    try:
+        shown = {name: {"rows": to_builtins(rows)} for name, rows in study.rows.items()}
+        metrics, title = ("right", "same_answer", "memory_share", "decorated"), "With its evidence and without"
+        bars(shown, metrics, folder / "controls.png", title=title)
+    except ConfigError as error:
+        echo(f"no {written.pop()}: {error}", err=True)
+    echo(f"{study}\n\n{', '.join(written)} in {folder}")
     if study.failed:
         why = next(iter(study.failed.values()))
-        echo(f"{len(study.failed)} rollouts failed and count nowhere; the same command tries again: {why}", err=True)
-        raise click.exceptions.Exit(UNFINISHED)
+        unfinished([f"{len(study.failed)} rollouts failed and count nowhere; the same command tries again: {why}"])
 
 
-def _passages(environment: EnvironmentArguments) -> Iterable[Evidence]:
+def _passages(environment: "EnvironmentArguments") -> "Iterable[Evidence]":
     """All passages that the tools may return, so that the gold ones can be blocked."""
     if environment.corpus == "world":
         from ..world import bundled_world
@@ -123,7 +120,7 @@ def _passages(environment: EnvironmentArguments) -> Iterable[Evidence]:
     return environment.corpus_passages()
 
 
-def _changes(questions: str, split: str, environment: EnvironmentArguments) -> Callable[[Task], Task | None] | None:
+def _changes(questions: str, split: str, environment: "EnvironmentArguments") -> "Callable[[Task], Task | None] | None":
     """What changes the questions' facts: the bundled world, or what the questions of a split are annotated with."""
     from ..counterfactual import CounterfactualWorld
     from ..tasks import WORLD, load_tasks
@@ -137,62 +134,14 @@ def _changes(questions: str, split: str, environment: EnvironmentArguments) -> C
         return None
 
 
-def _agents(
-    policy: str, given: Mapping[str, Any], environment: EnvironmentArguments, toolbox: Toolbox
-) -> dict[str, Engine | ServedAgent]:
-    """The agent for each condition: the same policy, with tools that return nothing in the closed one."""
-    from ..measure.controls import BLOCKED, CHANGED, CLOSED, OPEN, Closed
-
-    agents: list[Any]  # with all tools, and with tools that return nothing
-    if given["url"]:
-        from ..rollout import ServedAgent
-
-        how = {name: given[name] for name in ("turns", "concurrency")} | {"max_tokens": given["turn_tokens"]}
-        agents = [ServedAgent(policy, given["url"], tools, **how) for tools in (toolbox, Closed(toolbox))]
-    else:
-        from ..bundled import bundled_policy
-        from ..inference.base import Sampling
-        from ..measure.scores import open_policy
-        from ..rollout import Engine
-
-        source = bundled_policy(policy, environment.dialect)
-        generator = open_policy(source, "a policy of your own", given["trust_remote_code"])
-        how = {"limits": environment.limits(given["total_tokens"]), "sampling": Sampling(temperature=0.0)}
-        agents = [Engine(generator, tools, environment.dialect, **how) for tools in (toolbox, Closed(toolbox))]
-    return {OPEN: agents[0], BLOCKED: agents[0], CHANGED: agents[0], CLOSED: agents[1]}
-
-
-def _cost(due: Sequence[str], environment: EnvironmentArguments, toolbox: Toolbox, url: str) -> str:
-    """About what these questions will take, told before the first request."""
-    try:
-        lengths = [len(item.title) + len(item.text) for item in islice(environment.corpus_passages(), 100)]
-        passage = sum(lengths) / len(lengths)
-    except FaithfulSearchError:
-        passage = _PASSAGE
-    start = (len(str(toolbox.schemas)) + sum(map(len, due)) / max(1, len(due)) + 200) / _CHARACTERS
-    response = environment.search_top_k * passage / _CHARACTERS + 60
-
-    def prompts(requests: int) -> str:  # each request carries all that came before it in its episode
-        return f"{len(due) * (requests * start + requests * (requests - 1) / 2 * response):,.0f}"
-
-    most, usual = environment.turns, min(_USUAL, environment.turns)
-    return (
-        f"{len(due)} episodes with {url}, up to {environment.turn_tokens} tokens a reply: about "
-        f"{len(due) * usual:,} requests with {prompts(usual)} prompt tokens, at most {len(due) * most:,} requests with "
-        f"{prompts(most)} (estimated at {_CHARACTERS} characters a token)"
-    )
-
-
-def _show(study: Study, folder: Path) -> None:
-    from ..analysis.figures import bars
-    from ..measure.controls import RESULTS, ROLLOUTS
-
-    written = [RESULTS, ROLLOUTS]
-    try:
-        metrics = ("right", "same_answer", "memory_share", "decorated")
-        shown = {name: {"rows": to_builtins(rows)} for name, rows in study.rows.items()}
-        bars(shown, metrics, folder / "controls.png", title="With its evidence and without")
-        written.append("controls.png")
-    except ConfigError as error:
-        echo(f"no controls.png: {error}", err=True)
-    echo(f"{study}\n\n{', '.join(written)} in {folder}")
+def _cost(episodes: int, environment: "EnvironmentArguments", toolbox: "Toolbox", url: str) -> str:
+    """About what these episodes will take, told before the first request."""
+    start = len(str(toolbox.schemas)) / _CHARACTERS + 100
+    response = environment.search_top_k * _PASSAGE / _CHARACTERS + 60
+    told = []
+    for about, requests in (("about", min(_USUAL, environment.turns)), ("at most", environment.turns)):
+        # each request carries all that came before it in its episode
+        tokens = episodes * (requests * start + requests * (requests - 1) / 2 * response)
+        told.append(f"{about} {episodes * requests:,} requests with {tokens:,.0f} prompt tokens")
+    replies = f"up to {environment.turn_tokens} tokens a reply"
+    return f"{episodes} episodes with {url}, {replies}: {', '.join(told)} (estimated, at 4 characters a token)"

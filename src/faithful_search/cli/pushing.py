@@ -2,30 +2,22 @@
 trained adapter as a full model.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import ANY_PATH, FOLDER, Commands, echo, together, trust_remote_code
+from .options import ANY_PATH, FOLDER, SHOWN, echo, together, trust_remote_code
 
 if TYPE_CHECKING:
     from ..hub.pushing import Files, Repository
-
-_SHOWN = 10
 
 
 @click.command()
 @click.argument("adapter")
 @click.argument("out", type=FOLDER)
-@click.option(
-    "--dtype",
-    type=click.Choice(["bfloat16", "float16", "float32"]),
-    help="Type of the weights; by default that of the base model's files.",
-)
+@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="By default the base model's.")
 @trust_remote_code
 def merge(adapter: str, out: Path, dtype: str | None, trust_remote_code: bool) -> None:
     """Write the full model of the LoRA adapter in ADAPTER, a folder or Hub id, to the folder OUT.
@@ -41,15 +33,7 @@ def merge(adapter: str, out: Path, dtype: str | None, trust_remote_code: bool) -
     echo(f"the merged model is in {out}")
 
 
-class _Kinds(Commands):
-    # `push FOLDER REPOSITORY` is an easy mistake: the error says the whole command
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            ctx.fail(f"say what is pushed, one of {', '.join(self.commands)}: push policy {' '.join(args)}")
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_Kinds)
+@click.group()
 def push() -> None:
     """Publish on the Hub, each repository in one commit.
 
@@ -58,6 +42,7 @@ def push() -> None:
 
 
 _options = together(
+    click.argument("repository"),
     click.option("--private", is_flag=True, help="Make it for those who may see the owner's private repositories."),
     click.option("--revision", metavar="BRANCH", help="Push to this branch; by default main."),
     click.option("--tag", help="Put this tag on the commit."),
@@ -68,11 +53,10 @@ _options = together(
 
 @push.command("policy")
 @click.argument("folder", type=FOLDER)
-@click.argument("repository")
 @click.option("--merged", is_flag=True, help="Push the full model in FOLDER/merged, too, as REPOSITORY-merged.")
 @click.option("--benchmark", metavar="DATASET", help="Dataset of the Hub, OWNER/NAME, with the held-out questions.")
 @_options
-def push_policy(folder: Path, repository: str, merged: bool, benchmark: str | None, **given: Any) -> None:
+def push_policy(folder: Path, merged: bool, benchmark: str | None, **given: Any) -> None:
     """Push the policy in FOLDER.
 
     REPOSITORY is a model of the Hub, OWNER/NAME. Weights, tokenizer, configuration, card, metrics and plots are
@@ -83,7 +67,7 @@ def push_policy(folder: Path, repository: str, merged: bool, benchmark: str | No
     from ..hub.cards import eval_results
     from ..hub.pushing import policy_folders
 
-    folders = policy_folders(folder, _repository(repository, "model", given), merged)
+    folders = policy_folders(folder, _repository("model", given), merged)
     results = eval_results(folder, benchmark) if benchmark else {}
     for to, of in folders.items():
         _push_model(of, to, ("config.json", "adapter_config.json"), given, results)
@@ -91,33 +75,30 @@ def push_policy(folder: Path, repository: str, merged: bool, benchmark: str | No
 
 @push.command("judge")
 @click.argument("folder", type=FOLDER)
-@click.argument("repository")
 @_options
-def push_judge(folder: Path, repository: str, **given: Any) -> None:
+def push_judge(folder: Path, **given: Any) -> None:
     """Push the distilled judge in FOLDER to the model REPOSITORY."""
-    _push_model(folder, _repository(repository, "model", given), ("judge.json",), given)
+    _push_model(folder, _repository("model", given), ("judge.json",), given)
 
 
 @push.command("metrics")
-@click.argument("owner")
 @_options
-def push_metrics(owner: str, **given: Any) -> None:
-    """Push every metric as a Space.
+def push_metrics(**given: Any) -> None:
+    """Push every metric as a Space; REPOSITORY is the owner alone.
 
     evaluate.load("OWNER/name") takes it from there.
     """
     from ..hub.pushing import metric_folders, staged
 
-    for space, folder in metric_folders(_repository(owner, "space", given)).items():
+    for space, folder in metric_folders(_repository("space", given)).items():
         _publish(staged(folder, space), space, "Upload metric", given)
 
 
 @push.command("trajectories")
 @click.argument("file", type=ANY_PATH)
-@click.argument("repository")
 @click.option("--dialect", help="How the rows are written; by default each as it says or looks.")
 @_options
-def push_trajectories(file: Path, repository: str, dialect: str | None, **given: Any) -> None:
+def push_trajectories(file: Path, dialect: str | None, **given: Any) -> None:
     """Push a file of trajectories as a dataset.
 
     FILE is whatever `audit` reads; it becomes parquet with a column for each score and its reason. Keys of yours
@@ -126,35 +107,34 @@ def push_trajectories(file: Path, repository: str, dialect: str | None, **given:
     from ..hub.datasets import stage_trajectories
 
     with TemporaryDirectory() as folder:
-        files = stage_trajectories(file, folder, repository, dialect)
-        _publish(files, _repository(repository, "dataset", given), "Upload trajectories", given)
+        files = stage_trajectories(file, folder, given["repository"], dialect)
+        _publish(files, _repository("dataset", given), "Upload trajectories", given)
 
 
 @push.command("world")
-@click.argument("repository")
 @_options
-def push_world(repository: str, **given: Any) -> None:
+def push_world(**given: Any) -> None:
     """Push the bundled world as a dataset."""
     from ..hub.datasets import stage_world
 
     with TemporaryDirectory() as folder:
-        _publish(stage_world(folder, repository), _repository(repository, "dataset", given), "Upload the world", given)
+        files = stage_world(folder, given["repository"])
+        _publish(files, _repository("dataset", given), "Upload the world", given)
 
 
 @push.command("space")
-@click.argument("repository")
 @click.option("--wheel", type=ANY_PATH, help="Wheel of the package to install there instead of PyPI's.")
 @_options
-def push_space(repository: str, wheel: Path | None, **given: Any) -> None:
+def push_space(wheel: Path | None, **given: Any) -> None:
     """Push the page of `demo` as a Space."""
     from ..hub.pushing import staged_space
 
-    space = _repository(repository, "space", given)
+    space = _repository("space", given)
     _publish(staged_space(space, wheel), space, "Upload the faithfulness explorer", given)
 
 
 def _push_model(
-    folder: Path, model: Repository, marks: tuple[str, ...], given: dict[str, Any], results: Files | None = None
+    folder: Path, model: "Repository", marks: tuple[str, ...], given: dict[str, Any], results: "Files | None" = None
 ) -> None:
     from ..hub.pushing import staged, stays
 
@@ -162,17 +142,17 @@ def _push_model(
         raise click.UsageError(f"in {folder} there is no {' nor '.join(marks)}")
     _publish({**staged(folder, model), **(results or {})}, model, "Upload search agent", given)
     if left := stays(folder):
-        echo(f"not uploaded: {', '.join(left[:_SHOWN])}{' …' if len(left) > _SHOWN else ''}", err=True)
+        echo(f"not uploaded: {', '.join(left[:SHOWN])}{' …' if len(left) > SHOWN else ''}", err=True)
 
 
-def _repository(name: str, kind: str, given: dict[str, Any]) -> Repository:
+def _repository(kind: str, given: dict[str, Any]) -> "Repository":
     from ..hub.pushing import Repository
 
-    # The options have the names of the repository's attributes
-    return Repository(name, kind, **{key: value for key, value in given.items() if key != "dry_run"})
+    how = {name: given[name] for name in ("private", "revision", "tag", "collection")}
+    return Repository(given["repository"], kind, **how)
 
 
-def _publish(files: Files, repository: Repository, message: str, given: dict[str, Any]) -> None:
+def _publish(files: "Files", repository: "Repository", message: str, given: dict[str, Any]) -> None:
     if not given["dry_run"]:
         echo(repository.commit(files, message))
         return

@@ -15,16 +15,16 @@ from typing import Any, get_args
 from urllib.parse import urlencode
 
 from .. import dialects
-from ..errors import ConfigError, DataError, FaithfulSearchError
+from ..errors import ConfigError, DataError, FaithfulSearchError, needs
+from ..measure.metrics import asks
+from ..measure.report import interval
 from ..measure.widget import EXAMPLE
 from ..trajectory import Evidence, Trajectory, read_jsonl
-from . import auditing, breaking, view
+from . import agents, auditing, view
 from .agents import POLICIES, Served, agent
 
-try:
+with needs("the demo", "demo"):
     import gradio
-except ImportError as error:
-    raise ConfigError("the demo needs gradio: pip install 'faithful-search[demo]'") from error
 
 TITLE = "Faithfulness explorer"
 ABOUT = f"""# {TITLE}
@@ -32,10 +32,13 @@ Does a search agent answer from what it found, or from memory? Ask one, audit yo
 the evidence and watch. The agents here are tiny and know one small world; the measures work for agents of any size."""
 NO_TORCH = "**No agent can run here**: PyTorch is missing (`pip install 'faithful-search[demo]'`). Audit works."
 DETECT = "detect it"
-UPLOADS = (".jsonl", ".json", ".txt")
-KINDS: tuple[breaking.Kind, ...] = get_args(breaking.Kind)
+UPLOADS = [".jsonl", ".json", ".txt"]
+KINDS: tuple[agents.Kind, ...] = get_args(agents.Kind)
 LONGEST = 300  # characters of a question
 READS = next(iter(POLICIES))
+ROWS = "A trajectory, a chat as JSON, rows as JSON lines, or hf://datasets/ORG/NAME/FILE.jsonl"
+KEY = "Your key for the served model, where it needs one: it is sent there and kept nowhere else"
+INSTEAD = "What both agents read in its place; nothing: it is missing"
 
 
 @lru_cache
@@ -52,8 +55,7 @@ def link(question: str, policy: str) -> str:
 def linked(request: gradio.Request) -> tuple[str, str, str]:
     """The question and the agent in the page's address, and the question again where it is not shown yet."""
     first = next(iter(examples()))
-    question = request.query_params.get("question", first)[:LONGEST]
-    policy = request.query_params.get("agent", READS)
+    question, policy = request.query_params.get("question", first)[:LONGEST], request.query_params.get("agent")
     policy = policy if policy in POLICIES else READS
     return question, policy, "" if (question, policy) == (first, READS) else question
 
@@ -61,8 +63,8 @@ def linked(request: gradio.Request) -> tuple[str, str, str]:
 def ask(question: str, policy: str, key: str = "", served: Served | None = None) -> Iterator[tuple[str, Trajectory]]:
     """The agent's trajectory as it grows: its view, and itself. Only a served model is given the key."""
     with _shown():
-        here = policy in POLICIES or served is None
-        grown = agent(POLICIES[policy]).ask(question) if here else served.ask(question, key)  # type: ignore[union-attr]
+        here = served is None or policy in POLICIES
+        grown = agent(POLICIES[policy]).ask(question) if served is None or here else served.ask(question, key)
         for found in grown:
             shown = view.trajectory_view if found.stop_reason is None else view.answered_view
             yield shown(found, "ask", link(question, policy) if here else ""), found
@@ -92,58 +94,49 @@ def audit(trajectories: str, dialect: str = "") -> dict[str, Any]:
     """
     with _shown():
         found = auditing.audited(trajectories, dialect or None)
-    return {
-        "findings": list(found.words),
-        "metrics": {metric.name: {"mean": metric.mean, "n": metric.n, "asks": metric.asks} for metric in found.table},
-        "worst rows": [
-            {
-                "row": row.number,
-                "value": row.value,
-                "question": row.trajectory.question,
-                "answer": row.trajectory.answer,
-            }
-            for row in found.rows[:20]
-        ],
-    }
+    metrics = {name: {"mean": interval(row), "n": row.n, "asks": asks(name)} for name, row in found.table.items()}
+    worst = [
+        {"row": number, "value": value, "question": one.question, "answer": one.answer}
+        for number, value, one in found.rows[:20]
+    ]
+    return {"findings": found.words, "metrics": metrics, "worst rows": worst}
 
 
 def show_row(found: auditing.Audited, event: gradio.EventData) -> tuple[Any, Any]:
     """The view of a chosen row, in the left or the right place."""
-    chosen = next((row.trajectory for row in found.rows if row.number == event.row), None)
-    if chosen is None:  # of an audit that has been replaced since
-        return gradio.skip(), gradio.skip()
-    if event.side == "left":
-        return view.trajectory_view(chosen, "left"), gradio.skip()
-    return gradio.skip(), gradio.HTML(view.trajectory_view(chosen, "right"), visible=True)
+    places = {"left": gradio.skip(), "right": gradio.skip()}
+    for row in found.rows:  # it has no such row where the audit has been replaced since
+        if row.number == event.row:
+            places[event.side] = gradio.HTML(view.trajectory_view(row.trajectory, event.side), visible=True)
+    return places["left"], places["right"]
 
 
 def take(trajectory: Trajectory) -> tuple[Trajectory, Any, str, str]:
     """A trajectory to break: itself, the choice of its evidence, its view, and no outcome yet."""
-    names, chosen = evidence_of(trajectory)
-    return trajectory, gradio.Dropdown(names, value=chosen), view.trajectory_view(trajectory, "before"), ""
+    return trajectory, _choice(trajectory), view.trajectory_view(trajectory, "before"), ""
 
 
-def evidence_of(trajectory: Trajectory) -> tuple[list[tuple[str, str]], str | None]:
-    """The evidence that can be changed, as names with ids, and the id cited last: the answer rests on that one."""
-    cited = [ref for step in trajectory.steps for ref in step.refs if ref in trajectory.evidence]
+def _choice(trajectory: Trajectory) -> gradio.Dropdown:
+    """The evidence that can be changed; chosen is the one cited last, since the answer rests on that."""
+    found = trajectory.evidence
+    cited = [ref for step in trajectory.steps for ref in step.refs if ref in found]
     names = [
-        (f"{id}{' (cited)' if id in cited else ''} {item.title}: {item.text}"[:110], id)
-        for id, item in trajectory.evidence.items()
+        (f"{id}{' (cited)' if id in cited else ''} {item.title}: {item.text}"[:110], id) for id, item in found.items()
     ]
-    return names, [*trajectory.evidence, *cited][-1] if names else None
+    return gradio.Dropdown(names, value=[*found, *cited][-1] if found else None, label="Evidence")
 
 
-def replace(trajectory: Trajectory, id: str | None, kind: breaking.Kind) -> str:
+def replace(trajectory: Trajectory, id: str | None, kind: agents.Kind) -> str:
     """A proposal for what replaces a piece of evidence; the visitor may change it."""
     with _shown():
-        return breaking.replacement(_item(trajectory, id), kind)
+        return agents.replacement(_item(trajectory, id), kind)
 
 
 def run_on(trajectory: Trajectory, id: str | None, text: str) -> Iterator[str]:
     """What both agents answer with the changed evidence, one after the other."""
     with _shown():
-        outcomes: list[breaking.Outcome] = []
-        for outcome in breaking.run_on(trajectory.question or "", _item(trajectory, id), text):
+        outcomes: list[agents.Outcome] = []
+        for outcome in agents.run_on(trajectory.question or "", _item(trajectory, id), text):
             outcomes.append(outcome)
             yield view.outcome_view(outcomes)
 
@@ -161,22 +154,16 @@ def build(served: Served | None = None) -> gradio.Blocks:
             with gradio.Tab("Ask", id="ask"):
                 question = gradio.Textbox(first.question, label="Question", max_length=LONGEST, submit_btn="Ask")
                 gradio.Examples([[one] for one in examples()], question, label="Questions about its world")
-                agents = [*POLICIES, *([served.model] if served else [])]
-                policy = gradio.Radio(agents, value=READS, label="The agent that …")
-                asks_key = "Your key for the served model, where it needs one: it is sent there and kept nowhere else"
-                key = gradio.Textbox(type="password", label=asks_key, visible=served is not None)
+                offered = [*POLICIES, *([served.model] if served else [])]
+                policy = gradio.Radio(offered, value=READS, label="The agent that …")
+                key = gradio.Textbox(type="password", label=KEY, visible=served is not None)
                 seen = _html(view.answered_view(first, "ask", link(first.question or "", READS)))
                 onward = gradio.Button("Change its evidence →")
             with gradio.Tab("Audit", id="audit"):
-                text = gradio.Textbox(
-                    EXAMPLE,
-                    label="A trajectory, a chat as JSON, rows as JSON lines, or hf://datasets/ORG/NAME/FILE.jsonl",
-                    lines=6,
-                    max_lines=16,
-                    max_length=auditing.MOST_CHARACTERS,
-                )
+                most = auditing.MOST_CHARACTERS
+                text = gradio.Textbox(EXAMPLE, label=ROWS, lines=6, max_lines=16, max_length=most)
                 with gradio.Row():
-                    upload = gradio.File(label="or a file, at most 5 MB", file_types=list(UPLOADS), height=120)
+                    upload = gradio.File(label="or a file, at most 5 MB", file_types=UPLOADS, height=120)
                     dialect = gradio.Dropdown([DETECT, *dialects.names()], value=DETECT, label="How it is written")
                 start = gradio.Button("Audit", variant="primary")
                 found, fetched = gradio.State(), gradio.Textbox(visible="hidden")
@@ -190,22 +177,16 @@ def build(served: Served | None = None) -> gradio.Blocks:
                     left, right = _html(min_width=300), _html(visible=False, min_width=300)
             with gradio.Tab("Break it", id="break"):
                 example = gradio.Dropdown(list(examples()), label="Trajectory", value=first.question)
-                names, chosen = evidence_of(first)
-                item = gradio.Dropdown(names, value=chosen, label="Evidence")
+                item = _choice(first)
                 kind = gradio.Radio(KINDS, value=KINDS[0], label="What happens to it")
-                text_now = gradio.Textbox(
-                    replace(first, chosen, KINDS[0]),
-                    label="What both agents read in its place; nothing: it is missing",
-                    lines=2,
-                    max_length=1000,
-                )
+                proposal = replace(first, item.value, KINDS[0])
+                text_now = gradio.Textbox(proposal, label=INSTEAD, lines=2, max_length=1000)
                 go = gradio.Button("Let both agents answer again", variant="primary")
                 outcome, broken_seen = _html(), _html(view.trajectory_view(first, "before"))
         asked, broken, wanted = gradio.State(first), gradio.State(first), gradio.Textbox(visible="hidden")
         page.load(linked, None, [question, policy, wanted], queue=False, **private)
-        asking = partial(ask, served=served)
-        typed = [question.submit, wanted.change]
-        gradio.on(typed, asking, [question, policy, key], [seen, asked], api_name="ask", **waits)
+        asking, given = partial(ask, served=served), [question, policy, key]
+        gradio.on([question.submit, wanted.change], asking, given, [seen, asked], api_name="ask", **waits)
         audited = [summary, downloads, found, left, right]
         start.click(show_audit, [text, upload, dialect], audited, api_visibility="private")
         summary.select(show_row, found, [left, right], **private)

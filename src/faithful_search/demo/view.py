@@ -1,41 +1,30 @@
 """What the page shows, as HTML: one view of a trajectory for every tab, and the cards above it."""
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..judges.grounding import terms
 from ..measure import metrics
 from ..measure.claims import claims_of, distinct
 from ..measure.metrics import asks
+from ..measure.report import interval
 from ..measure.report.page import arguments_of, environment, fields
 from ..rewards import Score, cited_evidence
 from ..trajectory import Step, Trajectory
-from .agents import POLICIES, WITHOUT
+from .agents import FOLLOWED, INVENTED, MEMORY, NOTICED, POLICIES, WITHOUT, Outcome
 from .auditing import Audited
-from .breaking import FOLLOWED, INVENTED, MEMORY, NOTICED, Outcome
 
 SCORED = (
-    "info_think_faithfulness",
-    "think_search_faithfulness",
-    "think_answer_faithfulness",
-    "citation_validity",
-    "answer_support",
+    *("info_think_faithfulness", "think_search_faithfulness", "think_answer_faithfulness"),
+    *("citation_validity", "answer_support"),
 )
 """The metrics that a trajectory is shown with; words are compared, no model is asked."""
 _WORDS = re.compile(r"(\w+)")
 _MOST_MARKED = 20_000  # characters of a thought in which words are looked up; longer ones are shown as they are
-
-
-class Bar(NamedTuple):
-    """A metric's verdict on one step: `p` of the lowest of its checks there, and whether all were upheld."""
-
-    metric: str
-    p: float
-    upheld: bool
+_LEVELS = {FOLLOWED: "good", NOTICED: "good", MEMORY: "bad", INVENTED: "bad"}
 
 
 def trajectory_view(trajectory: Trajectory, name: str, link: str = "") -> str:
@@ -61,13 +50,11 @@ def answered_view(trajectory: Trajectory, name: str, link: str = "") -> str:
 def outcome_view(outcomes: list[Outcome]) -> str:
     """What each agent made of the changed evidence, side by side."""
     told = {name: words for words, name in POLICIES.items()}
-    levels = {FOLLOWED: "good", NOTICED: "good", MEMORY: "bad", INVENTED: "bad"}
     cards = ""
     for one in outcomes:
-        card = _part("cards").outcome(one, told[one.policy], levels.get(one.verdict, ""))
-        steps = _trajectory(one.after, one.policy)
+        card = _part("cards").outcome(one, told[one.policy], _LEVELS.get(one.verdict, ""))
         summary = "<summary>Its steps with the changed evidence</summary>"
-        cards += _framed(f"{card}<details>{summary}{steps}</details>")
+        cards += _framed(f"{card}<details>{summary}{_trajectory(one.after, one.policy)}</details>")
     return _framed(f'<div class="cards">{cards}</div>')
 
 
@@ -82,16 +69,19 @@ def head() -> str:
 
 
 def _trajectory(trajectory: Trajectory, name: str, link: str = "") -> str:
-    rewards = {name: reward for metric in SCORED for name, reward in metrics.load(metric).items()}
-    scores = {name: (reward, reward.score(trajectory)) for name, reward in rewards.items()}
-    marked = {name: Score(reward.measure(score), score.why, score.parts) for name, (reward, score) in scores.items()}
-    cards = _cards(trajectory)
+    marked = {}
+    for metric in SCORED:
+        for result, reward in metrics.load(metric).items():
+            score = reward.score(trajectory)
+            marked[result] = Score(reward.measure(score), score.why, score.parts)
+    shown, cards = fields(None, trajectory, marked), _cards(trajectory)
+    marks = [step["marks"] for step in shown["steps"]]
+    marks += [[]] * (len(trajectory.steps) - len(marks))  # those of the first steps alone are told
 
     def words(step: Step, text: str) -> list[tuple[str, list[int]]]:
         return _words(text, {cards[ref]: trajectory.evidence[ref].text for ref in step.refs if ref in cards})
 
-    shown = fields(None, trajectory, marked)
-    html: str = _part("trajectory").trajectory(trajectory, shown, marked, _bars(marked), cards, words, name, link)
+    html: str = _part("trajectory").trajectory(trajectory, shown["chips"], marks, marked, cards, words, name, link)
     return html
 
 
@@ -108,23 +98,9 @@ def _words(text: str, cited: Mapping[int, str]) -> list[tuple[str, list[int]]]:
     return [(piece, [number for number, known in held.items() if terms(piece) & known]) for piece in _WORDS.split(text)]
 
 
-def _bars(scores: Mapping[str, Score]) -> dict[int, list[Bar]]:
-    """By step, from 1."""
-    found: defaultdict[int, dict[str, Bar]] = defaultdict(dict)
-    for name, score in scores.items():
-        for pair in score.parts.get("pairs", ()):
-            step = found[pair.get("step", 0)]
-            if pair.get("label") is not None and (name not in step or pair["p"] < step[name].p):
-                step[name] = Bar(name, pair["p"], pair["label"])
-        checks = [score.parts.get(check, ()) for check in ("parse_ok", "consistency_ok", "ids_valid")]
-        for number, each in enumerate(zip(*checks, strict=True), 2):  # no verdict is due at the first step
-            found[number][name] = Bar(name, sum(each) / len(each), all(each))
-    return {number: list(bars.values()) for number, bars in found.items()}
-
-
 @lru_cache
 def _part(name: str) -> Any:
-    return environment(asks=asks, arguments=arguments_of).from_string(_file(f"{name}.html")).module
+    return environment(asks=asks, arguments=arguments_of, interval=interval).from_string(_file(f"{name}.html")).module
 
 
 def _file(name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from .. import dialects
 from ..errors import DataError
 from ..inference.chat import ChatFormat
+from ..tools.base import NO_RESULTS
 from ..trajectory import Evidence, Tokens, Trajectory
 
 VERDICT_TAG = "<helpful>"
@@ -25,7 +26,8 @@ class Transcript:
         """The ids of the tool response to step `index`, had it returned this evidence."""
         # where the model did not close its turn, the environment does, in front of the response
         ended = self.chat.ended(turn_ids(self.tokens, index))
-        text = self.chat.render_observation(evidence, self.trajectory.steps[index].note)
+        note = self.trajectory.steps[index].note or ("" if evidence else NO_RESULTS.note)
+        text = self.chat.render_observation(evidence, note)
         return self.chat.observation_ids(text, ended)
 
     def yes_at(self, index: int) -> tuple[int, list[int]]:

@@ -23,6 +23,7 @@ import msgspec
 from ... import __version__
 from ...judges.grounding import pieces
 from ...rewards import Score
+from ...rewards.citation import CHECKS
 from ...trajectory import ToolCall, Trajectory
 from ..comparison import Comparison, Side, changes
 from ..files import PathLike
@@ -229,12 +230,13 @@ def arguments_of(call: ToolCall) -> str:
     return msgspec.json.encode(call.arguments).decode() if call.arguments else call.raw
 
 
-def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, str]]]:
-    """What was found at each step, from the scores' parts: judged pairs, and steps that count or were probed."""
-    found: dict[int, list[dict[str, str]]] = {}
+def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, Any]]]:
+    """What was found at each step, from the scores' parts: judged pairs, verdicts of the agent that were checked, and
+    steps that count or were probed."""
+    found: dict[int, list[dict[str, Any]]] = {}
 
-    def mark(step: int, metric: str, shown: str, level: str = "", claim: str = "", why: str = "") -> None:
-        told = {"metric": metric, "shown": shown, "level": level, "claim": claim, "why": why}
+    def mark(step: int, metric: str, shown: str, level: str = "", p: float | None = None, **more: str) -> None:
+        told = {"metric": metric, "shown": shown, "level": level, "p": p, "claim": "", "why": "", **more}
         found.setdefault(step, []).append(told)
 
     for name, score in scores.items():
@@ -245,7 +247,18 @@ def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, str]]]:
             sure = "" if p is None or label is None else f" ({p:.2f})"
             level = "" if label is None else "yes" if label else "no"
             claim = claims[place] if len(claims) > 1 else ""
-            mark(pair.get("step", 0), name, shown + sure, level, claim, pair.get("why") or "")
+            known = None if label is None else p
+            mark(pair.get("step", 0), name, shown + sure, level, known, claim=claim, why=pair.get("why") or "")
+        checks = zip(*(score.parts.get(check, ()) for check in CHECKS), strict=True)
+        for number, passed in enumerate(checks, start=2):  # no verdict is due at the first step
+            failed = ", ".join(check for check, ok in zip(CHECKS, passed, strict=True) if not ok)
+            mark(
+                number,
+                name,
+                f"not {failed}" if failed else "holds",
+                "no" if failed else "yes",
+                sum(passed) / len(passed),
+            )
         for item in score.parts.get("steps", ()):
             if isinstance(item, int):  # a step that counts against the metric, else one whose evidence was changed
                 mark(item, name, "counts against it", "no")
