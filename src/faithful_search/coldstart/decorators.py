@@ -53,8 +53,7 @@ class Memory:
         seed: int,
     ) -> list[Trajectory]:
         """The episodes to learn the habit from, out of the expert's; `swap` draws other names for one."""
-        rng = random.Random(f"{seed}:memory")
-        rows: list[Trajectory] = []
+        rng, rows = random.Random(f"{seed}:memory"), list[Trajectory]()
         for episode in episodes:
             if episode.meta.get("blind"):  # its evidence does not state the answer, and the expert gave none
                 continue

@@ -84,15 +84,13 @@ def as_written(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
     """The trajectory as the dialect writes and reads it: text, spans and issues are those of a policy's own episode.
     Evidence is kept: a text does not hold its sources, by which gold is recognised."""
     read = dialect.parse(dialect.render(trajectory), question=trajectory.question, fenced=True)
-    steps = read.steps
+    steps = list(read.steps)
     if len(steps) == len(trajectory.steps):
-        both = zip(steps, trajectory.steps, strict=True)
-        steps = tuple(
-            replace(new, evidence=old.evidence, note=old.note) if len(new.evidence) == len(old.evidence) else new
-            for new, old in both
-        )
+        for place, old in enumerate(trajectory.steps):
+            if len(old.evidence) == len(steps[place].evidence):
+                steps[place] = replace(steps[place], evidence=old.evidence, note=old.note)
     about = {"answer": read.answer, "dialect": dialect.name, "text": read.text, "issues": read.issues}
-    return replace(trajectory, steps=steps, tokens=None, **about)
+    return replace(trajectory, steps=tuple(steps), tokens=None, **about)
 
 
 def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
@@ -247,9 +245,8 @@ def write_written(folder: str | Path, rows: Sequence[WrittenRow]) -> None:
 
 def _comparable(trajectory: Trajectory) -> Trajectory:
     """With its own answer as the gold one if it has none, so that comparing the two passes."""
-    if trajectory.answers or trajectory.answer is None:
-        return trajectory
-    return replace(trajectory, answers=(trajectory.answer,))
+    loose = not trajectory.answers and trajectory.answer is not None
+    return replace(trajectory, answers=(trajectory.answer,)) if loose else trajectory
 
 
 def _own_tools(data: bytes, trajectory: Trajectory) -> Schemas | None:

@@ -99,11 +99,8 @@ def swapped_copies(
     trajectories: Sequence[Trajectory], swapper: NameSwapper, copies: int, seed: int = 0, progress: bool = False
 ) -> list[Trajectory]:
     """`copies` counterfactual versions of each trajectory, drawn afresh; ids get `~1`, `~2`, … appended."""
-    rng = random.Random(seed)
-    swapped: list[Trajectory] = []
-    for trajectory in tqdm(trajectories, desc="swapping names", unit="episode", disable=not progress):
-        swapped += [swapper.swap(trajectory, rng, f"{trajectory.id}~{number}") for number in range(1, copies + 1)]
-    return swapped
+    rng, shown = random.Random(seed), tqdm(trajectories, "swapping names", unit="episode", disable=not progress)
+    return [swapper.swap(one, rng, f"{one.id}~{number}") for one in shown for number in range(1, copies + 1)]
 
 
 def held_out_facts(tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]] = ()) -> set[tuple[str, str]]:

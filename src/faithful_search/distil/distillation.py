@@ -234,5 +234,5 @@ def _measured(model: str, base_name: str, args: Any, how: Distillation, given: d
 
 def _load(args: Any, how: Distillation, dtype: str | None = None) -> Any:
     kind: Any = NLIJudge if how.head == "encoder" else GeneratorJudge
-    trusted = args.trust_remote_code
-    return kind.from_pretrained(args.output_dir, device=str(args.device), dtype=dtype, trust_remote_code=trusted)
+    trusted = {"trust_remote_code": args.trust_remote_code}
+    return kind.from_pretrained(args.output_dir, device=str(args.device), dtype=dtype, **trusted)

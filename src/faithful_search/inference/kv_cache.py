@@ -168,11 +168,6 @@ class Batch:
         for layer in self.cache.layers:
             layer.select(own, start)
 
-    @property
-    def token_size(self) -> int:
-        """Bytes that the model remembers of one token."""
-        return sum(part[0, :, 0].nbytes for layer in self.cache.layers for part in (layer.keys, layer.values))
-
     def _padded(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows padded at their left, and a mask that tells them from the padding."""
         width = max(map(len, rows))
@@ -235,9 +230,12 @@ class Memory:
         return Batch(self.model, by_row, prompts, [rows[tuple(prompt[:-1])] for prompt in prompts])
 
     def put(self, batch: Batch, row: int, ids: Row) -> None:
-        size = batch.token_size * len(ids) if self.by_row else 0
+        if not self.by_row:
+            return
+        own = batch.states(row, ids)
+        size = sum(part.nbytes for layer in own.layers for part in layer)
         if size and self.size + size <= self.limit:
-            layers = [(keys.clone(), values.clone()) for keys, values in batch.states(row, ids).layers]
+            layers = [(keys.clone(), values.clone()) for keys, values in own.layers]
             self.rows.append(States(ids, layers))  # in memory of its own: the batch goes
             self.size += size
 
