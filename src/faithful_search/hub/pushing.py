@@ -170,7 +170,7 @@ def takes_over(args: Any) -> Repository | None:
         return None
     strategy = str(getattr(args.hub_strategy, "value", args.hub_strategy))
     if "checkpoint" in strategy:
-        raise ConfigError("--hub_strategy: checkpoints are not pushed, they hold pickled settings; only the policy is")
+        raise ConfigError("--hub_strategy: the policy is pushed once, at the end; checkpoints hold pickled settings")
     args.push_to_hub = False
     name = str(args.hub_model_id or Path(args.output_dir).absolute().name)
     repository = Repository(name, private=bool(args.hub_private_repo), revision=args.hub_revision)
