@@ -220,10 +220,12 @@ class Metered(CountingJudge):
 
 
 def test_what_a_judge_was_asked_is_counted_over_the_runs_of_an_audit(tmp_path):
-    path = rollouts(tmp_path, *range(20))
-    assert audit(path, tmp_path / "one", judge=Metered(), limit=12, **INFO_THINK).usage["calls"] == 12
-    found = audit(path, tmp_path / "one", judge=Metered(), **INFO_THINK)
+    path, judge = rollouts(tmp_path, *range(20)), Metered()
+    assert audit(path, tmp_path / "one", judge=judge, limit=12, **INFO_THINK).usage["calls"] == 12
+    found = audit(path, tmp_path / "one", judge=judge, **INFO_THINK)
     assert found.usage["calls"] == 20 and "judge: 20 calls" in str(found) and "cost 5.0000" in str(found)
+    # another audit, by a judge that has been at work before
+    assert audit(path, tmp_path / "two", judge=judge, **INFO_THINK).usage["calls"] == 20
 
 
 # going on

@@ -75,7 +75,7 @@ def audit(
     or those of the audit that is in `out`.
     """
     given, folder, piped = AuditSettings(**settings), Path(out), str(source) == STDIN
-    names = metrics_of(given, judge, policy)
+    names, at_first = metrics_of(given, judge, policy), _counted(judge)
     with ExitStack() as opened:
         path = _spooled(Path(opened.enter_context(TemporaryDirectory()))) if piped else local_file(source)
         rows = Source(path, given)
@@ -96,7 +96,7 @@ def audit(
             _score(rows, scorer, log, given.workers, bar)
         log.finish(whole=given.limit is None and not rows.error)
     bounds = {name: reward.bounds for name, reward in scorer.rewards.items()}
-    usage = _usage(judge, before.get("usage", {}))
+    usage = _usage(judge, at_first, before.get("usage", {}))
     lines = read_scores(scores, len(log.places))
     found = summarize(lines, bounds, settings=header, source_error=rows.error, usage=usage)
     write_metrics(folder / SUMMARY, found.to_dict())
@@ -190,9 +190,14 @@ def _missing(rows: Source, log: ScoreLog, bar: Any) -> Iterator[Raw]:
             yield raw
 
 
-def _usage(judge: Judge | None, earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """What the judge counted, if it does (requests, tokens, cost, notes), and what it did in earlier runs."""
-    now = msgspec.to_builtins(getattr(judge, "stats", {}))
-    notes = Counter(now.pop("notes", {})) + Counter(earlier.get("notes", {}))
-    counts = {name: value + earlier.get(name, 0) for name, value in now.items()}
-    return {**earlier, **counts, "notes": dict(notes)} if counts or earlier else {}
+def _usage(judge: Judge | None, at_first: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """What the judge has counted, if it does (requests, tokens, cost, notes), since the audit began and in earlier
+    runs of it."""
+    now = _counted(judge)
+    counts = {name: value - at_first[name] + earlier.get(name, 0) for name, value in now.items() if name != "notes"}
+    notes = [Counter(counted.get("notes", {})) for counted in (now, at_first, earlier)]
+    return {**earlier, **counts, "notes": dict(notes[0] - notes[1] + notes[2])} if counts or earlier else {}
+
+
+def _counted(judge: Judge | None) -> dict[str, Any]:
+    return msgspec.to_builtins(getattr(judge, "stats", {}))
