@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -40,8 +40,8 @@ def recent(cache: Cache, key: str) -> list[Evidence] | None:
 async def kept(cache: Cache | None, key: str, ask: Ask, wait: float) -> list[Evidence]:
     """The evidence under `key`, or what `ask` returns, which is then kept, unless it is `Partial`.
 
-    Concurrent calls for a key ask once and share the result or the exception, with and without a cache. After `wait`
-    seconds a call goes on without the cache, or without the other call that it waits for.
+    Concurrent calls for a key ask once and share the result or the exception. After `wait` seconds a call goes on
+    without the cache, or without the other call that it waits for.
     """
 
     def encode(found: list[Evidence]) -> bytes | None:
@@ -86,7 +86,7 @@ class CassetteMiss(ToolError):
     """A replayed call that was never recorded; the message shows the nearest one that was."""
 
 
-class Cassette:
+class Cassette(AbstractContextManager["Cassette"]):
     """Recorded tool calls. Give it to a `Toolbox`, and its tools answer from the file.
 
     Calls are the same when tool and arguments are; an argument that is null counts as not given. A definite `ToolError`
@@ -174,17 +174,11 @@ class Cassette:
                 partial.write_bytes(b"".join(self._calls[key].line for key in sorted(self._calls)))
                 shutil.copymode(target, partial)
 
-    def __enter__(self) -> "Cassette":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def __len__(self) -> int:
         return len(self._calls)
-
-    def __repr__(self) -> str:
-        return f"Cassette({str(self.path)!r}, {self.mode!r})"
 
     def __reduce__(self) -> "tuple[type[Cassette], tuple[Any, ...]]":
         return type(self), (self.path, self.mode)

@@ -112,7 +112,6 @@ class Cache:
         return value if made > self._too_old() else None
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """The values there are, by key."""
         wanted = list(keys)
         found = {key: value for key in wanted if (value := self.recent(key)) is not None}
         if rest := [key for key in wanted if key not in found]:
@@ -230,10 +229,9 @@ class Cache:
         try:
             # only reads: a file of others stays as it is
             owner, version, tables = connection.execute(_OWNER).fetchone()
-            if owner != _OURS and (owner or tables):
-                raise DataError(f"{self.path} is a database of something else; name another file for the cache")
-            if owner == _OURS and version != _VERSION:
-                raise DataError(f"{self.path} is a cache of another version of this package; name another file")
+            if (owner, version) != (_OURS, _VERSION) and (owner or tables):
+                told = "is a database of something else, or a cache of another version of this package"
+                raise DataError(f"{self.path} {told}; name another file for the cache")
             with connection:
                 connection.execute("BEGIN IMMEDIATE")  # shows now, not after the first paid answer, that it is writable
                 connection.execute(f"PRAGMA application_id = {_OURS}")

@@ -129,16 +129,14 @@ class LLM:
                 if fault.status not in (400, 422) or not self._learn(str(fault), sent):
                     raise
         try:
-            reply = reply_of(document)
+            reply = _reply_of(document, self._hide)
         except ValueError as error:
             raise Unreadable(f"the answer cannot be read: {self._hide(str(error))[:_SHOWN]}") from None
         if (who := document.get("model")) and str(who).lower() != self.endpoint.model.lower():
             self.stats.note(f"{self.endpoint.model} was asked, {self._hide(str(who))[:_SHOWN]} answered")
         self.stats.prompt_tokens += reply.prompt_tokens
         self.stats.completion_tokens += reply.completion_tokens
-        # before anything of it is cut short, shown or kept: a server may repeat what it was sent
-        calls = tuple(msgspec.structs.replace(call, arguments=self._hide(call.arguments)) for call in reply.calls)
-        return msgspec.structs.replace(reply, text=self._hide(reply.text), calls=calls)
+        return reply
 
     def _learn(self, said: str, sent: dict[str, Any]) -> bool:
         """Whether the refusal says of a parameter that was sent what the model takes instead, if anything."""
@@ -160,10 +158,8 @@ class LLM:
         """
         endpoint, (client, slots) = self.endpoint, await self._connections.get(self._connect)
         url, headers = endpoint.address(path), {"Content-Type": "application/json"}
-        if body is None:
-            request = client.build_request("GET", url)
-        else:
-            request = client.build_request("POST", url, content=json.dumps(body).encode(), headers=headers)
+        content = None if body is None else json.dumps(body).encode()
+        request = client.build_request("POST" if content else "GET", url, content=content, headers=headers)
 
         def retrying() -> None:
             self.stats.retries += 1
@@ -249,8 +245,9 @@ class LLM:
         return str(redact(text, [key] if len(key) >= SHORTEST else []))
 
 
-def reply_of(document: Any) -> Reply:
-    """A chat completion, read; raises `ValueError` for any other document."""
+def _reply_of(document: Any, hide: Callable[[str], str]) -> Reply:
+    """A chat completion, read without what `hide` takes out, since a server may repeat what it was sent; raises
+    `ValueError` for any other document."""
     try:
         choice = document["choices"][0]
         text, usage = choice["message"].get("content"), document.get("usage") or {}
@@ -259,7 +256,7 @@ def reply_of(document: Any) -> Reply:
         calls = []
         for call in choice["message"].get("tool_calls") or ():
             written = call["function"].get("arguments") or ""
-            arguments = written if isinstance(written, str) else json.dumps(written)
+            arguments = hide(written if isinstance(written, str) else json.dumps(written))
             calls.append(ToolRequest(str(call.get("id")), str(call["function"]["name"]), arguments))
         tokens: tuple[tuple[str, dict[str, float]], ...] = ()
         logprobs = choice.get("logprobs")
@@ -270,7 +267,7 @@ def reply_of(document: Any) -> Reply:
                 for item in logprobs["content"]
             )
         return Reply(
-            text=text or "",
+            text=hide(text or ""),
             tokens=tokens,
             prompt_tokens=int(usage.get("prompt_tokens") or 0),
             completion_tokens=int(usage.get("completion_tokens") or 0),

@@ -27,10 +27,9 @@ def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     """A copy of a text, or of a list or dict of texts, with everything secret replaced by `[secret]`.
 
     Secret are: values of environment variables named like keys (`…KEY`, `…TOKEN`, `…PASSWORD`, `PAT` and the like; at
-    least six characters), also percent-encoded; passwords within URLs in the environment; any URL's user and password,
-    and its parameter `api_key` and the like; what is given to a flag such as `--hub_token` or `--…password`; what has
-    the shape of a token of the Hub, GitHub, Slack, Google, AWS or an OpenAI-like service, or of a private key; and
-    `secrets`.
+    least six characters), also percent-encoded; passwords within URLs in the environment; any URL's user, password and
+    `api_key` or the like; what is given to a flag such as `--hub_token`; what has the shape of a private key or of a
+    token of the Hub, GitHub, Slack, Google, AWS or an OpenAI-like service; and `secrets`.
 
     Example:
         >>> redact(["https://me:pass@host/?api_key=1&q=x", "k-123456"], secrets=["k-123456"])

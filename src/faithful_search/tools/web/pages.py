@@ -97,7 +97,7 @@ def read(body: bytes, content_type: str, reading: Reading, deadline: float | Non
 
 
 class _Worker:
-    """A process and its two pipes: a line of JSON in, a line of JSON out."""
+    """A process: a line of JSON in, a line of JSON out."""
 
     def __init__(self, memory: int) -> None:
         module = f"{__package__}.documents"
@@ -136,10 +136,7 @@ class _Worker:
     def end(self) -> None:
         self.usable = False
         self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            with suppress(OSError):  # what was not sent is lost
-                cast(BinaryIO, pipe).close()
+        self.process.communicate()
 
     def _exchange(self, line: bytes, seconds: float) -> bytes:
         """Send a line and wait for one; not a whole one when the process died, killed by the timer or by itself."""

@@ -11,7 +11,7 @@ from .... import registry
 from ....errors import ToolError
 from ....trajectory import Evidence
 from ....wire.http import Reply
-from ... import outcome
+from ...outcome import unavailable
 from ...untrusted import is_page, line
 
 _TITLE, _TEXT, _DATE = 300, 2_000, 40  # characters kept
@@ -41,14 +41,7 @@ def load(name: str) -> type[Provider]:
 
 
 def page(title: Any, url: Any, text: Any, date: Any = "") -> list[Evidence]:
-    """A result as evidence, its date before the snippet; none when it has no http(s) address or nothing to read.
-
-    Example:
-        >>> [found.text for found in page("Tea", "https://tea.example/a", "Steep it.", "Mar 3, 2024")]
-        ['Mar 3, 2024: Steep it.']
-        >>> page("Tea", "javascript:alert()", "Steep it.")
-        []
-    """
+    """A result as evidence, its date before the snippet; none when it has no http(s) address or nothing to read."""
     title, text, date = line(title, _TITLE), line(text, _TEXT), line(date, _DATE)
     # a result that cannot be opened cannot be checked
     if not (title or text) or not is_page(url):
@@ -64,14 +57,9 @@ async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) ->
         document = await asyncio.to_thread((await request).json)
     except ToolError as error:
         if reason := refusals.get(error.status or 0):
-            raise unavailable(reason) from None
+            told = "The search service refuses to search; use another tool."
+            raise unavailable(told, f"web search does not work: {reason}") from None
         raise error.retold(f"Web search failed: {error}.") from None
     if not isinstance(document, Mapping):
         raise ToolError("Web search failed: the search service answered with something else than results.")
     return document
-
-
-def unavailable(reason: str) -> ToolError:
-    """A failure that only the operator can mend, who reads the reason."""
-    told = "The search service refuses to search; use another tool."
-    return outcome.unavailable(told, f"web search does not work: {reason}")

@@ -28,10 +28,8 @@ class SearXNG(Provider):
         check_address(self.url, "http://localhost:8888")
 
     async def search(self, query: str, count: int) -> list[Evidence]:
-        disabled = (
-            f"SearXNG at {urlsplit(self.url).netloc} answers 403: its JSON format is disabled; add `json` to `formats` "
-            "under `search` in its settings.yml and restart it"
-        )
+        mend = "add `json` to `formats` under `search` in its settings.yml and restart it"
+        disabled = f"SearXNG at {urlsplit(self.url).netloc} answers 403: its JSON format is disabled; {mend}"
         request = self.http.get(f"{self.url.rstrip('/')}/search", params={"q": query, "format": "json"})
         document = await document_of(request, {403: disabled})
         found: list[Evidence] = []

@@ -7,7 +7,7 @@ from ....trajectory import Evidence
 from ....wire.endpoint import key_in
 from ....wire.http import Http
 from ...untrusted import check_address, rows, section
-from . import Provider, document_of, page, unavailable
+from . import Provider, document_of, page
 
 _KEY = "SERPER_API_KEY"
 
@@ -27,18 +27,13 @@ class Serper(Provider):
 
     def check(self) -> None:
         if not key_in(_KEY):
-            raise ConfigError(
-                f"web search through Serper needs a key in the environment variable {_KEY} (from "
-                "serper.dev); the other providers, SearXNG ('searxng') and ddgs ('ddgs'), need none"
-            )
+            others = "the other providers, SearXNG ('searxng') and ddgs ('ddgs'), need none"
+            raise ConfigError(f"web search through Serper needs a key of serper.dev in {_KEY}; {others}")
 
     async def search(self, query: str, count: int) -> list[Evidence]:
-        key = key_in(_KEY)
-        if not key:
-            raise unavailable(f"no usable key in {_KEY}")
-        asked = {"q": query, "num": count}
-        request = self.http.post(f"{self.url.rstrip('/')}/search", json=asked, headers={"X-API-KEY": key})
-        refused = f"Serper refused the key in {_KEY}: it is wrong or expired"
+        headers = {"X-API-KEY": key_in(_KEY) or ""}
+        request = self.http.post(f"{self.url.rstrip('/')}/search", json={"q": query, "num": count}, headers=headers)
+        refused = f"Serper refused the key in {_KEY}: it is missing, wrong or expired"
         unpaid = f"Serper refused a search: no credits may be left for the key in {_KEY}"
         document = await document_of(request, {400: unpaid, 401: refused, 402: unpaid, 403: refused})
         box, panel = section(document, "answerBox"), section(document, "knowledgeGraph")
