@@ -14,7 +14,6 @@ from search_servers import Request, SearchServer, wikidata
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools import Toolbox
 from faithful_search.tools import wikidata as module
-from faithful_search.tools.graphs import wikibase
 from faithful_search.tools.wikidata import Wikidata, candidates
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.http import Http
@@ -109,6 +108,19 @@ def test_words_of_the_entitys_name_rank_nothing_and_a_name_that_fits_wholly_come
     with SearchServer(bureau) as server:
         found = texts(tool(server), "Who is head of Population Bureau?")
     assert found[0] == "Population Bureau, head: Ann." and len(found) == 3
+
+
+def test_a_property_whose_values_have_no_label_is_left_out():
+    def unlabelled(request: Request):
+        asked = request.parameters
+        if asked["action"] == "wbsearchentities":
+            return 200, {"search": [{"id": "Q1", "match": {"text": asked["search"]}}]}
+        found = labelled("Q1", "P1", "P2")
+        found["Q1"]["claims"] = {"P1": [claim({"id": "Q7"}, "wikibase-item")], "P2": [claim("Ann")]}
+        return 200, {"entities": found}
+
+    with SearchServer(unlabelled) as server:
+        assert texts(tool(server), "thing") == ["label Q1, label P2: Ann."]
 
 
 def test_nothing_known_is_no_evidence_and_no_name_is_told(graph):
@@ -218,12 +230,12 @@ def test_an_entity_with_anything_anywhere_is_still_read(data):
             place = place[spot]
             spot = data.draw(st.sampled_from(range(len(place)) if isinstance(place, list) else sorted(place)))
         place[spot] = data.draw(_JUNK)
-    for told in wikibase.statements(entity).values():
+    for told in module.statements(entity).values():
         for each in told:
-            text = wikibase.text_of(each, {"Q2": "Glooston"})
-            assert isinstance(text, str) and all(isinstance(key, str) for key in wikibase.ids_in([each]))
+            text = module.text_of(each, {"Q2": "Glooston"})
+            assert isinstance(text, str) and all(isinstance(key, str) for key in module.ids_in([each]))
             text.encode()
-    found = wikibase.named(entity, "en")
+    found = module.named(entity, "en")
     assert all(isinstance(name, str) for name in (found.label, *found.aliases))
 
 
@@ -242,12 +254,12 @@ def test_an_entity_with_anything_anywhere_is_still_read(data):
     ],
 )
 def test_times_to_their_precision(time, precision, told):
-    assert wikibase.time_text(f"{time}T00:00:00Z" if time else time, precision) == told
+    assert module.time_text(f"{time}T00:00:00Z" if time else time, precision) == told
 
 
 def test_amounts():
     amounts = ["+9999", "+10000", "-1234567.50", "+0.001", "1e9", "9" * 41, 7]
-    assert [*map(wikibase.amount_text, amounts)] == ["9999", "10,000", "-1,234,567.50", "0.001", "", "", ""]
+    assert [*map(module.amount_text, amounts)] == ["9999", "10,000", "-1,234,567.50", "0.001", "", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -282,11 +294,11 @@ def test_it_survives_pickling_and_tells_its_results_apart(graph, server):
 
 def test_the_preferred_value_is_kept_however_many_there_are_and_half_characters_are_mended():
     entity = {"labels": {"en": {"value": "a\ud800\nb"}}, "aliases": {"en": [{"value": "\udfff"}]}}
-    assert wikibase.named(entity, "en") == wikibase.Named("a? b", ("?",))
+    assert module.named(entity, "en") == module.Named("a? b", ("?",))
     values = [claim({"amount": f"+{n}", "unit": "1"}, "quantity") for n in range(60)]
     best = claim({"amount": "+77", "unit": "1"}, "quantity", "preferred")
-    [told] = wikibase.statements({"claims": {"P1082": [*values, best]}}).values()
-    assert wikibase.text_of(told[0], {}) == "77" and told[0].preferred and len(told) == 20
+    [told] = module.statements({"claims": {"P1082": [*values, best]}}).values()
+    assert module.text_of(told[0], {}) == "77" and told[0].preferred and len(told) == 20
 
 
 def test_labels_in_memory_are_bounded(server, monkeypatch):

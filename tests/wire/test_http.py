@@ -466,17 +466,12 @@ def test_many_loops_and_threads(site):
 CLOSING = """
 import asyncio, gc, sys
 from faithful_search.wire.http import Http
-async def main(close):
+async def main():
     http = Http()
     for _ in range(3):
         await http.get(sys.argv[1])
-    if close:
-        await http.aclose()
-        await http.aclose()
-        await http.get(sys.argv[1])
-for close in (False, True):
-    asyncio.run(main(close))
-    gc.collect()
+asyncio.run(main())
+gc.collect()
 async def dropped():
     await Http().get(sys.argv[1])
     gc.collect()

@@ -14,8 +14,7 @@ import msgspec
 
 from ..errors import ConfigError, GeneratorError, JudgeError
 from ..wire.background import Background, map_concurrently
-from ..wire.endpoint import Endpoint
-from ..wire.llm import LLM, Unanswered
+from ..wire.llm import LLM, Endpoint, Unanswered
 from .base import Completion, Sampling, check_choices
 
 _RETRIES, _BACKOFF = 4, 0.5  # of a row of a server; the first pause, in seconds

@@ -19,8 +19,7 @@ from ..errors import ConfigError, DataError, JudgeError
 from ..text import sentences
 from ..wire.background import Background, map_concurrently
 from ..wire.cache import Cache, key_of
-from ..wire.endpoint import Endpoint, with_key
-from ..wire.llm import LLM, Reply, Stats, Unanswered, Unreadable
+from ..wire.llm import LLM, Endpoint, Reply, Stats, Unanswered, Unreadable, with_key
 from .base import Pair, Request, Verdict
 from .labels import Answer, Form, Ladder, Question, read
 from .prompting import Prompt, fields_of, load
@@ -49,7 +48,7 @@ class EndpointJudge:
     Args:
         model: the served model's name.
         url: the server's base URL, usually ending in `/v1`; without one, Hugging Face Inference Providers.
-        concurrency, timeout, patience, retries, backoff, give_up_after: of asking, see `wire.endpoint.Endpoint`.
+        concurrency, timeout, patience, retries, backoff, give_up_after: of asking, see `wire.llm.Endpoint`.
         cache: a file; "auto" is `judgements.sqlite` in the Hub's assets folder, None keeps nothing. Answers are found
             again by model, prompt and parameters, wherever the model is served.
         together: ask about several claims on the same evidence (`Pair.task` "support"; 20 claims at most) in one

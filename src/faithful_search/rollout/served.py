@@ -20,8 +20,7 @@ from ..tools.base import Observation
 from ..tools.toolbox import Session, Toolbox
 from ..trajectory import Step, ToolCall, Trajectory
 from ..wire.background import map_concurrently
-from ..wire.endpoint import Endpoint, with_key
-from ..wire.llm import LLM, Reply, Stats, ToolRequest, Unanswered
+from ..wire.llm import LLM, Endpoint, Reply, Stats, ToolRequest, Unanswered, with_key
 from .environment import inner_text, template_fence
 from .episode import copies, unreadable
 

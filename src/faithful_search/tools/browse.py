@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import logging
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,9 @@ from ..errors import ConfigError, ToolError
 from ..text import shortened
 from ..trajectory import Evidence
 from ..wire.cache import Cache, key_of
-from ..wire.endpoint import key_in
 from ..wire.guard import Guard
 from ..wire.http import Http, Reply
+from ..wire.redact import carried
 from .base import MOST, Condenser, Partial, Tool, one_or_several
 from .cassette import kept
 from .outcome import unavailable
@@ -66,7 +67,7 @@ class Jina:
 
     async def fetch(self, url: str) -> tuple[Reply, str]:
         url = self.guard.check(url, resolved_here=False)
-        if (key := key_in(_KEY)) is None:
+        if (key := carried(os.environ.get(_KEY, ""))) is None:
             raise _refused("there is an accent or a line break in the key")
         # pictures would be long addresses in the text
         headers = {"Accept": "application/json", "X-Retain-Images": "none"}

@@ -62,7 +62,6 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     @property
     def key(self) -> str:
-        """By which calls are found, and the file is sorted."""
         return json.dumps([self.tool, self.arguments], sort_keys=True, default=str)
 
     @property
@@ -76,7 +75,6 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         return text.encode("utf-8", "backslashreplace") + b"\n"
 
     def outcome(self) -> list[Evidence]:
-        """The evidence; raises the recorded error as `ToolError`."""
         if self.error is not None:
             raise ToolError(self.error)
         return list(self.evidence or ())

@@ -83,7 +83,6 @@ class RemoteSearch(Tool):
 
 
 def _rows(answer: Any, wire: str) -> list[tuple[Any, Any]]:
-    """Documents and their scores."""
     if wire == "search_r1":
         (found,) = msgspec.convert(answer["result"], list[list[dict[str, Any]]])
         return [(row["document"], row.get("score")) if "document" in row else (row, None) for row in found]

@@ -223,7 +223,8 @@ async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | N
 
 
 class PerLoop(Generic[T]):
-    """One resource for each event loop, such as a connection pool; `close` closes it when its loop shuts down."""
+    """One resource for each event loop, such as a connection pool; `close` closes it when its loop shuts down, or when
+    nothing holds this object any more."""
 
     def __init__(self, close: Callable[[T], Coroutine[Any, Any, object]]) -> None:
         self._close = close
@@ -239,12 +240,6 @@ class PerLoop(Generic[T]):
             self._known[loop] = made, _keep(made, self._close)
             await anext(self._known[loop][1])
         return self._known[loop][0]
-
-    async def aclose(self) -> None:
-        """Close the running loop's."""
-        known = self._known.pop(asyncio.get_running_loop(), None)
-        if known is not None:
-            await known[1].aclose()
 
 
 async def _keep(made: T, close: Callable[[T], Coroutine[Any, Any, object]]) -> AsyncGenerator[None, None]:

@@ -103,7 +103,6 @@ class Cache:
         self._held = 0
 
     def get(self, key: str) -> bytes | None:
-        """The value kept under `key`."""
         return self.get_many([key]).get(key)
 
     def recent(self, key: str) -> bytes | None:

@@ -119,19 +119,15 @@ class Http:
         return await self._ask(url, _Call("GET", headers or {}, accept=accept), params)
 
     async def post(self, url: str, *, json: Any, headers: Mapping[str, str] | None = None) -> Reply:
-        """Send JSON to a service. Redirects are not followed. Raises as `get` does."""
+        """Send JSON to a service; redirects are not followed."""
         content = json_text.dumps(json, ensure_ascii=False).encode("utf-8", "replace")
         return await self.send("POST", url, content, headers or {})
 
     async def send(
         self, method: str, url: str, content: bytes, headers: Mapping[str, str], kind: str = "application/json"
     ) -> Reply:
-        """Send a body of a media type. Raises as `get` does."""
+        """Send a body of a media type."""
         return await self._ask(url, _Call(method, headers, content, kind=kind))
-
-    async def aclose(self) -> None:
-        """Close this event loop's connections, which otherwise happens when the loop ends."""
-        await self._clients.aclose()
 
     def __reduce__(self) -> "tuple[Callable[..., Http], tuple[Any, ...]]":
         return type(self), tuple(getattr(self, item.name) for item in fields(self) if item.init)
@@ -180,7 +176,6 @@ class _Call:
     accept: tuple[str, ...] = ()
 
     async def reply(self, client: _Client, url: httpx.URL) -> Reply:
-        """The reply, within the time for everything."""
         self.client, self.settings, self.guard = client, client.settings, client.settings.guard
         timeout = self.settings.timeout
         self.deadline = time.monotonic() + timeout

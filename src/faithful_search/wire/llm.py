@@ -2,26 +2,29 @@
 
 import asyncio
 import json
+import os
 import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
 
-from ..errors import JudgeError
+from ..errors import ConfigError, JudgeError
 from .background import PerLoop
-from .endpoint import Endpoint
 from .guard import is_loopback, tls
-from .redact import SHORTEST, redact
+from .redact import SHORTEST, carried, redact
 from .retry import TRANSIENT, Patience, retry_after
 
 Messages = list[dict[str, Any]]
 
+ROUTER = "https://router.huggingface.co/v1"
+_HUB_HOSTS = ("huggingface.co", "huggingface.cloud", "hf.space")
 _SHOWN = 300  # characters of a server's own words in a message
 _MOST = "max_completion_tokens"
 _REASONS = 2048  # tokens for a model that wants them under that name: it reasons before it replies, and both count
@@ -35,6 +38,77 @@ _ADVICE = {
     403: "the key may not use this model",
     404: "the model is unknown there or the URL is wrong (it usually ends in /v1)",
 }
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where to ask, and how patiently.
+
+    Args:
+        url: base URL, usually ending in `/v1`; `None` for Hugging Face Inference Providers.
+        model: the served model's name.
+        key: sent as a bearer token, and hidden in everything that the server says.
+        timeout: seconds for one request, its whole answer included.
+        patience: seconds for one question, its retries included.
+        retries: further tries of a question after transient failures.
+        backoff: seconds before the first retry, doubled each time.
+        concurrency: requests under way at once.
+        give_up_after: questions in a row without any answer, after which no more are asked.
+        direct: use no proxy, whatever the environment says; on this machine none is used anyway.
+    """
+
+    url: str | None
+    model: str
+    key: str | None = field(default=None, repr=False)
+    timeout: float = 60.0
+    patience: float = 180.0
+    retries: int = 4
+    backoff: float = 0.5
+    concurrency: int = 16
+    give_up_after: int = 8
+    direct: bool = False
+
+    def __post_init__(self) -> None:
+        positive = (self.concurrency, self.timeout, self.patience, self.give_up_after)
+        if min(positive) <= 0 or min(self.retries, self.backoff) < 0:
+            told = "concurrency, timeout, patience and give_up_after must be positive, retries and backoff not negative"
+            raise ConfigError(told)
+        parts = urlsplit(self.url or ROUTER)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"the endpoint's url must begin with http:// or https://; got {self.url!r}")
+        if parts.username or parts.password:  # it would end up in logs
+            raise ConfigError("the endpoint's url must not hold a password: put the key into an environment variable")
+
+    @property
+    def where(self) -> str:
+        return self.url or "Inference Providers"
+
+    def address(self, path: str) -> httpx2.URL:
+        """Where a path of its API is; `url` may end before it, in `/v1` or in the path itself."""
+        url = httpx2.URL(self.url or ROUTER)
+        base = url.path.rstrip("/")
+        if base.endswith(path):
+            return url
+        return url.copy_with(path=f"{base if base.endswith('/v1') else f'{base}/v1'}{path}")
+
+
+def with_key(endpoint: Endpoint) -> Endpoint:
+    """The endpoint with its key, from the environment where it has none: `FAITHFUL_SEARCH_API_KEY`, else the Hub's
+    token for Hugging Face hosts alone, and `OPENAI_API_KEY` for all others. Raises `JudgeError` for want of one."""
+    key, url = endpoint.key, endpoint.url
+    if key is None:
+        from huggingface_hub import get_token
+
+        host = urlsplit(url or ROUTER).hostname or ""
+        # with the dot: the host `nothuggingface.co` must not be sent the Hub's token
+        at_hub = any(host == name or host.endswith(f".{name}") for name in _HUB_HOSTS)
+        key = os.environ.get("FAITHFUL_SEARCH_API_KEY") or (get_token() if at_hub else os.environ.get("OPENAI_API_KEY"))
+        if url is None and not (key or "").startswith("hf_"):
+            raise JudgeError("Inference Providers need a Hub token: set HF_TOKEN, run `hf auth login`, or give a url")
+    key = carried(key or "")
+    if key is None:
+        raise JudgeError("the judge's key holds characters that no header can carry; copy it anew")
+    return replace(endpoint, key=key or None)
 
 
 @dataclass
@@ -92,11 +166,8 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class LLM:
-    """Asks one endpoint, on any event loop.
-
-    Its methods raise `JudgeError` when asking is pointless for every question (a wrong key, an unknown model) and
-    `Unanswered` when there is no answer to this one.
-    """
+    """Asks one endpoint, on any event loop. Its methods raise `JudgeError` when asking is pointless for every question
+    (a wrong key, an unknown model) and `Unanswered` when there is no answer to this one."""
 
     def __init__(self, endpoint: Endpoint, stats: Stats | None = None) -> None:
         self.endpoint, self.stats = endpoint, stats or Stats()
@@ -152,10 +223,8 @@ class LLM:
         return True
 
     async def post(self, path: str, body: dict[str, Any] | None, on_retry: Callable[[], object] = lambda: None) -> Any:
-        """The JSON that a path of the API, below `/v1`, answers to a body, or to a GET without one.
-
-        `on_retry` is called whenever the question has to be asked again.
-        """
+        """The JSON that a path of the API, below `/v1`, answers to a body, or to a GET without one; `on_retry` is
+        called before it is asked again."""
         endpoint, (client, slots) = self.endpoint, await self._connections.get(self._connect)
         url, headers = endpoint.address(path), {"Content-Type": "application/json"}
         content = None if body is None else json.dumps(body).encode()
@@ -259,12 +328,11 @@ def _reply_of(document: Any, hide: Callable[[str], str]) -> Reply:
             arguments = hide(written if isinstance(written, str) else json.dumps(written))
             calls.append(ToolRequest(str(call.get("id")), str(call["function"]["name"]), arguments))
         tokens: tuple[tuple[str, dict[str, float]], ...] = ()
-        logprobs = choice.get("logprobs")
         # an extra that not every server gives: where its form is unknown, the answer counts all the same
         with suppress(AttributeError, KeyError, TypeError, ValueError):
             tokens = tuple(
                 (item["token"], {top["token"]: float(top["logprob"]) for top in item["top_logprobs"]})
-                for item in logprobs["content"]
+                for item in choice["logprobs"]["content"]
             )
         return Reply(
             text=hide(text or ""),

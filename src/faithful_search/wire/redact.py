@@ -1,4 +1,4 @@
-"""Keys out of text, before it is written to a file, a log or the terminal."""
+"""Keys into headers, and out of text before it is written to a file, a log or the terminal."""
 
 import os
 import re
@@ -21,6 +21,13 @@ _SHAPES = re.compile(
 _USERINFO = re.compile(r"(?<=://)[^/?#\s\"'<>]*(?=@)")
 _PARAMETER = re.compile(r"(?i:(?<=[?&])((?:api[_-]?key|access_token|auth_token|client_secret|password)=)[^&#\s\"'<>]+)")
 _FLAG = re.compile(r"(?i:(--[\w-]{0,40}(?:hub[_-]token|api[_-]?key|secret|password)(?:=|[ \t]+)['\"]?))[^\s'\"]+")
+
+
+def carried(key: str) -> str | None:
+    """A key without white space around it; `None` for what no header can carry, which a client would complain about
+    and quote."""
+    key = key.strip()
+    return key if key.isascii() and key.isprintable() else None
 
 
 def redact(value: Any, secrets: Iterable[str] = ()) -> Any:

@@ -58,8 +58,6 @@ class Reading:
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a process is asked: a document, what the server says it is, and how to read it."""
-
     body: bytes
     content_type: str
     reading: Reading
@@ -119,7 +117,6 @@ class _Worker:
             raise ToolError("the page reader does not start")
 
     def ask(self, job: Job) -> Answer:
-        """The answer; where the process had to be killed or died, what happened."""
         start, seconds = time.monotonic(), job.reading.seconds
         reply = self._exchange(msgspec.json.encode(job) + b"\n", seconds)
         self._pages += 1

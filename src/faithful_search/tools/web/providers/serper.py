@@ -1,11 +1,12 @@
 """Google's results through serper.dev, with a key."""
 
+import os
 from dataclasses import dataclass, field
 
 from ....errors import ConfigError
 from ....trajectory import Evidence
-from ....wire.endpoint import key_in
 from ....wire.http import Http
+from ....wire.redact import carried
 from ...untrusted import check_address, rows, section
 from . import Provider, document_of, page
 
@@ -26,12 +27,12 @@ class Serper(Provider):
         check_address(self.url, "https://google.serper.dev", _KEY)
 
     def check(self) -> None:
-        if not key_in(_KEY):
+        if not carried(os.environ.get(_KEY, "")):
             others = "the other providers, SearXNG ('searxng') and ddgs ('ddgs'), need none"
             raise ConfigError(f"web search through Serper needs a key of serper.dev in {_KEY}; {others}")
 
     async def search(self, query: str, count: int) -> list[Evidence]:
-        headers = {"X-API-KEY": key_in(_KEY) or ""}
+        headers = {"X-API-KEY": carried(os.environ.get(_KEY, "")) or ""}
         request = self.http.post(f"{self.url.rstrip('/')}/search", json={"q": query, "num": count}, headers=headers)
         refused = f"Serper refused the key in {_KEY}: it is missing, wrong or expired"
         unpaid = f"Serper refused a search: no credits may be left for the key in {_KEY}"
