@@ -166,9 +166,6 @@ def pages() -> dict[str, Page]:
         "/latin1": Page(
             "<title>Café</title><p>Crème brûlée à la carte</p>".encode("latin-1"), "text/html; charset=latin-1"
         ),
-        "/wrong-charset": Page("<title>Café</title><p>Crème brûlée</p>".encode("cp1252"), HTML),
-        "/no-such-charset": Page("<p>Crème brûlée</p>".encode(), "text/html; charset=klingon"),
-        "/meta-charset": Page('<meta charset="cp1252"><p>Crème “brûlée”</p>'.encode("cp1252"), "text/html"),
         "/gzip": Page(gzip.compress(ARTICLE.encode()), headers=gzipped),
         "/deflate": Page(zlib.compress(ARTICLE.encode()), headers={"Content-Encoding": "deflate"}),
         "/raw-deflate": Page(zlib.compress(ARTICLE.encode(), wbits=-15), headers={"Content-Encoding": "deflate"}),

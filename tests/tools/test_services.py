@@ -19,13 +19,21 @@ from faithful_search.wire.retry import Patience
 
 QUICK = Http(timeout=2, patience=Patience(retries=1, first=0.01))
 FAULTS = ["unauthorized", "forbidden", "busy", "patient", "error", "unavailable", "cut", "garbage", "html", "closed"]
+
+
+def retrieval(request: Request):
+    return 200, {"result": [[{"document": {"contents": "Freedonia\nIts capital is Glooston."}}]]}
+
+
 TOOLS = {
+    retrieval: lambda url, http: RemoteSearch(url, http=http),
     serper: lambda url, http: WebSearch(Serper(url=url, http=http)),
     searxng: lambda url, http: WebSearch(SearXNG(url, http=http)),
     wikidata: lambda url, http: Wikidata(url=f"{url}/w/api.php", http=http),
 }
 # Wikidata is asked several times for one call, and each of its answers may be the bad one
 PLACES = [(serper, 0), (searxng, 0), (wikidata, 0), (wikidata, 1), (wikidata, 2)]
+FAULTY = [*PLACES[:4], (retrieval, 0)]
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +58,7 @@ def search(tool: Tool) -> list[Evidence]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize(("answer", "after"), PLACES[:4])
+@pytest.mark.parametrize(("answer", "after"), FAULTY)
 def test_every_fault_is_an_error_that_the_policy_reads(fault, answer, after):
     with failing(answer, fault, after) as server, Toolbox([TOOLS[answer](server.url, QUICK)], timeout=10) as box:
         start = time.monotonic()
@@ -70,11 +78,11 @@ def test_json_of_another_form_is_an_error_or_nothing(strange, answer, after):
 
 
 @pytest.mark.parametrize(
-    ("mode", "limit"), [("hang", {"timeout": 0.3}), ("drip", {"timeout": 0.3}), ("ok", {"max_bytes": 300})]
+    ("mode", "limit"), [("hang", {"timeout": 0.3}), ("drip", {"timeout": 0.3}), ("ok", {"max_bytes": 60})]
 )
 @pytest.mark.parametrize("answer", TOOLS)
 def test_a_service_that_hangs_or_sends_too_much_is_given_up(mode, limit, answer):
-    http, told = Http(patience=Patience(retries=0), **limit), r"than (0\.3 seconds|300 bytes)"
+    http, told = Http(patience=Patience(retries=0), **limit), r"than (0\.3 seconds|60 bytes)"
     with SearchServer(answer, mode) as server, pytest.raises(ToolError, match=told):
         search(TOOLS[answer](server.url, http))
 

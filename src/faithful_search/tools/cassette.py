@@ -91,8 +91,8 @@ class Cassette(AbstractContextManager["Cassette"]):
     is a result like any other; what may pass, and what is `Partial`, is not recorded. No key is written (see `redact`),
     and a recorded call returns what its replay will.
 
-    Threads, event loops and processes may share a file. Concurrent equal calls of one process are made once; where
-    several processes record the same call, the first result counts. A pickle carries the settings.
+    Threads, event loops and processes may share a file. Concurrent equal calls of one process are made once; of several
+    processes, the first result counts. A pickle carries the settings.
 
     Args:
         path: a JSONL file; one that ends in `.gz` can only be replayed.

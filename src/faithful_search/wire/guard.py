@@ -39,20 +39,18 @@ _NAME = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)
 # A host that ends so is read as an IPv4 address by resolvers (127.1, 0x7f.1, 2130706433), whatever stands before.
 _NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _PRIVATE = "arpa corp home internal intranet invalid lan local localdomain localhost onion private test"
-_PRIVATE_ENDS = frozenset(_PRIVATE.split())
 _USUAL_PORT = {"http": 80, "https": 443}
 _NO_HOST = "the host of this URL is not a plain name or IP address"
 
 # Written out, because what the standard library takes for public differs between Python's versions. The last one looks
 # public, but holds the host's own services on one cloud.
-_BLOCKS_V4 = """
+_CLOSED = """
     0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
     192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4 168.63.129.16/32
+    ::/3 2001::/23 2001:db8::/32 2002::/16 3fff::/20 4000::/2 8000::/1
 """
-_CLOSED_V4 = tuple(map(ipaddress.IPv4Network, _BLOCKS_V4.split()))
-_OPEN_V6 = ipaddress.IPv6Network("2000::/3")
 # Tunnels are closed whatever they lead to: Teredo (in 2001::/23) and 6to4 carry an IPv4 address of the sender's choice.
-_CLOSED_V6 = tuple(map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
+_CLOSED_BLOCKS = tuple(map(ipaddress.ip_network, _CLOSED.split()))
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -69,10 +67,7 @@ def resolve(host: str, port: int) -> list[str]:
 def is_public(address: Address) -> bool:
     """Whether an address is of the public internet, and of no tunnel, test net or metadata service; an IPv4 address
     inside an IPv6 one (`::ffff:…`, or `64:ff9b::…` of networks that have no IPv4) counts as itself."""
-    address = _inner(address)
-    if isinstance(address, ipaddress.IPv4Address):
-        return not any(address in network for network in _CLOSED_V4)
-    return address in _OPEN_V6 and not any(address in network for network in _CLOSED_V6)
+    return not any(_inner(address) in network for network in _CLOSED_BLOCKS)
 
 
 def _inner(address: Address) -> Address:
@@ -207,7 +202,7 @@ def is_private(host: str) -> bool:
     address = as_address(host)
     if address is not None:
         return not is_public(address)
-    return "." not in host or host.rpartition(".")[2] in _PRIVATE_ENDS
+    return "." not in host or host.rpartition(".")[2] in _PRIVATE.split()
 
 
 def is_loopback(url: str) -> bool:
