@@ -77,31 +77,24 @@ def serper(request: Request) -> tuple[int, Any]:
             "title": f"{query} {n}",
             "link": f"https://site{n}.example/{query.replace(' ', '-')}",
             "snippet": f"What site {n} says about {query}.",
-            "position": n,
             **({"date": "Mar 3, 2024"} if n == 2 else {}),
             **({"sitelinks": [{"title": "More", "link": f"https://site{n}.example/more"}]} if n == 1 else {}),
         }
         for n in range(1, request.body.get("num", 10) + 1)
     ]
     document: dict[str, Any] = {
-        "searchParameters": {"q": query, "type": "search", "engine": "google", "num": len(organic)},
         "organic": organic if query != "unheard of" else [],
         "peopleAlsoAsk": [{"question": "Why?", "snippet": "Because.", "title": "Why", "link": "https://why.example"}],
-        "relatedSearches": [{"query": f"more {query}"}],
-        "credits": 1,
     }
     if query == "facts":
         document["answerBox"] = {
             "snippet": "The fact of the matter.",
-            "snippetHighlighted": ["fact"],
             "title": "Matters",
             "link": "https://site3.example/facts",
         }
         document["knowledgeGraph"] = {
             "title": "Fact",
-            "type": "Concept",
             "description": "What is the case.",
-            "descriptionSource": "Encyclopedia",
             "descriptionLink": "https://pedia.example/Fact",
             "attributes": {"Opposite": "Fiction"},
         }
@@ -118,31 +111,22 @@ def searxng(request: Request) -> tuple[int, Any]:
             "url": f"https://site{n}.example/{query}",
             "title": f"{query} {n}",
             "content": f"What site {n} says about {query}.",
-            "engine": "brave",
             "engines": ["brave", "mojeek"],
-            "parsed_url": ["https", f"site{n}.example", f"/{query}", "", "", ""],
-            "positions": [n],
             "score": 1 / n,
-            "category": "general",
             "publishedDate": "2024-03-03T00:00:00" if n == 2 else None,
-            "thumbnail": "",
-            "template": "default.html",
         }
         for n in range(1, 21)
     ]
     facts = query == "facts"
     document = {
         "query": query,
-        "number_of_results": 0,
         "results": [] if query in ("outage", "unheard of") else results,
         "answers": [{"answer": "42", "url": "https://deep.example/42", "engine": "deep"}, "old style"] if facts else [],
-        "corrections": [],
         "infoboxes": [
             {"infobox": "Fact", "id": "https://pedia.example/Fact", "content": "What is the case.", "urls": []}
         ]
         if facts
         else [],
-        "suggestions": [],
         "unresponsive_engines": [["google", "CAPTCHA"]] if query in ("outage", "rivers") else [],
     }
     return 200, document

@@ -11,8 +11,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from faithful_search.errors import ConfigError, DataError, ToolError
 from faithful_search.tools.base import Partial
@@ -65,30 +63,26 @@ def test_a_recorded_call_is_replayed_equal_without_its_tool(path):
         assert play(again, {"query": "x"}) == [PARIS, hostile]
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=40)
-@given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
-def test_any_arguments_are_found_again_in_any_order(tmp_path_factory, arguments):
-    path = tmp_path_factory.mktemp("any") / "calls.jsonl"
-    play(Cassette(path, "record"), arguments, FOUND)
-    turned = dict(reversed([*arguments.items(), ("never_given", None)]))
-    assert play(Cassette(path), turned) == [PARIS]
-
-
 def test_arguments_that_differ_are_different_calls(path):
-    calls = [{"q": "x"}, {"q": "X"}, {"q": "x "}, {"q": ["x"]}, {"q": "1"}, {"q": 1}, {"q": ""}, {}, {"q": {"x": None}}]
+    calls = [
+        {"q": "x"},
+        {"q": "X"},
+        {"q": "x "},
+        {"q": ["x"]},
+        {"q": "1"},
+        {"q": 1},
+        {"q": ""},
+        {},
+        {"q": {"x": None}},
+        {"q": "\ud800", "n": [0.1, {}]},
+    ]
     cassette = Cassette(path, "record")
     for number, arguments in enumerate(calls):
         play(cassette, arguments, gives([Evidence(str(number))]))
     play(cassette, calls[0], gives([Evidence("another tool's")]), tool="browse")
     replay = Cassette(path)
-    assert [play(replay, arguments)[0].text for arguments in calls] == [str(n) for n in range(len(calls))]
+    turned = [dict(reversed([*arguments.items(), ("never_given", None)])) for arguments in calls]
+    assert [play(replay, arguments)[0].text for arguments in turned] == [str(n) for n in range(len(calls))]
     assert play(replay, {"q": "x"}, tool="browse")[0].text == "another tool's" and len(replay) == len(calls) + 1
 
 

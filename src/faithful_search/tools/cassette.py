@@ -99,19 +99,7 @@ class Cassette(AbstractContextManager["Cassette"]):
         mode: `"replay"` asks no tool: a call that is not in the file raises `CassetteMiss`. `"record"` replays what is
             in the file and asks for the rest, adding each result at once.
 
-    Raises:
-        ConfigError: for an unknown mode, or for recording into `.gz`.
-        DataError: when the file is missing (replay), cannot be read or written, or has a damaged line.
-
-    Example:
-        >>> import asyncio, tempfile
-        >>> async def live():
-        ...     return [Evidence("Paris is the capital of France.")]
-        >>> path = tempfile.mkdtemp() + "/calls.jsonl"
-        >>> with Cassette(path, "record") as cassette:
-        ...     _ = asyncio.run(cassette.play("search", {"query": "France"}, live))
-        >>> asyncio.run(Cassette(path).play("search", {"query": "France"}, live))[0].text
-        'Paris is the capital of France.'
+    Raises `DataError` when the file is missing (replay), cannot be read or written, or has a damaged line.
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: Mode = "replay") -> None:

@@ -67,11 +67,8 @@ class Wikidata(Tool):
     with their labels and other names. One piece of evidence holds the values of one property, the preferred ones before
     others, with the times from, until or at which they hold.
 
-    Args:
-        language: of labels and search.
-        condenser: writes one paragraph about each entity from its facts; where it fails, the facts are given.
-        url: of the action API.
-        http: the client. An entity with many statements takes some megabytes.
+    A `condenser` writes one paragraph about each entity from its facts; where it fails, the facts are given. `url` is
+    that of the action API. An entity with many statements takes some megabytes (`Http.max_bytes`).
     """
 
     name: str = "knowledge_graph"

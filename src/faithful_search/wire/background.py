@@ -228,7 +228,7 @@ class PerLoop(Generic[T]):
 
     def __init__(self, close: Callable[[T], Coroutine[Any, Any, object]]) -> None:
         self._close = close
-        self._known: dict[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[None, None]]] = {}
+        self._known: dict[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[T, None]]] = {}
 
     async def get(self, make: Callable[[], T]) -> T:
         """The running loop's, made where there is none yet."""
@@ -236,15 +236,14 @@ class PerLoop(Generic[T]):
         if loop not in self._known:
             for old in [old for old in list(self._known) if old.is_closed()]:
                 self._known.pop(old, None)
-            made = make()
-            self._known[loop] = made, _keep(made, self._close)
-            await anext(self._known[loop][1])
+            keeper = _keep(make(), self._close)
+            self._known[loop] = await anext(keeper), keeper
         return self._known[loop][0]
 
 
-async def _keep(made: T, close: Callable[[T], Coroutine[Any, Any, object]]) -> AsyncGenerator[None, None]:
+async def _keep(made: T, close: Callable[[T], Coroutine[Any, Any, object]]) -> AsyncGenerator[T, None]:
     """A generator, since a loop itself ends those: when it shuts down, as in `asyncio.run`, or nothing holds them."""
     try:
-        yield
+        yield made
     finally:
         await close(made)

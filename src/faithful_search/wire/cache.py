@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 import os
 import sqlite3
 import threading
@@ -45,7 +46,6 @@ SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_
 _LEAST = 2_000_000  # bytes: less would be the journal's alone
 _JOURNAL = 700_000  # bytes at least for the journal: each of several writers may add to it before one empties it
 _AROUND = 400  # bytes that an entry in memory takes besides the characters of its key and value
-_ABSENT = (None, float("-inf"))
 _log = logging.getLogger(__name__)
 
 
@@ -65,20 +65,11 @@ class Cache:
         path: the file; it and its folders are created when missing.
         patience: seconds to wait for another process that writes.
         max_age: seconds after which an entry counts as absent; the next result takes its place.
-        max_bytes: how large the file may grow, its journal included: the oldest entries make room for new ones, also
-            when a larger file is opened. A value of more than a tenth of it is not kept.
+        max_bytes: how large the file may grow, its journal included; two million at least. The oldest entries make room
+            for new ones, also when a larger file is opened. A value of more than a tenth of it is not kept.
         memory: bytes of entries held in memory; 0 for none.
 
-    Raises:
-        ConfigError: when `max_age` is not positive or `max_bytes` below two million.
-        DataError: when the file cannot be opened or written, is damaged, or belongs to something else.
-
-    Example:
-        >>> import tempfile
-        >>> cache = Cache(tempfile.mkdtemp() + "/results.sqlite")
-        >>> cache.put("a", b"1")
-        >>> cache.get("a"), cache.get("b")
-        (b'1', None)
+    Its methods raise `DataError` when the file cannot be opened or written, is damaged, or belongs to something else.
     """
 
     def __init__(
@@ -107,7 +98,7 @@ class Cache:
 
     def recent(self, key: str) -> bytes | None:
         """The value under `key` where it is in memory; touches no file and never waits."""
-        value, made = self._recent.get(key, _ABSENT)
+        value, made = self._recent.get(key, (None, -math.inf))
         return value if made > self._too_old() else None
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
@@ -209,7 +200,7 @@ class Cache:
 
     def _too_old(self) -> float:
         """When an entry that counts as absent was made at the latest."""
-        return float("-inf") if self.max_age is None else time.time() - self.max_age
+        return -math.inf if self.max_age is None else time.time() - self.max_age
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

@@ -49,6 +49,7 @@ _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]\n(?=[^\W\d_])")
 _LAST_LINE = re.compile(r"(?m)^(.{0,60}[.!?:\u3002])[^\S\n]*$")  # of a paragraph: a sentence ends in a short line
 _PDF_SHARE = 0.6  # of the time for a document: what is read of a PDF by then has to be put together and sent
 _TITLE, _MOST = 300, 10_000
+_REASONS = {MemoryError: "it needs too much memory to be read", RecursionError: "it is nested too deeply to be read"}
 _ENDINGS = {"json": "json", "xml": "xml", "csv": "lines", "values": "lines", "calendar": "lines"}
 _UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2060\ufeff\ud800-\udfff\ufffe\uffff]+")
 _HEADINGS = frozenset(("head", "h1", "h2", "h3", "h4", "h5", "h6"))
@@ -204,7 +205,7 @@ def read_html(text: str) -> tuple[str, list[Block]]:
         tree = html.document_fromstring(text.encode("utf-8", "replace"), parser)
     except etree.ParserError:
         return "", []
-    titles = [title for path in _TITLES if (title := clean(tree.xpath(path)))]
+    title = next(filter(None, (clean(tree.xpath(path)) for path in _TITLES)), "")
     # comments are what strangers wrote under the page
     found = trafilatura.bare_extraction(tree, include_comments=False)
     body = getattr(found, "body", None)
@@ -214,7 +215,7 @@ def read_html(text: str) -> tuple[str, list[Block]]:
         etree.strip_elements(tree, *_UNSEEN, with_tail=False)
         whole = list(_walk(tree))
         main = whole if sum(len(block.text) for block in whole) > 3 * size else main
-    return titles[0] if titles else "", main
+    return title, main
 
 
 def _walk(root: Any) -> Iterator[Block]:
@@ -256,8 +257,7 @@ def read_text(text: str) -> tuple[str, list[Block]]:
     blocks = []
     for piece in map(str.strip, _GAP.split(_OPENS.sub("\n", text))):
         heading = _HEADING.match(piece) is not None
-        words = clean(piece.strip("# \t") if heading else piece)
-        if says_something(words):
+        if says_something(words := clean(piece.strip("# \t") if heading else piece)):
             blocks.append(Block(words, heading))
     return next((block.text for block in blocks if block.heading), ""), blocks
 
@@ -291,10 +291,9 @@ def read_pdf(body: bytes, deadline: float) -> tuple[str, list[Block], str]:
         blocks += [Block(part, place=f"p. {done}") for part in map(clean, _GAP.split(text)) if part]
     if not blocks:
         raise ToolError("the PDF has no text: its pages may be images")
-    try:
+    title = ""
+    with suppress(Exception):  # pypdf fails on broken metadata in many ways; that is no reason to lose the document
         title = clean(str(reader.metadata.get("/Title") or "")) if reader.metadata else ""
-    except Exception:  # pypdf fails on broken metadata in many ways; that is no reason to lose the document
-        title = ""
     return title, blocks, f"the first {done} of its {pages} pages" if done < pages else ""
 
 
@@ -308,14 +307,10 @@ def answer_to(job: Job) -> Answer:
         return parse(job.body, job.content_type, job.reading)
     except ToolError as error:
         return str(error)
-    except MemoryError:
-        return "it needs too much memory to be read"
     except ImportError as error:
         return f"it cannot be read here: {error.name or 'what reads it'} is not installed"
-    except RecursionError:
-        return "it is nested too deeply to be read"
     except Exception as error:
-        return f"it is damaged or of an unusual form ({type(error).__name__})"
+        return _REASONS.get(type(error)) or f"it is damaged or of an unusual form ({type(error).__name__})"
 
 
 def main(memory: int) -> None:
