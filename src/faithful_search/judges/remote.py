@@ -105,10 +105,7 @@ class RemoteJudge:
         async def ask() -> _Reply:
             # of its own and impatient: a name is also asked for where nothing is judged
             quick = Http(min(self.timeout, 5.0), Patience(retries=0))
-            try:
-                return msgspec.json.decode((await quick.get(f"{self.base}/health")).body, type=_Reply)
-            finally:
-                await quick.aclose()
+            return msgspec.json.decode((await quick.get(f"{self.base}/health")).body, type=_Reply)
 
         try:
             return self._run(ask())

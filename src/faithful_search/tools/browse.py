@@ -167,9 +167,7 @@ class Browse(Tool):
         results = await self._condensed(query, found, deadline)
         # ranking some thousand paragraphs would hold up the event loop
         results = results or await asyncio.to_thread(_chosen, query, found, room)
-        notes = [
-            Evidence(text=f"Not read: {error}.", title=each, source=each, url=each) for each, error in failed.items()
-        ]
+        notes = [Evidence(f"Not read: {error}.", each, source=each, url=each) for each, error in failed.items()]
         return (Partial if passing else list)([*results[:room], *notes])
 
     async def _page(self, url: str, deadline: float) -> list[Evidence] | ToolError:
@@ -210,10 +208,8 @@ class Browse(Tool):
         async def summary(page: list[Evidence]) -> Evidence:
             best = await asyncio.to_thread(_chosen, query, [page], _MATERIAL)
             told = (await condenser.condense(query, [item.text for item in best])).strip()
-            address = page[0].url
-            return Evidence(
-                told or "This page says nothing about it.", page[0].title, "", f"{address}#summary", address
-            )
+            text, source = told or "This page says nothing about it.", f"{page[0].url}#summary"
+            return Evidence(text, page[0].title, source=source, url=page[0].url)
 
         try:
             async with asyncio.timeout(deadline - time.monotonic()):

@@ -187,7 +187,7 @@ class Cassette(AbstractContextManager["Cassette"]):
         return calls
 
     def _keep(self, recorded: Recorded) -> Recorded:
-        """What is recorded of the call from now on. A result is worth more than its line: it is returned either way."""
+        """What is recorded of the call from now on; what cannot be written is returned all the same."""
         with self._lock:
             if recorded.key in self._calls:
                 return self._calls[recorded.key]

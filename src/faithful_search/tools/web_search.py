@@ -25,9 +25,8 @@ _SPARE = 10  # results asked for at least: a service's page, of which some are d
 class WebSearch(Tool):
     """Pages of the open web with their snippets, through Serper, a SearXNG server, or ddgs.
 
-    Several queries run at once. Their results are interleaved by rank, so that what is cut off at the end is the worst
-    of each query and not the last query; a page that several found comes once. A query that fails among others is a
-    result that says so.
+    Several queries run at once, their results interleaved by rank; a page that several found comes once, and a query
+    that fails among others is a result that says so.
 
     Args:
         provider: the service, such as `Serper()`, or `providers.load("searxng")("http://localhost:8888")`.

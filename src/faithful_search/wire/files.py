@@ -14,10 +14,8 @@ except ImportError:  # Windows: writers are then kept apart by the system alone
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path to write to, which replaces the file at `path` when the block ends and is removed when it fails.
-
-    Readers see the old file or the whole new one, even if the writer is killed.
-    """
+    """A path to write to, which replaces the file at `path` when the block ends and is removed when it fails: readers
+    see the old file or the whole new one, even if the writer is killed."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
     try:

@@ -236,7 +236,6 @@ class Network(httpcore.AnyIOBackend):
     async def connect_tcp(  # type: ignore[override]
         self, host: str, port: int, timeout: float | None = None, **how: Any
     ) -> httpcore.AsyncNetworkStream:
-        """A connection to the host; raises what the guard, the resolver or the last address does."""
         try:
             addresses: Sequence[str] = [str(ipaddress.ip_address(host))]
         except ValueError:

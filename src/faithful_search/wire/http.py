@@ -58,7 +58,6 @@ class Reply:
     url: str
 
     def json(self) -> Any:
-        """The body read as JSON; raises `ToolError` when it is something else."""
         try:
             return json_text.loads(self.body)
         except (ValueError, RecursionError):

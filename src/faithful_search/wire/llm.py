@@ -113,11 +113,8 @@ def with_key(endpoint: Endpoint) -> Endpoint:
 
 @dataclass
 class Stats:
-    """What asking has taken so far.
-
-    `calls` are requests sent, `hits` answers that were cached, `failures` questions that were given up. `cost` is in
-    the currency of the prices. `notes` counts what readers of the results should know as well.
-    """
+    """What asking has taken so far: `calls` are requests sent, `hits` answers that were cached, `failures` questions
+    that were given up. `cost` is in the currency of the prices; `notes` counts what else readers should know."""
 
     calls: int = 0
     hits: int = 0

@@ -24,8 +24,7 @@ _FLAG = re.compile(r"(?i:(--[\w-]{0,40}(?:hub[_-]token|api[_-]?key|secret|passwo
 
 
 def carried(key: str) -> str | None:
-    """A key without white space around it; `None` for what no header can carry, which a client would complain about
-    and quote."""
+    """A key without white space around it; `None` for what no header can carry, which a client would quote."""
     key = key.strip()
     return key if key.isascii() and key.isprintable() else None
 

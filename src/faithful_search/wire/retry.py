@@ -97,11 +97,8 @@ class Patience:
 
 
 class Breaker:
-    """Keeps callers from a service that has failed `failures` times in a row.
-
-    After `cooldown` seconds one call is let through: its success lets all through again, its failure starts the next
-    cooldown. One that never reports is replaced after another cooldown. Thread-safe.
-    """
+    """Keeps callers from a service that has failed `failures` times in a row. After `cooldown` seconds one call is let
+    through: its success lets all through again; its failure, or silence for as long, starts over. Thread-safe."""
 
     def __init__(self, failures: int = 5, cooldown: float = 30.0) -> None:
         if failures < 1 or cooldown <= 0:
