@@ -127,7 +127,7 @@ def test_anything_is_evidence_or_refused(answer, wire):
 
 def test_a_refused_token_is_the_operators_affair(caplog, monkeypatch):
     monkeypatch.setenv(TOKEN, "token-of-another-server")
-    outcome._tell_operator.cache_clear()
+    outcome._told.clear()
     with answering(b"{}", 401) as url, pytest.raises(ToolError, match=r"^Search is not available now") as refused:
         search(RemoteSearch(url, http=ONCE))
     assert refused.value.passing and refused.value.tried
