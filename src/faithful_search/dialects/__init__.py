@@ -91,17 +91,14 @@ def parse(
         fenced: whether our own engine rendered it, so that escaping in its tool responses is undone.
         usual: the dialect of the rows beside it, for a text that shows none of its own.
 
-    A text of thought and answer alone, or one read as `usual`, gets an `Issue` of kind `dialect_assumed`. One that the
-    given dialect cannot read (no answer, or calls or issues and no evidence) and that is clearly another's gets one of
-    kind `dialect_mismatch`.
+    A text that shows no dialect of its own gets an `Issue` of kind `dialect_assumed`; one that the given dialect cannot
+    read and that is clearly another's one of kind `dialect_mismatch`.
 
     Raises:
         DialectError: for an unknown `dialect`, or with `None` when no dialect fits.
         DataError: when `source` is neither text nor a conversation in a known format.
 
     Example:
-        >>> parse([{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}], "openai").answer
-        'Ada'
         >>> parse("<think>I know that.</think><answer>Ada</answer>").answer
         'Ada'
     """
@@ -138,13 +135,11 @@ def parse(
         if shown.dialect not in (None, dialect) and shown.confidence >= _CLEARLY:
             why = f"read as {dialect}, but the text looks like {shown.dialect}: {shown.why}"
             issues.append(Issue("dialect_mismatch", why))
-    if issues:
-        found = msgspec.structs.replace(found, issues=(*found.issues, *issues))
+    known: dict[str, Any] = {"issues": (*found.issues, *issues)} if issues else {}
     if chat is not None and (chat.id or chat.answers):
         answers = chat.answers if isinstance(chat.answers, list | tuple) else [chat.answers]
-        golds = tuple(answer for answer in answers if isinstance(answer, str))
-        found = msgspec.structs.replace(found, id=chat.id, answers=golds)
-    return found
+        known |= {"id": chat.id, "answers": tuple(answer for answer in answers if isinstance(answer, str))}
+    return msgspec.structs.replace(found, **known) if known else found
 
 
 def usual(rows: Iterable[Any]) -> str | None:

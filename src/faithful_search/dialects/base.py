@@ -14,8 +14,8 @@ from .fence import Fence, spelled, tags
 from .segments import Segment, episode_start, of_chat, trajectory_of
 from .turns import Fields, Grammar, TurnReader, skip
 
+# The response to a call in the last turn of an agent that is then made to answer.
 LAST_CALL = "This call was not run: no further call can be made. Give the final answer now."
-"""The response to a call in the last turn of an agent that is then made to answer."""
 _NEVER = re.compile("(?!)")
 
 
@@ -143,8 +143,7 @@ class Dialect(ABC):
         """Make an agent answer whose last turn gave no answer.
 
         Returns the step as `parse` will read it, and what the environment writes between it and `answer_opening`: here
-        the response to its call, a note that there are no more calls. `None` ends the episode: the turn called nothing,
-        or its call is not closed.
+        a response to its call. `None` ends the episode: the turn called nothing, or its call is not closed.
         """
         if "call" not in step.spans or any(issue.kind == "call_unclosed" for issue in step.issues):
             return None
@@ -209,9 +208,12 @@ class Dialect(ABC):
         With `fenced` the tool responses are our own engine's (`render`, `render_observation`), and escaping in them is
         undone; in any other text nothing is unescaped.
         """
-        start, asked = self.begin(text)
+        start, message = episode_start(text, self.opening)
+        asked = message and self.question_in(message)
+        if not start and message is None and (found := self.bare_prompt.match(text)):
+            start, asked = found.end(), found[1] and " ".join(found[1].split())
         segments = self.split(text, start, len(text))
-        return trajectory_of(self, text, segments, asked if question is None else question, fenced)
+        return trajectory_of(self, text, segments, asked if question is None else question, fenced, [])
 
     def parse_messages(
         self, messages: Sequence[Mapping[str, Any]], *, question: str | None = None, fenced: bool = False
@@ -240,22 +242,15 @@ class Dialect(ABC):
 
     def fields_of(self, turn: re.Match[str], first: bool) -> Fields | None:
         """The fields of the turn that `Grammar.turn` matched; `None` where its call or answer cannot be read."""
-        think, act, said = turn.group("think", "act", "said")
-        spans = {"think": turn.span("think")}
-        fields: Fields = {"think": think, "spans": spans}
-        if act != "answer":
-            call = fields["call"] = self.read_call(said)
-            if call is None:
-                return None
-            spans["call"] = turn.span("said")
+        fields: Fields = {"think": turn["think"]}
+        if turn["act"] == "answer":
+            kind, span = "answer", self.find_answer(turn.string, turn.span("said"))
+            fields[kind] = span and turn.string[slice(*span)].strip()
         else:
-            answer = self.find_answer(turn.string, turn.span("said"))
-            if answer is None:
-                return None
-            spans["answer"] = answer
-            fields["answer"] = turn.string[slice(*answer)].strip()
-        spans["step"] = turn.span("step")
-        return fields
+            kind, span = "call", turn.span("said")
+            fields[kind] = self.read_call(turn["said"])
+        fields["spans"] = {"think": turn.span("think"), kind: span, "step": turn.span("step")}
+        return None if fields[kind] is None else fields
 
     def read_response(self, text: str, start: int, end: int) -> tuple[list[Evidence], str]:
         """As `read_body` reads it; line breaks that belong to the `frame` are not part of the text."""
@@ -266,14 +261,6 @@ class Dialect(ABC):
             if behind[0] == "\n" and text.endswith("\n", start, end):
                 end -= 1
         return self.read_body(text[start:end])
-
-    def begin(self, text: str) -> tuple[int, str | None]:
-        """Where the agent's first turn begins, and the question of the prompt before it."""
-        at, message = episode_start(text, self.opening)
-        if at or message is not None:
-            return at, message and self.question_in(message)
-        found = self.bare_prompt.match(text)
-        return (found.end(), found[1] and " ".join(found[1].split())) if found else (0, None)
 
     def question_in(self, message: str) -> str:
         """The question in the prompt's user message."""

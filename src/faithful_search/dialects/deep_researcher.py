@@ -7,16 +7,17 @@ Evidence is each search result and each page. The first answer of a turn counts,
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from ..formats.blocks import as_json
 from ..trajectory import Evidence
 from .base import prompt_file
-from .passages import JSON_LIST, read_list, write_list
-from .tool_calls import NAMES, ToolCalls
+from .passages import JSON_LIST, read_list, search_of
+from .tool_calls import ToolCalls
 from .turns import Grammar
 
 
 class DeepResearcher(ToolCalls):
     system = prompt_file("deep_researcher")
-    grammar = Grammar(NAMES, "tool_call", "tool_response")
+    grammar = Grammar("tool_call", "tool_response", last_answer_counts=False)
     forbidden = JSON_LIST
     signs: ClassVar[Mapping[str, float]] = {
         r'<tool_call>\s{0,9}\{"name":\s?"browse_webpage"': 4.0,
@@ -28,4 +29,4 @@ class DeepResearcher(ToolCalls):
         return read_list(body, ("search_query", "url"))
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
-        return write_list(evidence, "search_query", "web_page_info_list", "quick_summary")
+        return as_json([search_of(evidence, "search_query", "web_page_info_list", "quick_summary")])

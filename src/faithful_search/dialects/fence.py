@@ -51,12 +51,12 @@ class Fence:
     """What must not occur in retrieved text: the regex `pattern` and the literal `tokens` (a tokenizer's special ones).
 
     A match of `pattern` must contain neither `&` nor `;`, must not lie within an entity's letters or digits, and must
-    not use look-arounds: then escaping one match can never create another. Tokens are checked for this.
+    not use look-arounds: then escaping one match can never create another. Raises `ConfigError` for a token that
+    escaping could itself produce: `&`, `lt`, a bare number.
 
     `fold` is how a reader sees a text, and `fold.origins(text)` for each character read where in `text` it comes from:
-    a tokenizer may read the fullwidth `\uff1c` as `<`, or capitals as small letters. It must not change the characters
-    of entities. With it nothing forbidden is left in what that reader makes of the text either, nor what it reads as
-    it reads a token. Raises `ConfigError` for a token that escaping could itself produce: `&`, `lt`, a bare number.
+    a tokenizer may read the fullwidth `\uff1c` as `<`. It must not change the characters of entities. With it nothing
+    forbidden is left in what that reader makes of the text either, nor what it reads as it reads a token.
 
     Example:
         >>> fence = Fence(tags("answer")).with_tokens(["</s>"])
@@ -71,10 +71,8 @@ class Fence:
     _read: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for token in self.tokens:
-            if _UNSAFE.fullmatch(token):
-                why = "it could be part of the entity that would replace it"
-                raise ConfigError(f"the token {token!r} cannot be fenced: {why}")
+        if unsafe := [token for token in self.tokens if _UNSAFE.fullmatch(token)]:
+            raise ConfigError(f"{unsafe[0]!r} cannot be fenced: it could be part of the entity that would replace it")
         pattern = _any_of(self.pattern, self.tokens)
         object.__setattr__(self, "_written", re.compile("|".join(filter(None, (pattern, _ENTITY)))))
         if (fold := self.fold) is not None:
@@ -105,11 +103,10 @@ class Fence:
 
     def reads_as_written(self, text: str) -> bool:
         """Whether the reader sees the markup that is written there, and no other."""
-
-        def markup(shown: str) -> list[str]:
-            return [match[0].casefold() for match in self._read.finditer(shown)]
-
-        return self.fold is None or markup(text) == markup(self.fold(text))
+        if self.fold is None:
+            return True
+        written, read = (self._read.finditer(shown) for shown in (text, self.fold(text)))
+        return [match[0].casefold() for match in written] == [match[0].casefold() for match in read]
 
 
 def unescape(text: str) -> str:
@@ -118,8 +115,7 @@ def unescape(text: str) -> str:
 
 
 def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
-    """`tokens` as a fence can forbid them: one with `&` or `;` in it by its longest part without. Blanks and the
-    characters of entities (`lt`, bare numbers) are ordinary text and left alone."""
+    """`tokens` as a fence can forbid them, one with `&` or `;` by its longest part without; not blanks or `lt`."""
     parts = (max(re.split("[&;]", token), key=len) for token in tokens)
     return tuple(dict.fromkeys(part for part in parts if part.strip() and not _UNSAFE.fullmatch(part)))
 
@@ -155,7 +151,5 @@ def _character(match: re.Match[str]) -> str:
     nested, name = match.groups()
     if nested:
         return f"&{nested[4:]}{name};"
-    if name == "lt":
-        return "<"
-    number = int(name[1:])
+    number = ord("<") if name == "lt" else int(name[1:])
     return chr(number) if number <= 0x10FFFF else match[0]

@@ -5,19 +5,18 @@ An assistant's message with `tool_calls` is a turn, each call a step (the furthe
 `tool_call_id`. The content of a message without calls is the answer. As text it is what chat templates make of that. A
 thought is optional: a missing one is not an issue.
 
-Tools may return anything. JSON in which search services and retrievers list what they found (`results`, `organic`,
-`documents`, …; text, title and address under their usual names) is evidence item by item, and so are the linked results
-of smolagents' searches; an object with `error` or `note`, or a list of nothing, is a note; any other text is one piece
-of evidence.
+Tools may return anything. JSON in which search services list what they found, under usual names, is evidence item by
+item, and so are the linked results of smolagents' searches; an object with `error` or `note`, or a list of nothing, is
+a note; any other text is one piece of evidence.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..formats.blocks import first
+from ..formats.blocks import as_json, first
 from ..trajectory import Evidence, Span
-from .passages import headed, read_json, read_printed, text_of, write_json
+from .passages import headed, read_json, read_printed, text_of
 from .tool_calls import BARE, MARKS, ToolCalls
 
 _LISTS = (
@@ -82,10 +81,10 @@ class OpenAI(ToolCalls):
         return found or [Evidence(body)], ""
 
     def write_note(self, note: str) -> str:
-        return write_json({"note": note})
+        return as_json({"note": note})
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
-        return write_json([{"title": e.title, "text": e.text} | ({"url": e.url} if e.url else {}) for e in evidence])
+        return as_json([{"title": e.title, "text": e.text} | ({"url": e.url} if e.url else {}) for e in evidence])
 
 
 def _listed(value: Mapping[str, Any]) -> Any:

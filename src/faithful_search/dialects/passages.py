@@ -3,25 +3,23 @@
 import ast
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from ..formats.blocks import as_json
 from ..trajectory import Evidence, Span
 from .fence import opening_line
 
-DOC_LINE = r'Doc [0-9]++(?: ?\(Title:|: ?"|:\n)'
-"""How a passage in `Doc` lines begins; retrieved text must not contain it."""
-JSON_LIST = r'\[\s*+\{\s*+"(?:query|url|search_query)"'
-"""How a list that `read_list` reads begins; where a fence forbids it, no note can be taken for one."""
-MOST_DOCUMENTS = 1_000
-"""Passages read of one response; the last one holds the rest."""
+# How passages in `Doc` lines begin, and a list that `read_list` reads; fences keep them out of retrieved text.
+DOC_LINE, JSON_LIST = r'Doc [0-9]++(?: ?\(Title:|: ?"|:\n)', r'\[\s*+\{\s*+"(?:query|url|search_query)"'
+MOST_DOCUMENTS = 1_000  # passages read of one response; the last one holds the rest
 _DOC = re.compile(r"Doc [0-9]++(?: ?\(Title: ?|(: ?(?=\")|:\n))")
 _AFTER_TITLE = re.compile(r'"(?:\\n|\n|\Z)')
 _LINE_END = re.compile(r"\n|\Z")
 _NOT_IN_TITLE = re.compile(r'"(?=\))|[\n\r]')
 _BRACE = re.compile(r"\\boxed\s*\{|[{}]")
-_LENIENT = json.JSONDecoder(strict=False)  # tools write line breaks into strings
 _LONGEST_PRINTED = 100_000
 _ESCAPE = r"\\[\\'\"nrtxuU]"
 _PRINTED = re.compile(
@@ -38,11 +36,17 @@ def headed(heads: Iterable[re.Match[str]], text: str) -> list[tuple[re.Match[str
     return [(head, text[head.end() : end]) for head, end in zip(found, ends, strict=False)]
 
 
-class DocLines:
-    """For dialects whose tool responses hold `Doc` lines, numbered from 1 in each: `Doc 1(Title: "Seine") text`.
+def numbered(heads: Iterable[re.Match[str]]) -> Iterator[re.Match[str]]:
+    """Those whose first group counts up from 1: a list inside a passage begins again, and is its text."""
+    number = 1
+    for head in heads:
+        if int(head[1]) == number:
+            number += 1
+            yield head
 
-    Our own engine writes prose for a note only; in other texts it is a passage without a title.
-    """
+
+class DocLines:
+    """For dialects whose tool responses hold `Doc` lines, numbered from 1 in each: `Doc 1(Title: "Seine") text`."""
 
     prose = True
 
@@ -62,13 +66,7 @@ class DocLines:
 
 
 def read_docs(body: str) -> list[Evidence]:
-    """The passages of a response in `Doc` lines; also of `Doc 1: "Seine"` or `Doc 1:` with title and text on lines.
-
-    Example:
-        >>> (seine,) = read_docs('Doc 1(Title: "Seine") runs through Paris\\n')
-        >>> seine.title, seine.text
-        ('Seine', 'runs through Paris')
-    """
+    """The passages of a response in `Doc` lines; also of `Doc 1: "Seine"` or `Doc 1:` with title and text on lines."""
     _, *pieces = _DOC.split(body, MOST_DOCUMENTS)
     found = []
     for colon, text in zip(pieces[::2], pieces[1::2], strict=True):
@@ -87,41 +85,27 @@ def read_docs(body: str) -> list[Evidence]:
 def read_json(text: str) -> Any:
     """The object or list of JSON in `text`, bare line breaks in its strings allowed; `None` for anything else."""
     text = text.strip()
-    if not text.startswith(("[", "{")):
-        return None
-    try:
-        value, end = _LENIENT.raw_decode(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if end == len(text) else None
+    with suppress(ValueError, RecursionError):
+        if text.startswith(("[", "{")):
+            return json.loads(text, strict=False)
+    return None
 
 
 def read_printed(text: str) -> Any:
-    """The value in what Python printed (`{'error': …}`, `[{'title': …}]`); `None` for anything else.
-
-    Example:
-        >>> read_printed("[{'title': 'Rome', 'url': None}]")
-        [{'title': 'Rome', 'url': None}]
-    """
+    """The value in what Python printed (`{'error': …}`, `[{'title': …}]`); `None` for anything else."""
     text = text.strip()
     if len(text) > _LONGEST_PRINTED or not (text.startswith(("{'", "[{'")) and _PRINTED.fullmatch(text)):
         return None  # nothing but plain values: Python takes long to read some others
-    try:
+    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return json.loads(json.dumps(ast.literal_eval(text)))
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
-
-
-def write_json(value: Any) -> str:
-    """JSON as the tools of these systems write it, one line."""
-    return json.dumps(value, ensure_ascii=False)
+    return None
 
 
 def text_of(value: Any) -> str:
     """A field of JSON as text: other values than strings as JSON, nothing for null."""
     if isinstance(value, str):
         return value
-    return "" if value is None else write_json(value)
+    return "" if value is None else as_json(value)
 
 
 def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:
@@ -131,14 +115,13 @@ def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:
     if not items or not all(isinstance(item, dict) and any(key in item for key in keys) for item in items):
         return [], body
     evidence = [found for item in items for found in _listed(item)]
-    notes = (text_of(item.get("error message", item.get("error"))) for item in items)
-    note = "\n".join(filter(None, notes))
+    note = "\n".join(filter(None, (text_of(item.get("error message", item.get("error"))) for item in items)))
     return evidence, note or ("" if evidence else body)
 
 
-def write_list(evidence: Sequence[Evidence], key: str, results: str, text: str) -> str:
-    """One search's results."""
-    return write_json([{key: "", results: [{"url": e.url, "title": e.title, text: e.text} for e in evidence]}])
+def search_of(evidence: Iterable[Evidence], key: str, results: str, text: str) -> dict[str, Any]:
+    """One search of such a list, with its results."""
+    return {key: "", results: [{"url": item.url, "title": item.title, text: item.text} for item in evidence]}
 
 
 def _listed(item: Mapping[str, Any]) -> list[Evidence]:
@@ -150,10 +133,9 @@ def _listed(item: Mapping[str, Any]) -> list[Evidence]:
             text = "\n".join(filter(None, parts))
         return [Evidence(text_of(text), url=text_of(item.get("url")))] if text_of(text) else []
     found = []
-    for result in results:
-        if isinstance(result, dict):
-            text = next((result[key] for key in _TEXTS if key in result), "")
-            found.append(Evidence(text_of(text), text_of(result.get("title")), url=text_of(result.get("url"))))
+    for result in (result for result in results if isinstance(result, dict)):
+        text = next((result[key] for key in _TEXTS if key in result), "")
+        found.append(Evidence(text_of(text), text_of(result.get("title")), url=text_of(result.get("url"))))
     return found
 
 

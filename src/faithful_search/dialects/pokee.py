@@ -1,24 +1,20 @@
 """PokeeResearch: research turns, and verification turns in which the agent checks the answer it gave.
 
-A verification turn is a step whose `think` is the verification and whose `verified` its result; a result other than
-CORRECT and INCORRECT is an issue of kind `verification_invalid`. A result goes before an answer, an answer before a
-call. `Trajectory.answer` is the last answer given, even where the agent went on to find it incorrect: that clears
-`stop_reason`, and the step says so.
-
-Evidence is each search result (its description) and each page read (`information`, a summary made for the question);
-failures are notes. Lines of the controller between turns (`##The verification mode starts##`) are skipped, with or
-without a role before them.
+A verification turn is a step whose `think` is the verification and whose `verified` its result. A result goes before
+an answer, an answer before a call. `Trajectory.answer` is the last answer given, even where the agent went on to find
+it incorrect: that clears `stop_reason`. Lines of the controller between turns are skipped, with or without a role.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from ..formats.blocks import as_json
 from ..trajectory import Evidence, Issue, Step
 from .base import prompt_file
 from .fence import tags
-from .passages import JSON_LIST, read_list, write_json, write_list
+from .passages import JSON_LIST, read_list, search_of
 from .segments import Segment
 from .tool_calls import MARKS, PLACES, ToolCalls
 from .turns import Fields, skip
@@ -73,7 +69,7 @@ class Pokee(ToolCalls):
             for stop, behind in (*lines, (until, until)):
                 begin = skip(text, begin, stop)
                 if begin < stop:
-                    yield Segment("agent", begin, stop)
+                    yield Segment("agent", (begin, stop))
                 begin = behind
 
     def controller(self, steps: Sequence[Step], verify: bool = False) -> str | None:
@@ -114,9 +110,8 @@ class Pokee(ToolCalls):
         else:
             issues.append(Issue("think_missing", "a verification result without a verification"))
         said = result[1].strip().upper() if result else ""
-        if said in ("CORRECT", "INCORRECT"):
-            fields["verified"] = said == "CORRECT"
-        else:
+        fields["verified"] = {"CORRECT": True, "INCORRECT": False}.get(said)
+        if fields["verified"] is None:
             why = f"the verification says {said[:40]!r}, not CORRECT or INCORRECT"
             issues.append(Issue("verification_invalid", why))
         return [{**fields, "issues": tuple(issues)}]
@@ -137,11 +132,10 @@ class Pokee(ToolCalls):
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
         """The results of one search and the pages read, which have an address and no title."""
-        written: list[str] = []
+        written: list[Any] = []
         for is_page, items in groupby(evidence, lambda item: bool(item.url and item.text and not item.title)):
             if is_page:
-                pages = [{"url": item.url, "information": item.text, "nested_urls": []} for item in items]
-                written.append(write_json(pages))
+                written += [{"url": item.url, "information": item.text, "nested_urls": []} for item in items]
             else:
-                written.append(write_list(list(items), "query", "search_results", "description"))
-        return f"[{', '.join(part[1:-1] for part in written)}]"
+                written.append(search_of(items, "query", "search_results", "description"))
+        return as_json(written)

@@ -7,10 +7,10 @@ from typing import ClassVar
 import msgspec
 
 from ..errors import DialectError
+from ..formats.blocks import as_json
 from ..trajectory import Evidence, Span, Step, ToolCall
 from .base import prompt_file
 from .fence import one_line
-from .passages import write_json
 from .tool_calls import MARKS, OPEN, ToolCalls
 from .turns import Fields, Grammar, Tag, TurnReader
 
@@ -87,17 +87,10 @@ class _Reader(TurnReader):
 
 
 class PoU(ToolCalls):
-    """The dialect of Proof-of-Use. `Step.helpful` and `Step.refs` of step t judge the evidence of step t - 1.
-
-    Example:
-        >>> turn = "<think><helpful>no</helpful><ref>null</ref>hm</think><answer>42</answer>"
-        >>> step = PoU().parse_turn(turn, first=False)
-        >>> step.helpful, step.refs, step.think, step.answer, step.issues
-        (False, (), 'hm', '42', ())
-    """
+    """The dialect of Proof-of-Use. `Step.helpful` and `Step.refs` of step t judge the evidence of step t - 1."""
 
     system = prompt_file("pou")
-    grammar = Grammar(_NAMES, "tool_call", "tool_response", opens=_VERDICT)
+    grammar = Grammar("tool_call", "tool_response", _NAMES, last_answer_counts=False, opens=_VERDICT)
     reader = _Reader
     needs_arguments = True
     places = re.compile(OPEN)  # no role ends a turn, so that a thought may hold any word
@@ -151,7 +144,7 @@ class PoU(ToolCalls):
         return verdict + super().write_think(step)
 
     def write_call(self, call: ToolCall) -> str:
-        written = write_json({"name": call.name, "arguments": call.arguments})
+        written = as_json({"name": call.name, "arguments": call.arguments})
         # no argument may look like the end of the call
         return written.replace("<", "\\u003c") if self.grammar.tag.search(written) else written
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from ..trajectory import Evidence, Span, Step
 from .base import Dialect, prompt_file
 from .fence import one_line
-from .passages import MOST_DOCUMENTS
+from .passages import headed, numbered
 from .tagged import Tagged
 from .turns import Grammar, Tag, TurnReader, skip
 
@@ -19,7 +19,8 @@ _TAG = (
     r"<(?=/?(?:think|answer)>|\|(?:begin|end)_of_(?:query|documents)\|>)"
     r"(/|\|end_of_)?(?:\|begin_of_)?(think|answer|query|documents)\|?>"
 )
-_TITLED, _TEXT, _GAP = "Title: ", " Text:", "\n\n"
+_PASSAGE = re.compile(r"(?:\A|\n)\(([1-9][0-9]{0,4})\)")
+_TEXT, _GAP = " Text:", "\n\n"
 
 
 class _Reader(TurnReader):
@@ -61,7 +62,7 @@ class R1Searcher(Tagged):
     frame = ("\n\n<|begin_of_documents|>\n", "\n<|end_of_documents|>\n\n")
     reader = _Reader
     answer_opening = f"</think>{_GAP}<answer>"  # the thought runs up to `</think>`
-    grammar = Grammar(("think", "answer"), "query", "documents", last_answer_counts=True, pattern=_TAG)
+    grammar = Grammar("query", "documents", ("think", "answer"), pattern=_TAG)
     speaks = re.compile(r"<\|begin_of_query\|>|</think>|<answer>")
     forbidden = r"\n\([0-9]++\)"
     marks: ClassVar[Mapping[str, float]] = {
@@ -90,30 +91,21 @@ class R1Searcher(Tagged):
         lines = []
         for number, item in enumerate(evidence, start=1):
             title = one_line(item.title).replace(_TEXT, f"&#32;{_TEXT[1:]}")  # a title ends where _TEXT begins
-            lines.append(f"({number}){_TITLED}{title}{_TEXT}  {item.text}")
+            lines.append(f"({number})Title: {title}{_TEXT}  {item.text}")
         return "\n".join(lines)
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
         if not body.startswith("(1)"):
             return [], body
-        found, at = [], len("(1)")
-        for number in range(2, MOST_DOCUMENTS + 2):
-            mark = f"\n({number})"
-            end = body.find(mark, at) if number <= MOST_DOCUMENTS else -1
-            title, text = _titled(body[at:end] if end >= 0 else body[at:])
-            found.append(Evidence(text, title))
-            if end < 0:
-                break
-            at = end + len(mark)
-        return found, ""
+        return [_titled(text) for _, text in headed(numbered(_PASSAGE.finditer(body)), body)], ""
 
 
-def _titled(text: str) -> tuple[str, str]:
+def _titled(text: str) -> Evidence:
     """`Title: … Text:  …`, the same quoted as in a CSV file, or a title and, three blanks on, the text."""
     if text.startswith('"Title:') and text.endswith('"'):
         text = text[1:-1].replace('""', '"')
     if not text.startswith("Title:"):
         title, gap, rest = text.partition("   ")
-        return (title, rest) if gap else ("", text)
+        return Evidence(rest, title) if gap else Evidence(text)
     title, _, rest = text.removeprefix("Title:").removeprefix(" ").partition(_TEXT)
-    return title, rest.removeprefix("  ") if rest.startswith("  ") else rest.removeprefix(" ")
+    return Evidence(rest.removeprefix("  ") if rest.startswith("  ") else rest.removeprefix(" "), title)

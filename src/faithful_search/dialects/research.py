@@ -10,7 +10,8 @@ from ..trajectory import Evidence, Span
 from .base import prompt_file
 from .fence import one_line, opening_line
 from .passages import MOST_DOCUMENTS, last_boxed
-from .tagged import MARKS, Tagged, search_grammar
+from .tagged import MARKS, Tagged
+from .turns import Grammar
 
 _QUOTED = re.compile(r'\n\n(?="[^\n]*"\n)')
 _PARAGRAPH = re.compile(r"\n\n+")
@@ -23,7 +24,7 @@ class ReSearch(Tagged):
     bare_prompt = re.compile(
         r"\s*+A conversation between User and Assistant\.(?>(?>.*? User: )(.*?)\.? Assistant:|.*)", re.DOTALL
     )
-    grammar = search_grammar("result")
+    grammar = Grammar("search", "result")
     forbidden = r'\n\n"'
     marks = MARKS | {"result": 4.0}
 

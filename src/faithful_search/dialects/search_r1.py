@@ -10,7 +10,8 @@ from typing import Any
 
 from .base import prompt_file
 from .passages import DOC_LINE, DocLines
-from .tagged import MARKS, Tagged, search_grammar
+from .tagged import MARKS, Tagged
+from .turns import Grammar
 
 _SAID = r"My previous action is invalid\. [^\n]*(?:\n|\Z)"
 _ASKED = r"For\s+example,\s+<answer>\s*Beijing\s*</answer>\.\s+Question:[ \t]*"
@@ -33,7 +34,7 @@ class SearchR1(DocLines, Tagged):
         re.DOTALL,
     )
     frame = ("\n\n<information>", "</information>\n\n")
-    grammar = search_grammar("information")
+    grammar = Grammar("search", "information")
     pause = re.compile(
         rf"<information>|\n{_SAID}|{_SAID}"  # a literal begins each: a search need look at few places
         r"|<\|im_start\|>(?:system\n[^<]*+<\|im_end\|>\n<\|im_start\|>)?user\nAnswer the given question\.(?P<over>)"

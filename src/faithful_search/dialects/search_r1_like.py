@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from ..formats.blocks import as_json
 from ..trajectory import Evidence, ToolCall
 from .base import prompt_file
 from .fence import one_line
-from .passages import headed, read_docs, read_json, write_json
+from .passages import headed, read_docs, read_json
 from .tool_calls import ToolCalls
 
 # Takes the whole line, whether the title is closed or not: so no line is looked at twice.
@@ -59,9 +60,9 @@ class SearchR1Like(ToolCalls):
         return found, "" if found else result
 
     def write_note(self, note: str) -> str:
-        return write_json({"result": note})
+        return as_json({"result": note})
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
         numbered = enumerate(evidence, start=1)
         docs = (f'Doc {number} (Title: "{one_line(item.title)}")\n{item.text}' for number, item in numbered)
-        return write_json({"result": "\n\n".join(docs)})
+        return as_json({"result": "\n\n".join(docs)})

@@ -27,13 +27,8 @@ class Segment(NamedTuple):
     """
 
     who: Literal["agent", "tool", "forged", "controller", "prompt"]
-    start: int
-    end: int
+    span: Span
     closed: bool = True
-
-    @property
-    def span(self) -> Span:
-        return self.start, self.end
 
 
 def _opens(roles: str) -> str:
@@ -113,13 +108,13 @@ def of_chat(
         responds = message.role == "tool" or message.text.lstrip().startswith(dialect.opening)
         if message.role == "assistant":
             calls = message.text.count("<tool_call>")
-            own = Segment("agent", skip(text, start, end), end)
+            own = Segment("agent", (skip(text, start, end), end))
             segments += dialect.split(text, start, end) if inline else [own]
         elif not responds and dialect.steers.search(message.text):
-            segments.append(Segment("controller", start, end))
+            segments.append(Segment("controller", (start, end)))
         else:
             spans = _responses(message.text, dialect, calls if dialect.parallel else 1)
-            segments += [Segment("tool", start + a, start + b) for a, b in spans]
+            segments += [Segment("tool", (start + a, start + b)) for a, b in spans]
     asked = next((message.text.strip() for message in reversed(prompt) if message.role == "user"), None)
     return text, segments, asked, issues
 
@@ -148,34 +143,28 @@ def _responses(text: str, dialect: "Dialect", most: int) -> list[Span]:
 
 
 def trajectory_of(
-    dialect: "Dialect",
-    text: str,
-    segments: Iterable[Segment],
-    question: str | None,
-    fenced: bool,
-    issues: Iterable[Issue] = (),
+    dialect: "Dialect", text: str, segments: Iterable[Segment], question: str | None, fenced: bool, issues: list[Issue]
 ) -> Trajectory:
     """The trajectory whose segments these are; `fenced`: escaping in its tool responses is undone. Never raises."""
-    issues = list(issues)
     steps: list[Fields] = []
     turn: list[Fields] = []  # the steps of the agent's last stretch
     responses: list[Segment] = []  # to that stretch
-    found, first = 0, True
+    first = True
     for segment in segments:
         if segment.who == "tool":
             if not steps:
-                steps = turn = [{"spans": {"step": (segment.start, segment.start)}}]
+                steps = turn = [{"spans": {"step": (segment.span[0], segment.span[0])}}]
             responses.append(segment)
             continue
         if responses:
-            found, first = _respond(dialect, text, turn, responses, fenced, found), False
-            responses = []
+            _respond(dialect, text, turn, responses, fenced)
+            responses, first = [], False
         if segment.who == "agent":
-            turn = dialect.read_turns(text, segment.start, segment.end, first)
+            turn = dialect.read_turns(text, *segment.span, first)
             steps += turn
             if len(steps) > MOST_STEPS:
                 why = f"more than {MOST_STEPS} turns; the rest is not read"
-                issues.append(Issue("turns_many", why, (segment.start, len(text))))
+                issues.append(Issue("turns_many", why, (segment.span[0], len(text))))
                 break
         elif segment.who == "forged":
             if steps:
@@ -189,21 +178,25 @@ def trajectory_of(
             why = "the user asked again: the answer is the last one, the question the first"
             issues.append(Issue("asked_again", why, segment.span))
     if responses:
-        _respond(dialect, text, turn, responses, fenced, found)
+        _respond(dialect, text, turn, responses, fenced)
     del steps[MOST_STEPS:]
     answer, ended = dialect.conclude(steps)
+    found = 0
     for fields in steps:
-        if "notes" in fields:
-            fields["evidence"] = tuple(fields["evidence"])
-            fields["note"] = "\n".join(filter(None, fields.pop("notes")))
+        if "notes" not in fields:
+            continue
+        for item in fields["evidence"]:
+            found += 1
+            if not item.id:
+                force_setattr(item, "id", f"E{found}")  # frozen, but not shared yet
+        fields["evidence"] = tuple(fields["evidence"])
+        fields["note"] = "\n".join(filter(None, fields.pop("notes")))
     read = tuple([Step(**fields) for fields in steps])
     return Trajectory(read, question, answer, ended, dialect.name, text=text, issues=tuple(issues))
 
 
-def _respond(
-    dialect: "Dialect", text: str, turn: list[Fields], responses: Sequence[Segment], fenced: bool, found: int
-) -> int:
-    """Give the steps of a turn their responses; `found` is how much evidence there is before, and behind."""
+def _respond(dialect: "Dialect", text: str, turn: list[Fields], responses: Sequence[Segment], fenced: bool) -> None:
+    """Give the steps of a turn their responses."""
     # A stretch of several turns that are not parallel calls was answered at its end.
     takers = [one for one in (turn if dialect.parallel else turn[-1:]) if "call" in one["spans"]]
     if not takers:
@@ -212,27 +205,22 @@ def _respond(
     for number, segment in enumerate(responses):
         # Each call gets its response, all further ones go to the last.
         fields = takers[min(number, len(takers) - 1)]
-        evidence, note = dialect.read_response(text, segment.start, segment.end)
+        evidence, note = dialect.read_response(text, *segment.span)
         if fenced:
             note = unescape(note)
             texts = ((unescape(item.text), unescape(item.title), item.id, unescape(item.url)) for item in evidence)
             evidence = [Evidence(own, title, name, url=url) for own, title, name, url in texts]
         elif dialect.prose and not evidence and (prose := note.strip()) and prose not in ELLIPSES:
             evidence, note = [Evidence(prose)], ""
-        for item in evidence:
-            found += 1
-            if not item.id:
-                force_setattr(item, "id", f"E{found}")  # frozen, but not shared yet
         if not segment.closed:
             note_issue(fields, "response_unclosed", "the tool response is not closed", segment.span)
         # Lists at first: with many responses to one call, tuples would be copied again and again.
         fields.setdefault("evidence", []).extend(evidence)
         fields.setdefault("notes", []).append(note)
-        start = fields["spans"].get("response", segment.span)[0]
-        fields["spans"]["response"] = (start, segment.end)
+        start, _ = fields["spans"].get("response", segment.span)
+        fields["spans"]["response"] = (start, segment.span[1])
     if len(responses) < len(takers):
         note_issue(takers[-1], "response_missing", f"{len(takers)} calls, {len(responses)} responses")
-    return found
 
 
 def note_issue(fields: Fields, kind: str, why: str, span: Span | None = None) -> None:

@@ -6,12 +6,13 @@ one passage.
 
 from .base import prompt_file
 from .passages import DOC_LINE, DocLines
-from .tagged import MARKS, Tagged, search_grammar
+from .tagged import MARKS, Tagged
+from .turns import Grammar
 
 
 class SelfEval(DocLines, Tagged):
     system = prompt_file("self_eval")
     frame = ("\n<search_results>", "</search_results>\n")
-    grammar = search_grammar("search_results")
+    grammar = Grammar("search", "search_results")
     forbidden = DOC_LINE
     marks = MARKS | {"search_results": 4.0}

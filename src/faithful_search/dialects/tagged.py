@@ -9,18 +9,13 @@ import msgspec
 from ..trajectory import Issue, Step, ToolCall
 from .base import Dialect
 from .segments import Segment, note_issue
-from .turns import Fields, Grammar, skip
+from .turns import Fields, skip
 
 MARKS = {
     "search": 2.0, "information": -4.0, "result": -4.0, "search_results": -4.0, "think": 0.5, "answer": 0.5,
     "helpful": -3.0, "ref": -3.0, "tool_call": -3.0, "tool_response": -3.0,
 }  # fmt: skip
 """The marks that most of these dialects share; each has the tag of its responses instead."""
-
-
-def search_grammar(response: str) -> Grammar:
-    """Thought, query, response and answer in tags of their own."""
-    return Grammar(("think", "search", response, "answer"), "search", response, last_answer_counts=True)
 
 
 class Tagged(Dialect):
@@ -56,9 +51,11 @@ class Tagged(Dialect):
             pause = self.pause.search(text, start, end)
             until = pause.start() if pause else end
             responds = pause is not None and pause[0] == self.opening
-            forged = responds and (spoke or start < until) and not self._searches(text, start, until)
+            tags = self.grammar.tag.finditer(text, start, until)
+            calls = (tag[2] == self.grammar.call for tag in tags)  # a call in another dialect counts, too
+            forged = responds and (spoke or start < until) and not any(calls) and "<tool_" not in text[start:until]
             if start < until or not forged:
-                yield Segment("agent", start, until)
+                yield Segment("agent", (start, until))
             spoke = True
             start = pause.end() if pause else end
             if responds:
@@ -67,15 +64,10 @@ class Tagged(Dialect):
                 until = border.start() if border else end
                 if not closed and (speaks := self.speaks.search(text, start, until)):
                     until = speaks.start()
-                yield Segment("forged" if forged else "tool", start, until, closed)
+                yield Segment("forged" if forged else "tool", (start, until), closed)
                 start = border.end() if border and closed else until
             elif pause and pause.lastgroup == "over":
-                yield Segment("prompt", *pause.span())
-
-    def _searches(self, text: str, start: int, end: int) -> bool:
-        """Whether the agent wrote a query in this stretch, closed or not, or a call in another dialect."""
-        tags = self.grammar.tag.finditer(text, start, end)
-        return any(tag[2] == self.grammar.call for tag in tags) or text.find("<tool_", start, end) >= 0
+                yield Segment("prompt", pause.span())
 
     def read_call(self, raw: str) -> ToolCall | None:
         query = raw.strip()
@@ -94,10 +86,7 @@ class Tagged(Dialect):
         return super().conclude(steps)
 
     def force_answer(self, step: Step) -> tuple[Step, str] | None:
-        """A blank line behind a call, which stays without response; behind any other turn what is said to invalid ones.
-
-        So the answer is a turn of its own to `parse`. `None` where a turn without a call gets no second chance.
-        """
+        """A blank line behind a call, which stays without response; else what is said to invalid turns."""
         if "call" not in step.spans or any(issue.kind == "call_unclosed" for issue in step.issues):
             return (step, self.invalid) if self.invalid else None
         missing = Issue("response_missing", "no tool response follows the call", step.spans["call"])

@@ -11,15 +11,14 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from ..formats.blocks import as_json
 from ..trajectory import Span, ToolCall
 from .base import Dialect
-from .passages import write_json
 from .segments import Segment
 from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip, trimmed
 
 OPEN, CLOSE = "<tool_response>", "</tool_response>"
-NAMES = ("think", "tool_call", "tool_response", "answer")
-BARE = Grammar(NAMES[:3], "tool_call", "tool_response")
+BARE = Grammar("tool_call", "tool_response", ("think", "tool_call", "tool_response"))
 """A grammar without a tag for the answer: text outside all tags in a turn without calls is the answer."""
 MARKS = {
     "tool_call": 0.5, "tool_response": 0.5, "think": 0.25, "answer": 0.25, "helpful": -4.0, "ref": -3.0,
@@ -115,7 +114,7 @@ class ToolCalls(Dialect):
     observation_role = "user"
     frame = (f"{OPEN}\n", f"\n{CLOSE}")
     marks = MARKS
-    grammar = Grammar(NAMES, "tool_call", "tool_response", last_answer_counts=True)
+    grammar = Grammar("tool_call", "tool_response")
     reader: ClassVar[type[TurnReader]] = CallReader
     no_call = ("call_json", 'the call is not JSON of the form {"name": …, "arguments": {…}}')
     needs_arguments: ClassVar[bool] = False  # whether a call without arguments is none
@@ -129,7 +128,7 @@ class ToolCalls(Dialect):
             if text.startswith(OPEN, after, end):
                 after += len(OPEN)
                 close = text.find(CLOSE, after, end)
-                yield Segment("tool", after, end if close < 0 else close, close >= 0)
+                yield Segment("tool", (after, end if close < 0 else close), close >= 0)
                 start = end if close < 0 else close + len(CLOSE)
                 continue
             roles = _ANY_ROLE.findall(text, start, after)
@@ -140,7 +139,7 @@ class ToolCalls(Dialect):
                 return
             places = (self.ends_at(text, after, place) for place in self.places.finditer(text, after, end))
             start = next((place for place in places if place is not None), end)
-            yield Segment("agent", after, start)
+            yield Segment("agent", (after, start))
 
     def ends_at(self, text: str, start: int, place: re.Match[str]) -> int | None:
         """Where the turn ends if it ends at this place, found by `places`; `None` when it goes on."""
@@ -166,10 +165,10 @@ class ToolCalls(Dialect):
 
     def write_call(self, call: ToolCall) -> str:
         # No argument may look like the end of the call.
-        return "\n" + write_json({"name": call.name, "arguments": call.arguments}).replace("<", "\\u003c") + "\n"
+        return "\n" + as_json({"name": call.name, "arguments": call.arguments}).replace("<", "\\u003c") + "\n"
 
     def call_form(self, tools: Sequence[str]) -> str:
-        return f"JSON like {write_json({'name': tools[0] if tools else '…', 'arguments': {'…': '…'}})}"
+        return f"JSON like {as_json({'name': tools[0] if tools else '…', 'arguments': {'…': '…'}})}"
 
     def evident_call(self, raw: str) -> ToolCall | None:
         """With superfluous closing brackets behind its JSON, as environments run it."""
@@ -182,13 +181,7 @@ class ToolCalls(Dialect):
         return None if call is None else msgspec.structs.replace(call, raw=raw)
 
     def repair_call(self, raw: str) -> ToolCall | None:
-        """From broken JSON, a call of name and arguments; what stands before its first brace is left out.
-
-        Example:
-            >>> from faithful_search.dialects import load
-            >>> load("pou").repair_call("{'name': 'look', 'arguments': {'query': 'Rome'}").arguments
-            {'query': 'Rome'}
-        """
+        """From broken JSON, such as `{'name': 'look', 'arguments': {'query': 'Rome'}`, from its first brace on."""
         brackets = raw.count("{") + raw.count("[")
         if "{" not in raw or len(raw) > _MOST_REPAIRED or brackets > _MOST_BRACKETS:  # the latter would take long
             return None

@@ -59,20 +59,21 @@ class Grammar:
 
     `names` are those written `<name>` and `</name>`. A `pattern` finds tags that are written otherwise: its first group
     is empty in an opening tag, the second is the name. `opens` is a pattern of what may open a thought. Of several
-    answers in a turn the first counts, or the last.
+    answers in a turn the last counts, or the first.
     """
 
     def __init__(
         self,
-        names: Sequence[str],
         call: str,
         response: str,
-        last_answer_counts: bool = False,
+        names: Sequence[str] = (),
+        last_answer_counts: bool = True,
         pattern: str = "",
         opens: str = "",
     ) -> None:
-        self.names, self.call, self.last_answer_counts = names, call, last_answer_counts
-        self._roles = {call: "call", response: "response"}
+        self.names = names = names or ("think", call, response, "answer")
+        self.call, self.last_answer_counts = call, last_answer_counts
+        self.roles = {call: "call", response: "response"}
         self.tag = re.compile(pattern or rf"<(/?)({'|'.join(names)})>")
         plain = rf"[^<]*+(?:<(?!/?(?:{'|'.join(names)})>)[^<]*+)*+"
         turn = rf"(?P<step><think>{opens}(?P<think>{plain})</think>\s*+<(?P<act>{call}|answer)>"
@@ -80,18 +81,14 @@ class Grammar:
         # A well-formed turn, a thought and one action without tags in them; with a `pattern`, nothing.
         self.turn = re.compile("(?!)" if pattern else turn)
 
-    def tags(self, text: str, start: int, end: int) -> list[Tag]:
-        """The tags in this stretch of a text, at most `MOST_TAGS`."""
-        found = islice(self.tag.finditer(text, start, end), MOST_TAGS)
-        return [Tag(*match.span(), bool(match[1]), self._roles.get(match[2], match[2])) for match in found]
-
 
 class TurnReader:
     """Takes a turn apart, well formed or not, in one pass over its tags; `first`: no tool response came before."""
 
     def __init__(self, dialect: "Dialect", text: str, start: int, end: int, first: bool = True) -> None:
         self.dialect, self.text, self.start, self.end, self.first = dialect, text, start, end, first
-        self.tags = dialect.grammar.tags(text, start, end)
+        found, roles = islice(dialect.grammar.tag.finditer(text, start, end), MOST_TAGS), dialect.grammar.roles
+        self.tags = [Tag(*match.span(), bool(match[1]), roles.get(match[2], match[2])) for match in found]
         self.unclosed: set[str] = set()
         self.issues: list[Issue] = []
         self.spans: dict[str, Span] = {}

@@ -14,7 +14,7 @@ import msgspec
 from ..trajectory import Evidence
 from .base import prompt_file
 from .fence import one_line, spelled
-from .passages import headed
+from .passages import headed, numbered
 from .tool_calls import MARKS, ToolCalls
 
 # How a response begins that holds a search's links, and one that holds pages.
@@ -68,14 +68,9 @@ class WebDancer(ToolCalls):
 
 
 def _links(text: str) -> list[Evidence]:
-    """The links that are numbered in order from 1 on; a list inside a result's text begins again and is its text."""
-    heads: list[re.Match[str]] = []
-    for match in _LINK.finditer(text):
-        is_link = _TARGET in match[2] and match[2].endswith(")")
-        if is_link and int(match[1]) == len(heads) + 1:
-            heads.append(match)
+    lines = (match for match in _LINK.finditer(text) if _TARGET in match[2] and match[2].endswith(")"))
+    links = headed(numbered(lines), text)
     found = []
-    links = headed(heads, text)
     for head, inner in links:
         title, _, url = head[2][:-1].rpartition(_TARGET)
         inner = inner.removeprefix("\n").removeprefix("\n")  # an empty line usually follows the link's

@@ -1,7 +1,4 @@
-"""Logs of agents, whichever API or framework wrote them, to chat messages: one file per format, found by its name.
-
-A list of messages is a chat as it stands (`messages`). Any other value of JSON is asked of each format in turn.
-"""
+"""Logs of agents, whichever API or framework wrote them, to chat messages: one file per format, found by its name."""
 
 import json
 import pkgutil

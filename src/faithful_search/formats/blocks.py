@@ -1,13 +1,7 @@
-"""The parts of a message's content, whichever API wrote them: text, thought, call, what a call returned.
+"""The parts of a message's content, whichever API wrote them.
 
-| part | as |
-|---|---|
-| text | `text`, `input_text`, `output_text`, `refusal` |
-| thought | `thinking`, `reasoning`, Gemini's text with `thought` |
-| call | `tool_use`, `server_tool_use`, `toolCall`, whatever ends in `_call`, Gemini's `functionCall` |
-| result | `tool_result`, `function_call_output`, whatever ends so, Gemini's `functionResponse`; or inside the call |
-
-Any other part (an image, a file, encrypted reasoning) is named as one that was not read.
+Texts, thoughts, calls and results are told by their type, or in Gemini's by a field; a result may stand inside its
+call. Any other part (an image, a file, encrypted reasoning) is named as one that was not read.
 """
 
 import json
@@ -54,12 +48,7 @@ def parts(content: Any) -> Iterator[Part]:
 
 
 def call(written: Any) -> dict[str, Any]:
-    """A structured call, whoever wrote it, as `{"id", "name", "arguments"}`; `arguments` is text or data.
-
-    Example:
-        >>> call({"id": "1", "function": {"name": "search", "arguments": '{"query": "Rome"}'}})
-        {'id': '1', 'name': 'search', 'arguments': '{"query": "Rome"}'}
-    """
+    """A structured call, whoever wrote it, as `{"id", "name", "arguments"}`; `arguments` is text or data."""
     fields = written if isinstance(written, Mapping) else {}
     function = fields.get("function")
     inner = function if isinstance(function, Mapping) else fields
@@ -100,10 +89,9 @@ def result(item: Mapping[str, Any]) -> Iterator[Part]:
             unread += [part for part in own if part.kind == "unread"]
         elif value is not None:
             found.append(value if isinstance(value, str) else as_json(value))
-    if all(isinstance(piece, str) for piece in found):
-        text = "".join(found)
-    else:
-        text = as_json([{"text": piece} if isinstance(piece, str) else piece for piece in found])
+    plain = all(isinstance(piece, str) for piece in found)
+    passages = [{"text": piece} if isinstance(piece, str) else piece for piece in found]
+    text = "".join(found) if plain else as_json(passages)
     if failed:
         text = as_json({"error": text or (failed if isinstance(failed, str) else "failed")})
     answered = first(item, _ANSWERED)

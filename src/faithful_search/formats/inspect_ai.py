@@ -21,16 +21,13 @@ def read(value: Any) -> Chat | None:
 
 
 def _handed(messages: Messages, events: list[Mapping[str, Any]]) -> Messages:
-    """The messages with the call that handed in the answer.
-
-    `react` takes that call out and writes the answer behind the text; the sample's events still have it.
-    """
+    """With the call that handed in the answer: `react` takes it out, and writes the answer behind the text."""
     last, event = messages[-1], events[-1] if events else {}
     answer = text(next(iter(mapping(event, "arguments").values()), None))
     said = last.get("content")
     *before, tail = said if isinstance(said, list) and said else [said]
-    words = tail.get("text") if isinstance(tail, Mapping) else tail
-    if last.get("tool_calls") or answer is None or not (isinstance(words, str) and words.endswith(answer)):
+    words = text(tail.get("text") if isinstance(tail, Mapping) else tail)
+    if last.get("tool_calls") or answer is None or words is None or not words.endswith(answer):
         return messages
     call = {"function": event["function"], "arguments": {"answer": answer}}
     content = [*before, {"type": "text", "text": words.removesuffix(answer).strip()}]

@@ -14,7 +14,7 @@ def read(value: Any) -> Chat | None:
     steps = mapping(value).get("intermediate_steps")
     if isinstance(steps, list | tuple):
         return _executed(mapping(value), steps)
-    for _ in _PLACES if isinstance(value, Mapping) else ():
+    for _ in _PLACES:
         if isinstance(value, Mapping):
             value = next((value[name] for name in _PLACES if isinstance(value.get(name), dict | list)), None)
     given = mappings(value, pure=True)
@@ -30,9 +30,8 @@ def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
         names = item.get("id")
         kind = str(names[-1]) if isinstance(names, list) and names else ""
         return {"type": kind.removesuffix("Chunk").removesuffix("Message").lower(), **item["kwargs"]}
-    if isinstance(item.get("data"), Mapping) and "content" in item["data"]:
-        return {"type": item.get("type"), **item["data"]}
-    return item
+    inner = mapping(item, "data")
+    return {"type": item.get("type"), **inner} if "content" in inner else item
 
 
 def _executed(value: Mapping[str, Any], steps: Any) -> Chat | None:

@@ -1,8 +1,7 @@
 """Chat messages in one form, whichever API or framework wrote them.
 
-`role`/`content`, `from`/`value`, Gemini's `role`/`parts` or LangChain's `type`/`content`; calls in `tool_calls`, in the
-legacy `function_call` or among the content's parts (`blocks`); results in messages of their own or among the parts of a
-user's. A call of a tool that only hands in the answer is that answer.
+Calls stand in `tool_calls`, in the legacy `function_call` or among the content's parts (`blocks`), results in messages
+of their own or among the parts of a user's. A call of a tool that only hands in the answer is that answer.
 """
 
 import json
@@ -19,8 +18,7 @@ _ROLES = {
     "developer": "system", "function": "tool", "observation": "tool", "ipython": "tool", "toolResult": "tool",
     "tool-response": "tool", "tool-call": "assistant",
 }  # fmt: skip
-# LangChain's messages have such a type instead of a role.
-_TYPES = frozenset(("human", "ai", "AIMessageChunk", "system", "tool", "function"))
+_TYPES = frozenset(("human", "ai", "AIMessageChunk", "system", "tool", "function"))  # LangChain's, instead of a role
 ANSWERING = frozenset(("final_answer", "submit_answer", "submit_final_answer", "submit", "finish"))
 """Tools that hand in the answer and do nothing else."""
 TAGLIKE = re.compile(r"<(?=\s*/?\s*[A-Za-z_|])")
@@ -130,15 +128,15 @@ def _parts(role: str, message: Mapping[str, Any]) -> list[Part]:
         if any(part.kind == "result" for part in within):
             return within
         return list(result({**message, "content": content, "id": None}))  # its id is the message's own
-    beside: list[Part] = []
+    if role != "assistant":
+        return list(parts(content))
+    thought = first(message, ("reasoning_content", "reasoning", "thinking"))
+    beside = [Part("thought", thought)] if isinstance(thought, str) and thought else []
     calls: list[Part] = []
-    if role == "assistant":
-        thought = first(message, ("reasoning_content", "reasoning", "thinking"))
-        beside = [Part("thought", thought)] if isinstance(thought, str) and thought else []
-        for name in ("tool_calls", "invalid_tool_calls", "function_call"):
-            given = message.get(name)
-            listed = given if isinstance(given, list | tuple) else [given] if given else []
-            calls += [Part("call", asked, asked["id"]) for asked in map(call, listed)]
+    for name in ("tool_calls", "invalid_tool_calls", "function_call"):
+        given = message.get(name)
+        listed = given if isinstance(given, list | tuple) else [given] if given else []
+        calls += [Part("call", asked, asked["id"]) for asked in map(call, listed)]
     # Some APIs list the same call among the content's parts and beside it.
     known = {asked.id for asked in calls if asked.id}
     said = [part for part in parts(content) if part.kind != "call" or part.id not in known]

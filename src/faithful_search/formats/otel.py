@@ -12,7 +12,7 @@ _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 def group(value: Any) -> str | None:
     traces = {_trace(span) for span in _spans(value)}
-    return traces.pop() if len(traces) == 1 else "" if traces else None
+    return "" if len(traces) > 1 else next(iter(traces), None)
 
 
 def read(value: Any) -> Chat | None:

@@ -38,9 +38,8 @@ def read(value: Any) -> Chat | None:
 
 
 def _action(said: str, given: str | None) -> dict[str, Any]:
-    """`name[input]`, `name(input)`, or a name with its input on a line of its own."""
     brackets = _BRACKETS.match(said) if given is None else None
-    name, words = (brackets[1], brackets[2]) if brackets else (said, given or "")
+    name, words = brackets.groups() if brackets else (said, given or "")
     is_json = words.lstrip().startswith("{")
     words = words if is_json else words.strip().strip("\"'")
     if name.lower() == "finish":

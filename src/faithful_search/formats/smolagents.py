@@ -68,7 +68,7 @@ def _seen(step: Mapping[str, Any], final: bool) -> str:
 
 
 def _asked(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The step's calls; where one failed they are only in the model's message."""
+    # Where a call failed, all are only in the model's message.
     return mappings(step, "tool_calls") or mappings(step.get("model_output_message"), "tool_calls")
 
 

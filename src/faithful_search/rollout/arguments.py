@@ -32,10 +32,7 @@ class EnvironmentArguments(ToolArguments):
     def toolbox(self, condenser: Condenser | None = None) -> Toolbox:
         """The tools of the episodes, under the names that the dialect's calls carry.
 
-        Raises:
-            ConfigError: for settings without meaning, a missing key or package, no tool at all, or more than search in
-                a corpus for a dialect that can only search.
-            DataError, DialectError: for a file that cannot be read, an unknown dialect.
+        Raises `ConfigError` as `ToolArguments`, and for more than search in a corpus where the dialect can only search.
         """
         dialect = dialects.load(self.dialect)
         if dialect.search_tool and self.given_tools != ["corpus"]:
@@ -48,5 +45,5 @@ class EnvironmentArguments(ToolArguments):
 
     def limits(self, total_tokens: int) -> Limits:
         """The bounds of an episode of at most `total_tokens` after the prompt."""
-        same = (name for name in Limits.__struct_fields__ if name != "total_tokens")
-        return Limits(total_tokens=total_tokens, **{name: getattr(self, name) for name in same})
+        given = {name: getattr(self, name) for name in Limits.__struct_fields__ if name != "total_tokens"}
+        return Limits(total_tokens=total_tokens, **given)

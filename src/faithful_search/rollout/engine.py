@@ -1,9 +1,8 @@
 """Many episodes at once: a batched turn of the policy, then all its tool calls concurrently, until all have ended."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from itertools import islice
-from typing import Any
 
 import msgspec
 
@@ -14,8 +13,8 @@ from ..inference.base import Generator, Sampling
 from ..inference.chat import ChatFormat
 from ..tasks import Task
 from ..tools.toolbox import Session, Toolbox
-from ..trajectory import Issue, Step, ToolCall, Trajectory
-from .episode import Episode, Limits, copies
+from ..trajectory import Issue, ToolCall, Trajectory
+from .episode import Episode, Limits, OnEnd, OnStep, copies
 
 
 class Engine:
@@ -57,7 +56,6 @@ class Engine:
         )
 
     def _check_limits(self) -> None:
-        """Raise `ConfigError` where the dialect cannot do what the limits ask for."""
         name, limits, dialect = self.dialect.name, self.limits, self.dialect
         lacks = [
             ("verify", not dialect.verifies, "has no mode in which it checks its answers", "pokee"),
@@ -74,17 +72,11 @@ class Engine:
             empty = f"an empty tool response of dialect {name!r} takes {frame} tokens"
             raise ConfigError(f"{few}: {empty}; give several hundred, or 0 for no limit")
 
-    def run(
-        self,
-        tasks: Iterable[Task],
-        on_end: Callable[[Trajectory], Any] | None = None,
-        on_step: Callable[[str, Step], Any] | None = None,
-    ) -> list[Trajectory]:
+    def run(self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None) -> list[Trajectory]:
         """One episode per task, in the tasks' order; a task given n times yields ids `id`, `id#1`, …, `id#n-1`.
 
         `on_end` sees each trajectory as soon as its episode ends, `on_step` each turn with its episode's id once its
-        call was answered. The policy's weights must not change during the run: keys and values may be kept from turn to
-        turn.
+        call was answered. The policy's weights must not change during the run: keys and values may be kept.
         """
         schemas = self.toolbox.schemas  # made anew at each access
         episodes = [Episode(task, self.chat, self.limits, schemas, name) for task, name, _ in copies(tasks)]

@@ -1,7 +1,6 @@
 """The toolbox for loops that others run: an environment of TRL's own tool loop, and plain functions.
 
-Masks, turns and stopping are then TRL's (or the framework's) and the model's chat template's; evidence ids, fencing,
-time-outs and failure notes stay the toolbox's and the dialect's.
+Masks, turns and stopping are then the loop's; evidence ids, fencing, time-outs and failure notes stay the toolbox's.
 """
 
 import inspect
@@ -10,7 +9,7 @@ import re
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from functools import partial
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, ClassVar, Self
 
 from .. import dialects
 from ..dialects.base import Dialect
@@ -21,8 +20,7 @@ from ..tools.base import Observation, Tool, method_of, schema_of
 from ..tools.toolbox import Session, Toolbox
 from ..trajectory import ToolCall
 
-# Names that TRL calls, and our own.
-_RESERVED = ("factory", "get_reward", "reset")
+_RESERVED = ("factory", "get_reward", "reset")  # names that TRL calls, and our own
 _TEMPLATE_TAGS = tags("tool_call", "tool_response") + r"|<\|"
 # The tags around an observation: the chat template writes its own.
 _BLOCK = re.compile(r"\s*<(\w+)>\n?(.*?)\n?</\1>\s*", re.DOTALL)
@@ -117,8 +115,8 @@ def _method(tool: Tool) -> Callable[..., Any]:
     name = tool.name
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name in _RESERVED:
         raise ConfigError(f"the tool {name!r} cannot be a function or a method; give it another name")
-    hints = get_type_hints(method_of(tool))  # annotations may be strings, of names that are not known here
-    own = inspect.signature(method_of(tool)).parameters
+    # Annotations may be strings, of names that are not known here.
+    own = inspect.signature(method_of(tool), eval_str=True).parameters
 
     # Whatever the model passes goes to the toolbox, which checks it and answers with a note the policy can act on.
     async def method(self: SearchEnvironment, /, *values: Any, **arguments: Any) -> str:
@@ -129,9 +127,8 @@ def _method(tool: Tool) -> Callable[..., Any]:
         return self._written(observation)
 
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = [parameter.replace(annotation=hints[key]) for key, parameter in own.items()]
-    method.__signature__ = inspect.Signature([this, *parameters])  # type: ignore[attr-defined]
-    method.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    method.__signature__ = inspect.Signature([this, *own.values()])  # type: ignore[attr-defined]
+    method.__annotations__ = {key: parameter.annotation for key, parameter in own.items()}
     method.__name__ = method.__qualname__ = name
     schema = schema_of(tool)["function"]
     told = [f"    {key}: {about['description']}" for key, about in schema["parameters"]["properties"].items()]

@@ -7,6 +7,7 @@ environment adds is tokenised once and appended (mask 0); text is decoded for pa
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -18,9 +19,10 @@ from ..tasks import Task
 from ..tools.base import Observation
 from ..trajectory import Evidence, Issue, Step, Tokens, ToolCall, Trajectory
 
-_CHARS_PER_TOKEN = 4
-_LONGEST_WORD = 30
-
+# Who is told of each trajectory as its episode ends, and of each turn, with its episode's id.
+OnEnd = Callable[[Trajectory], Any] | None
+OnStep = Callable[[str, Step], Any] | None
+_CHARS_PER_TOKEN, _LONGEST_WORD = 4, 30
 END_REASONS = {
     "answered": "the agent gave an answer, and upheld it where it was asked to check it",
     "answered_forced": "the last allowed turn gave no answer; the agent gave one that the environment opened for it",
@@ -42,11 +44,10 @@ class Limits(msgspec.Struct, frozen=True):
             template puts around it; 0 for no limit. What is longer is shortened inside its tags (`fit`).
         force_answer: when the last turn gives no answer, the environment opens one and the agent completes it: one
             turn more, of at most `turn_tokens`. Not where an answer was given before.
-        verify: the agent checks each answer in turns of their own, where its dialect has a mode for that, and goes on
-            with its research after one that it finds incorrect (PokeeResearch, section 3.1). When a limit ends the
-            episode first, the last answer stands.
+        verify: the agent checks each answer in turns of their own, and goes on with its research after one that it
+            finds incorrect (PokeeResearch, section 3.1). When a limit ends the episode first, the last answer stands.
         kept_responses: how many of the last tool responses the policy sees; 0: all of them. What it thought and called
-            stays, so that it must say what it will need. Only where a dialect appends raw text (`search_r1`).
+            stays. Only where a dialect appends raw text (`search_r1`).
     """
 
     turns: int = 10
@@ -67,11 +68,7 @@ class Limits(msgspec.Struct, frozen=True):
 class Episode:
     """Alternate `take_turn` and `take_observation` until `stop_reason` is set; then `trajectory()`.
 
-    Args:
-        task: the question; its answers travel with the trajectory.
-        chat: the policy's tokenizer seen through the dialect.
-        tools: JSON schemas of the tools, for the prompt.
-        id: the trajectory's id (default: the task's).
+    `chat` is the policy's tokenizer seen through the dialect, `tools` are JSON schemas, `id` is by default the task's.
     """
 
     def __init__(
@@ -85,8 +82,7 @@ class Episode:
         self.logprobs: list[float] | None = []
         self.turns: list[tuple[int, int, int]] = []
         self.steps: list[Step] = []
-        self._said: list[str] = []  # joined when it is asked for: a turn costs its own length, not the episode's
-        self._length = 0
+        self._said = StringIO()  # a turn costs its own length, not the episode's
         self.stop_reason: str | None = None
         self.forced = ""  # what the environment wrote of the turn that is due
         self.cut: list[dict[str, int]] = []
@@ -103,10 +99,9 @@ class Episode:
         return max(1, min(self.limits.turn_tokens, self.limits.total_tokens - len(self.ids)))
 
     def take_turn(self, completion: Completion) -> ToolCall | Issue | None:
-        """Take what the policy sampled.
+        """Take what the policy sampled; returns the call to run, or why it could be neither read nor repaired.
 
-        Returns what an observation is due for: the call to run, or why it could be neither read nor repaired.
-        `None`: the episode ended, or the dialect has answered the turn itself.
+        `None`: no observation is due. The episode ended, or the dialect has answered the turn itself.
         """
         start = len(self.ids)
         self._append(completion.ids, 1, completion.logprobs)
@@ -164,9 +159,8 @@ class Episode:
     def trajectory(self) -> Trajectory:
         """The episode as a value, token ids included.
 
-        `meta["observations_cut"]` has an entry for each tool response that was shortened to
-        `Limits.observation_tokens`: its `step` (from 1), how many passages were `found`, and how many were `shown`.
-        `meta["counterfactual"]` is the task's: a rollout in a changed world says so.
+        `meta["observations_cut"]` has an entry for each tool response that was shortened: its `step` (from 1), how many
+        passages were `found` and `shown`. `meta["counterfactual"]` is the task's: a rollout in a changed world says so.
         """
         meta = {key: value for key, value in self.task.meta.items() if key == "counterfactual"}
         return Trajectory(
@@ -177,18 +171,18 @@ class Episode:
             dialect=self.chat.dialect.name,
             id=self.id,
             answers=self.task.answers,
-            text="".join(self._said),
+            text=self._said.getvalue(),
             tokens=Tokens(self.prompt_ids, self.ids, self.mask, tuple(self.turns), self.logprobs),
             meta=meta | ({"observations_cut": list(self.cut)} if self.cut else {}),
         )
 
     def _parse(self, completion: Completion) -> Step:
-        ids, dialect, by = completion.ids, self.chat.dialect, self._length
+        ids, dialect, by = completion.ids, self.chat.dialect, self._said.tell()
         # The end of the turn is the chat template's, not part of the text.
         closing = len(self.chat.end_ids) if self.chat.ended(ids) else int(completion.finish == "eos")
         opened = self.chat.opened(first=not self.steps) + self.forced
         text = opened + self.chat.tokenizer.decode(ids[: len(ids) - closing], skip_special_tokens=False)
-        self._say(text)
+        self._said.write(text)
         step = dialect.parse_turn(text, first=not self.steps)
         # A call in broken JSON that can only have been meant as one thing is run; its issues stay.
         call = step.call
@@ -204,13 +198,12 @@ class Episode:
         return msgspec.structs.replace(step, call=call, spans=spans, issues=issues)
 
     @property
-    def _answer(self) -> str | None:
-        """The last answer given, also where the agent went on to doubt it."""
+    def _answer(self) -> str | None:  # the last one given, also where the agent went on to doubt it
         return next((step.answer for step in reversed(self.steps) if step.answer is not None), None)
 
     def _with_response(self, step: Step, text: str) -> Step:
-        """The step with the place of its tool response `text`, which was appended last."""
-        before = self._length - len(text)
+        """With the place of the step's tool response `text`, which was appended last."""
+        before = self._said.tell() - len(text)
         start, end = self.chat.dialect.response_span(text)
         return msgspec.structs.replace(step, spans={**step.spans, "response": (before + start, before + end)})
 
@@ -220,35 +213,30 @@ class Episode:
         ids = self.chat.observation_ids(text, self.chat.ended(self.ids[start:middle]), opened)
         if len(self.ids) + len(ids) >= self.limits.total_tokens:
             return False
-        self._append(ids, 0, None)
+        self._append(ids, 0, [0.0] * len(ids))
         self.turns[-1] = (start, middle, len(self.ids))
-        self._say(text)
+        self._said.write(text)
         return True
-
-    def _say(self, text: str) -> None:
-        self._said.append(text)
-        self._length += len(text)
 
     def _append(self, ids: list[int], mask: int, logprobs: list[float] | None) -> None:
         self.ids += ids
         self.mask += [mask] * len(ids)
-        if mask and logprobs is None:  # of a turn without them the whole episode has none
+        if logprobs is None:  # of a turn without them the whole episode has none
             self.logprobs = None
-        if self.logprobs is not None:
-            # of what the environment wrote there are none: it is masked
-            self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
+        elif self.logprobs is not None:
+            self.logprobs += logprobs
 
     def _finish(self, reason: str) -> None:
         self.stop_reason = reason
         # Trainers tell by the last token whether an episode was cut: one that ended by itself ends with the
         # end-of-turn token, or with the EOS behind it where that is another.
         if reason in ("answered", "answered_forced", "no_action") or not self.ids:
-            self._append(self.chat.closing_ids(self.ids), 0, None)
+            closing = self.chat.closing_ids(self.ids)
+            self._append(closing, 0, [0.0] * len(closing))
 
 
 def seen(turns: Sequence[tuple[int, int, int]], length: int, kept: int) -> Iterator[int]:
-    """The places of a completion of that length which the turn after `turns` sees: all but responses before the last
-    `kept`, if that is not 0.
+    """The places of a completion that the turn after `turns` sees: all but responses before the last `kept`, if any.
 
     Example:
         >>> list(seen([(0, 2, 5), (5, 6, 8)], 8, kept=1))
@@ -280,9 +268,8 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
     """The observation, shortened until `size` of it is at most `limit` tokens, with its tags whole.
 
     Leading passages stay whole, the last one that fits is shortened (at a word's end where one is near), those behind
-    it are dropped; a title is never cut. A note is shortened likewise. Where not even the first passage's beginning
-    fits, nothing is left of it: the caller sees to it that an empty observation fits. `size` is asked some 20 times at
-    most, and of a long observation only about its beginning.
+    it are dropped; a title is never cut. A note is shortened likewise. The caller sees to it that an empty observation
+    fits. `size` is asked some 20 times at most, and of a long observation only about its beginning.
 
     Example:
         >>> long = Observation((Evidence("one two three", "A"), Evidence("four five", "B")))

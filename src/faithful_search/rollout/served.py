@@ -1,8 +1,7 @@
 """Episodes of an agent behind an OpenAI-compatible endpoint: the server writes the calls, the tools run here.
 
 In dialect `openai` the server reads and writes calls itself (`tools` and `tool_calls` of chat completions). In a
-dialect of tags, such as `pokee` or `pou`, messages are plain text and the calls in them are read here, as the engine
-reads them: a checkpoint served by vLLM runs in the form that it was trained in.
+dialect of tags, such as `pokee` or `pou`, messages are plain text and the calls in them are read here.
 """
 
 import asyncio
@@ -18,16 +17,14 @@ from ..errors import ConfigError
 from ..tasks import Task
 from ..tools.base import Observation
 from ..tools.toolbox import Session, Toolbox
-from ..trajectory import Step, ToolCall, Trajectory
+from ..trajectory import ToolCall, Trajectory
 from ..wire.background import map_concurrently
-from ..wire.llm import LLM, Endpoint, Reply, Stats, ToolRequest, Unanswered, with_key
+from ..wire.llm import LLM, Endpoint, Messages, Reply, Stats, ToolRequest, Unanswered, with_key
 from .environment import inner_text, template_fence
-from .episode import copies, unreadable
+from .episode import OnEnd, OnStep, copies, unreadable
 
 FAILED = "failed"
 """The stop reason of an episode that the endpoint did not answer to its end; `meta["why"]` says why."""
-OnStep = Callable[[str, Step], Any]
-Messages = list[dict[str, Any]]
 
 
 class ServedAgent:
@@ -45,9 +42,7 @@ class ServedAgent:
         key: for the server, `""` for none; by default found as `EndpointJudge` does.
 
     Raises:
-        ConfigError: for limits below 1, a URL that is not http(s) or holds a password, or a dialect that goes on inside
-            one message, or has no verification.
-        DialectError: for an unknown dialect.
+        ConfigError: for limits below 1, a URL that is not http(s) or holds a password, a dialect that cannot be served.
 
     Example:
         ```python
@@ -74,30 +69,22 @@ class ServedAgent:
         if min(turns, max_tokens, concurrency) < 1 or timeout <= 0:
             raise ConfigError("turns, max_tokens, concurrency and timeout of a served agent must be positive")
         self.endpoint = Endpoint(url, model, key, timeout, 3 * timeout, concurrency=concurrency)
-        self.toolbox, self.turns = toolbox, turns
-        self.dialect, self.verify = dialects.load(dialect), verify
+        self.toolbox, self.turns, self.verify = toolbox, turns, verify
+        self.dialect = dialects.load(dialect)
         if self.dialect.observation_role is None:
             cannot = "goes on inside one message, which chat completions cannot"
             raise ConfigError(f"dialect {dialect!r} {cannot}; take 'openai', 'pou' or 'pokee', or run the model here")
         if verify and not self.dialect.verifies:
             raise ConfigError(f"verify: dialect {dialect!r} has no mode in which answers are checked; take 'pokee'")
-        self.stats = Stats()
-        self._fence = template_fence(self.dialect)
+        self.stats, self._fence = Stats(), template_fence(self.dialect)
         self._seed, self._structured = seed, dialect == "openai"
-        self._body: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens}
-        if self._structured:
-            self._body["tools"] = toolbox.schemas
+        tools = {"tools": toolbox.schemas} if self._structured else {}
+        self._body: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, **tools}
 
-    def run(
-        self,
-        tasks: Iterable[Task],
-        on_end: Callable[[Trajectory], Any] | None = None,
-        on_step: OnStep | None = None,
-    ) -> list[Trajectory]:
-        """One episode per task, in the tasks' order; `on_step` sees each step with its task's id.
+    def run(self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None) -> list[Trajectory]:
+        """As `Engine.run`; a task given n times is sampled with a seed of its own each time.
 
-        A task given n times yields ids `id`, `id#1`, …, as of `Engine.run`, each sampled with a seed of its own. Raises
-        `JudgeError` when asking is pointless: a wrong key, an unknown model.
+        Raises `JudgeError` when asking is pointless: a wrong key, an unknown model.
         """
         due = [(msgspec.structs.replace(task, id=name), copy) for task, name, copy in copies(tasks)]
         llm = LLM(with_key(self.endpoint), self.stats)
@@ -118,7 +105,7 @@ class ServedAgent:
         return asyncio.run(map_concurrently(episode, due, most=max(1, len(due))))
 
     async def _episode(
-        self, ask: Callable[[Messages], Awaitable[Reply]], task: Task, session: Session, on_step: OnStep | None
+        self, ask: Callable[[Messages], Awaitable[Reply]], task: Task, session: Session, on_step: OnStep
     ) -> Trajectory:
         messages = self.dialect.prompt(task.question, self.toolbox.schemas)
         take = self._take_calls if self._structured else self._take_text
@@ -156,7 +143,7 @@ class ServedAgent:
         return bool(calls)
 
     async def _take_text(self, reply: Reply, messages: Messages, session: Session) -> bool:
-        """Append a turn written as text and what its call returns, or what the controller says; whether it goes on."""
+        """Append a turn written as text, and what its call returns or the controller says; whether it goes on."""
         # A model may write on behind the string that ends its turn.
         ends = [reply.text.index(stop) + len(stop) for stop in self.dialect.stop if stop in reply.text]
         messages.append({"role": "assistant", "content": reply.text[: min(ends, default=len(reply.text))]})
@@ -165,16 +152,15 @@ class ServedAgent:
             return False
         step = found.steps[-1]
         said: str | None
-        if step.answer is None and "call" in step.spans:
-            call = step.call or self.dialect.repair_call(found.text[slice(*step.spans["call"])])
-            if call is None:
+        if step.answer is not None or "call" not in step.spans:
+            said = self.dialect.controller(found.steps, self.verify)
+        else:
+            if call := step.call or self.dialect.repair_call(found.text[slice(*step.spans["call"])]):
+                seen = await self.toolbox.call(call, session)
+            else:
                 form = self.dialect.call_form(self.toolbox.names)
                 seen = self.toolbox.describe_malformed(unreadable(step).why, form)
-            else:
-                seen = await self.toolbox.call(call, session)
             said = self.dialect.render_observation(seen.evidence, seen.note, self._fence)
-        else:
-            said = self.dialect.controller(found.steps, self.verify)
         if said is not None:
             messages.append({"role": str(self.dialect.observation_role), "content": said})
         return said is not None
