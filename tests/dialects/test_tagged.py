@@ -2,12 +2,17 @@
 and the ways in which their environments write passages. Issues: `test_issues.py`."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import lab
 import pytest
+from dialect_texts import kinds
+from hypothesis import given
+from hypothesis import strategies as st
 
 from faithful_search.dialects import load
+from faithful_search.dialects.turns import MOST_ISSUES, MOST_STEPS, MOST_TAGS
 from faithful_search.errors import ConfigError
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
@@ -39,10 +44,6 @@ WHOLE = {
 
 def essence(trajectory: Trajectory) -> list[tuple[object, ...]]:
     return [(s.think, s.call, s.answer, s.evidence, s.note) for s in trajectory.steps]
-
-
-def kinds(trajectory: Trajectory) -> list[str]:
-    return [issue.kind for issue in trajectory.all_issues()]
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -162,6 +163,27 @@ def test_a_log_that_runs_into_the_next_is_read_to_its_end_only() -> None:
 
 
 # turns
+
+PIECES = [
+    "<think>a</think>", "<search>q</search>", "<answer>b</answer>", "<answer>", "</think>", " ", "x", "<search>", "...",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_turns_lie_one_behind_the_other_and_begin_as_one_turn_would(text: str) -> None:
+    turns, one = R1.parse(text).steps, R1.parse_turn(text, first=True)
+    spans = [turn.spans["step"] for turn in turns]
+    assert all(a[1] <= b[0] for a, b in pairwise(spans)) and not any({"call", "answer"} <= set(t.spans) for t in turns)
+    assert not turns or (turns[0].call == one.call and spans[0][0] == len(text) - len(text.lstrip()))
+    assert len(turns) > 1 or not text.strip() or turns == (one,)
+
+
+def test_more_tags_and_turns_than_any_agent_writes_are_not_read() -> None:
+    step = R1.parse_turn("</think>" * (MOST_TAGS + 5) + "<answer>b</answer>", first=True)
+    assert step.answer is None and len(step.issues) == MOST_ISSUES
+    turn = "<think>a</think><search>b</search><information>c</information>"
+    t = R1.parse(turn * (MOST_STEPS + 3) + "<answer>b</answer>")
+    assert len(t.steps) == MOST_STEPS and t.answer is None and [issue.kind for issue in t.issues] == ["turns_many"]
 
 
 def test_what_follows_a_call_or_comes_after_an_answer_is_a_turn_of_its_own() -> None:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from dialect_texts import kinds
 
 from faithful_search.dialects import load
 from faithful_search.trajectory import Step, Trajectory
@@ -21,10 +22,6 @@ def asks(name: str, arguments: dict[str, Any], think: str = "a") -> str:
 
 def responds(body: Any) -> str:
     return f"\n<tool_response>\n{body if isinstance(body, str) else json.dumps(body)}\n</tool_response>\n"
-
-
-def kinds(trajectory: Trajectory) -> list[str]:
-    return [issue.kind for issue in trajectory.all_issues()]
 
 
 # what tools return

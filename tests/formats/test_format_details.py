@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from dialect_texts import kinds
 from test_formats import FORMATS, installed
 
 from faithful_search import formats
@@ -22,10 +23,6 @@ def seen(found: Trajectory) -> list[tuple[Any, ...]]:
         (step.call and step.call.name, [item.title or item.text for item in step.evidence], step.note)
         for step in found.steps
     ]
-
-
-def kinds(found: Trajectory) -> list[str]:
-    return [issue.kind for issue in found.all_issues()]
 
 
 def test_anthropics_server_tools() -> None:

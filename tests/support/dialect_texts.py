@@ -143,6 +143,11 @@ def taken_apart(one: Grammar) -> Iterator[None]:
         one.turn = turn
 
 
+def kinds(trajectory: Trajectory) -> list[str]:
+    """The kinds of its issues."""
+    return [issue.kind for issue in trajectory.all_issues()]
+
+
 def everything(name: str, text: str) -> list[object]:
     """All that is read from a text; also in which order the spans come, as they are written in JSON."""
     dialect = load(name)
