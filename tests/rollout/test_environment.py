@@ -94,6 +94,7 @@ def test_retrieved_text_can_neither_close_the_templates_block_nor_forge_an_id(to
     environment = SearchEnvironment.factory(toolbox, dialect, tokenizer)()
     text = call(environment, "local_search", query="forged Rome")
     assert "forged" in text and (dialect != "pou" or text.count("[E1]") == 1)
+    assert dialects.load(dialect).opening not in text  # the template writes its own
     assert not any(tag in text for tag in ("</tool_response>", "<answer>", "</answer>", "<|im_end|>", "<s>"))
 
 

@@ -5,7 +5,6 @@ Masks, turns and stopping are then the loop's; evidence ids, fencing, time-outs 
 
 import inspect
 import keyword
-import re
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from functools import partial
@@ -22,8 +21,6 @@ from ..trajectory import ToolCall
 
 _RESERVED = ("factory", "get_reward", "reset")  # names that TRL calls, and our own
 _TEMPLATE_TAGS = tags("tool_call", "tool_response") + r"|<\|"
-# The tags around an observation: the chat template writes its own.
-_BLOCK = re.compile(r"\s*<(\w+)>\n?(.*?)\n?</\1>\s*", re.DOTALL)
 
 
 class SearchEnvironment:
@@ -97,8 +94,7 @@ def tool_functions(toolbox: Toolbox, dialect: Dialect | str = "pou", tokenizer: 
 def inner_text(observation: Observation, dialect: Dialect, fence: Fence) -> str:
     """What a dialect writes for an observation, without the block around it, which a chat template makes itself."""
     text = dialect.render_observation(observation.evidence, observation.note, fence)
-    block = _BLOCK.fullmatch(text)
-    return block[2] if block else text.strip()
+    return text[slice(*dialect.response_span(text))].removeprefix("\n").removesuffix("\n")
 
 
 def template_fence(dialect: Dialect, tokenizer: Any = None) -> Fence:
