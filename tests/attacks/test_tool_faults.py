@@ -8,15 +8,13 @@ import random
 import re
 import time
 import tracemalloc
-from collections import Counter
 from typing import Any
 
-import lab
 import pytest
+from asking import Asking
 from tool_faults import ADDRESS, FAULTS, HANGING, LARGE, MEGABYTE, SECRET
 
 from faithful_search import dialects
-from faithful_search.inference.base import Completion
 from faithful_search.rollout import Engine, Limits
 from faithful_search.serving.mcp import as_text
 from faithful_search.tasks import Task
@@ -181,27 +179,6 @@ def test_a_tool_gets_arguments_of_its_own():
     assert found[0].error and call.arguments == {"queries": ["a"], "options": {"x": [1]}}
 
 
-class Asking:
-    """A policy whose n-th question asks the calls planned for it, then answers."""
-
-    def __init__(self, plan: list[list[str]]) -> None:
-        self.tokenizer, self.plan = lab.tokenizer(), plan
-        self.turns: Counter[int] = Counter()
-
-    def generate(self, prompts: Any, sampling: Any, max_new_tokens: Any = None) -> list[Completion]:
-        return [self._turn(self.tokenizer.decode(prompt)) for prompt in prompts]
-
-    def _turn(self, prompt: str) -> Completion:
-        number = int(re.findall(r"Question (\d+)\?", prompt)[0])
-        turn = self.turns[number]
-        self.turns[number] += 1
-        verdict = "<helpful>no</helpful><ref>null</ref>" if turn else ""
-        call = f'<tool_call>{{"name": "odd", "arguments": {{"query": "{self.plan[number][min(turn, CALLS - 1)]}"}}}}'
-        act = f"{call}</tool_call>" if turn < CALLS else "<answer>Rome</answer>"
-        ids = self.tokenizer(f"<think>{verdict}so</think>{act}", add_special_tokens=False)["input_ids"]
-        return Completion(ids, "stop")
-
-
 def planned(rounds: int) -> list[list[str]]:
     draw, ways = random.Random(rounds), [*FAULTS, *LARGE]
 
@@ -222,7 +199,8 @@ def test_no_rollout_is_lost_and_each_fault_is_text_that_the_policy_saw(rounds, k
     tasks = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(rounds)]
     begun = time.monotonic()
     with Toolbox([tool], **SETTINGS, cache=cache) as toolbox:
-        found = Engine(Asking(plan), toolbox, limits=limits, concurrency=rounds).run(tasks)
+        policy = Asking(lambda number, turn: ("odd", {"query": plan[number][turn]}), CALLS)
+        found = Engine(policy, toolbox, limits=limits, concurrency=rounds).run(tasks)
         stats = toolbox.stats()["odd"]
     print(f"{rounds} rollouts, {stats.calls} calls, {stats.errors} faults, {time.monotonic() - begun:.1f} s")
     assert [t.id for t in found] == [task.id for task in tasks]

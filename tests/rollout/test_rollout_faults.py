@@ -4,20 +4,17 @@
 services that go down altogether.
 """
 
-import json
 import random
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import lab
 import pytest
+from asking import Asking
 from search_servers import KEY, Request, SearchServer, serper
 from web_site import WebSite
 
 from faithful_search import dialects
-from faithful_search.inference.base import Completion
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
 from faithful_search.tools import Patience, Toolbox
@@ -31,31 +28,6 @@ from faithful_search.wire import http
 from faithful_search.wire.guard import Guard
 
 CALLS = 3  # of an episode
-
-
-class Asking:
-    """A policy that makes the call of its question's number and turn, then answers; every tenth call is broken JSON."""
-
-    def __init__(self, toolbox: Toolbox, call: Callable[[int, int], tuple[str, dict[str, str]]]) -> None:
-        self.tokenizer, self.call, self.start = lab.tokenizer(), call, 0
-        self.turns: Counter[str] = Counter()
-        self.start = len(Engine(self, toolbox).chat.prompt_ids("Question 0000?", toolbox.schemas))
-
-    def generate(self, prompts, sampling, max_new_tokens=None):
-        return [self._turn(prompt) for prompt in prompts]
-
-    def _turn(self, prompt: list[int]) -> Completion:
-        [number] = re.findall(r"Question (\d{4})\?", self.tokenizer.decode(prompt[self.start - 60 : self.start]))
-        turn = self.turns[number]
-        self.turns[number] += 1
-        verdict = "<helpful>no</helpful><ref>null</ref>" if turn else ""
-        name, arguments = self.call(int(number), turn)
-        call = json.dumps({"name": name, "arguments": arguments})
-        if (int(number) + turn) % 10 == 0:
-            call = call[:-2] + ",}"
-        act = f"<tool_call>{call}</tool_call>" if turn < CALLS else "<answer>Rome</answer>"
-        ids = self.tokenizer(f"<think>{verdict}so</think>{act}", add_special_tokens=False)["input_ids"]
-        return Completion(ids, "stop")
 
 
 def run(policy: Asking, toolbox: Toolbox, count: int) -> list[Trajectory]:
@@ -150,7 +122,8 @@ def test_the_real_tools_tell_every_fault_of_their_services(monkeypatch):
         ]
         expected = {(n, turn): planned(n, turn, site) for n in range(count) for turn in range(CALLS + 1)}
         with Toolbox(tools, timeout=120, concurrency=1000) as toolbox:
-            found = run(Asking(toolbox, lambda number, turn: expected[number, turn][:2]), toolbox, count)
+            policy = Asking(lambda number, turn: expected[number, turn][:2], CALLS, slips=True)
+            found = run(policy, toolbox, count)
             stats = toolbox.stats()
         asked = Counter(Moody.asked(request) for server in (web, local) for request in server.requests)
     faults = 0

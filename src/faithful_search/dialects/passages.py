@@ -13,7 +13,8 @@ from ..trajectory import Evidence, Span
 from .fence import opening_line
 
 # How passages in `Doc` lines begin, and a list that `read_list` reads; fences keep them out of retrieved text.
-DOC_LINE, JSON_LIST = r'Doc [0-9]++(?: ?\(Title:|: ?"|:\n)', r'\[\s*+\{\s*+"(?:query|url|search_query)"'
+DOC_LINE = r'Doc [0-9]++(?: ?\(Title:|: ?"|:\n)'
+JSON_LIST = r'\[\s*+\{\s*+"(?:query|url|search_query)"'
 MOST_DOCUMENTS = 1_000  # passages read of one response; the last one holds the rest
 _DOC = re.compile(r"Doc [0-9]++(?: ?\(Title: ?|(: ?(?=\")|:\n))")
 _AFTER_TITLE = re.compile(r'"(?:\\n|\n|\Z)')

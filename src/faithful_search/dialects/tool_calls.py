@@ -18,8 +18,8 @@ from .segments import Segment
 from .turns import GAP, Fields, Grammar, Tag, TurnReader, skip, trimmed
 
 OPEN, CLOSE = "<tool_response>", "</tool_response>"
+# Without a tag for the answer: text outside all tags in a turn without calls is the answer.
 BARE = Grammar("tool_call", "tool_response", ("think", "tool_call", "tool_response"))
-"""A grammar without a tag for the answer: text outside all tags in a turn without calls is the answer."""
 MARKS = {
     "tool_call": 0.5, "tool_response": 0.5, "think": 0.25, "answer": 0.25, "helpful": -4.0, "ref": -3.0,
     "search": -3.0, "information": -3.0, "result": -3.0, "search_results": -3.0, "begin_of_query": -3.0,

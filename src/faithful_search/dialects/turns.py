@@ -14,8 +14,7 @@ from ..trajectory import Issue, Span
 if TYPE_CHECKING:
     from .base import Dialect
 
-Fields = dict[str, Any]
-"""The fields of a step while it is read, `spans` among them."""
+Fields = dict[str, Any]  # the fields of a step while it is read, `spans` among them
 # Blanks, chat-role markup and bare role lines may stand between turns without being text; R1-Searcher's tokens look
 # like markup, but call a tool. Possessive quantifiers (`*+`), here and elsewhere: a match is never tried again, which
 # keeps reading linear.

@@ -68,5 +68,5 @@ def refusal(value: Any) -> str:
         return f"it looks like {best.what} (it has {has}), but cannot be read: {best.needs}"
     shape = f"an object with {', '.join(map(str, list(fields)[:8]))}" if fields else type(value).__name__
     known = ", ".join(each.what for each in formats().values())
-    seen = f"{shape}: {str(value)[:80]!r}"
-    return f"neither a text nor a list of chat messages with roles, but {seen}; read are also: {known}"
+    wanted = "neither a text nor a list of chat messages with roles"
+    return f"{wanted}, but {shape}: {str(value)[:80]!r}; read are also: {known}"

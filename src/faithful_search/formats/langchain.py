@@ -39,7 +39,7 @@ def _executed(value: Mapping[str, Any], steps: Any) -> Chat | None:
     messages: Messages = [{"role": "user", "content": text(value.get("input")) or ""}]
     for step in steps:
         action, seen = step if isinstance(step, list | tuple) and len(step) == 2 else (None, None)
-        fields = mapping(action, "kwargs") if mapping(action).get("type") == "constructor" else _plain(mapping(action))
+        fields = _plain(mapping(action))
         if "tool" not in fields:
             return None
         given = fields.get("tool_input")

@@ -19,8 +19,8 @@ _ROLES = {
     "tool-response": "tool", "tool-call": "assistant",
 }  # fmt: skip
 _TYPES = frozenset(("human", "ai", "AIMessageChunk", "system", "tool", "function"))  # LangChain's, instead of a role
+# Tools that hand in the answer and do nothing else.
 ANSWERING = frozenset(("final_answer", "submit_answer", "submit_final_answer", "submit", "finish"))
-"""Tools that hand in the answer and do nothing else."""
 TAGLIKE = re.compile(r"<(?=\s*/?\s*[A-Za-z_|])")
 HEAD, END = "<|im_start|>{}\n", "<|im_end|>\n"
 

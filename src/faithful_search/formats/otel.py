@@ -8,6 +8,7 @@ from typing import Any
 from .base import Chat, Format, mapping, mappings
 
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+_NEEDS = f"no span has {_INPUT}; let the instrumentation record the messages' content"
 
 
 def group(value: Any) -> str | None:
@@ -54,10 +55,4 @@ def _messages(fields: Mapping[str, Any], name: str) -> list[Any]:
     return given if isinstance(given, list) else []
 
 
-FORMAT = Format(
-    "OpenTelemetry spans",
-    read,
-    {"traceId", "resourceSpans", "span_id", "attributes"},
-    "no span has gen_ai.input.messages; let the instrumentation record the messages' content",
-    group,
-)
+FORMAT = Format("OpenTelemetry spans", read, {"traceId", "resourceSpans", "span_id", "attributes"}, _NEEDS, group)

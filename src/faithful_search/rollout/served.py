@@ -23,8 +23,7 @@ from ..wire.llm import LLM, Endpoint, Messages, Reply, Stats, ToolRequest, Unans
 from .environment import inner_text, template_fence
 from .episode import OnEnd, OnStep, copies, unreadable
 
-FAILED = "failed"
-"""The stop reason of an episode that the endpoint did not answer to its end; `meta["why"]` says why."""
+FAILED = "failed"  # the stop reason of an episode that the endpoint did not answer; `meta["why"]` says why
 
 
 class ServedAgent:
