@@ -100,7 +100,7 @@ class Closed(Toolbox):
         # a cached result would be returned without `_run`
         super().__init__(list(inner.tools.values()), **{**inner.settings, "cache": None})
 
-    async def _run(self, lane: Lane, arguments: dict[str, Any]) -> Observation:
+    async def _run(self, lane: Lane, arguments: dict[str, Any], key: str) -> Observation:
         lane.count(calls=1)
         return NO_RESULTS
 

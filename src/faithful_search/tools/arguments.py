@@ -18,9 +18,8 @@ from .browse import Browse, Fetch, Jina
 from .cassette import Cassette
 from .irrelevant import Irrelevant
 from .knowledge_graph import KnowledgeGraph
-from .local_search import is_index, is_server, open_search
+from .local_search import kind_of_corpus, open_search
 from .retrieval.corpus import digest, passages
-from .retrieval.engines import is_engine
 from .retrieval.index import Passages
 from .retrieval.index_folder import read_manifest
 from .toolbox import Toolbox
@@ -91,24 +90,21 @@ class ToolArguments:
     def corpus_passages(self) -> Iterator[Evidence]:
         """The passages of the corpus. Raises `ConfigError` when it is a server's, or there is none, and `DataError`
         when it cannot be read."""
-        if not self._corpus_is_here:
-            raise ConfigError(f"the passages of the corpus {self.corpus!r} cannot be read from here; give the corpus")
-        # an index holds its passages, so that the corpus it was made of may be gone
-        if is_index(self.corpus):
-            return chain.from_iterable(Passages(Path(self.corpus).expanduser()).batches())
-        return passages(self.corpus)
+        match "none" if self.corpus == "none" else kind_of_corpus(self.corpus):
+            case "index":  # holds its passages: the corpus it was made of may be gone
+                return chain.from_iterable(Passages(Path(self.corpus).expanduser()).batches())
+            case "corpus":
+                return passages(self.corpus)
+        raise ConfigError(f"the passages of the corpus {self.corpus!r} cannot be read from here; give the corpus")
 
     def corpus_digest(self) -> str | None:
         """SHA-256 that changes with the corpus, or with the index of one; `None` for a server's, or none."""
-        if not self._corpus_is_here:
-            return None
-        if is_index(self.corpus):
-            return read_manifest(Path(self.corpus).expanduser()).plan.key
-        return digest(self.corpus)
-
-    @property
-    def _corpus_is_here(self) -> bool:
-        return self.corpus != "none" and not is_server(self.corpus) and not is_engine(self.corpus)
+        match "none" if self.corpus == "none" else kind_of_corpus(self.corpus):
+            case "index":
+                return read_manifest(Path(self.corpus).expanduser()).plan.key
+            case "corpus":
+                return digest(self.corpus)
+        return None
 
     def _tools(self, names: Mapping[str, str], condenser: Condenser | None) -> Iterator[Tool]:
         def named(name: str) -> dict[str, Any]:
@@ -116,15 +112,16 @@ class ToolArguments:
 
         if (self.web_search == "searxng") != (self.searxng_url is not None):
             raise ConfigError("--web_search searxng and --searxng_url go together")
+        for flag, known in (("web_search", providers.names()), ("browse", ["fetch", "jina"])):
+            if (given := getattr(self, flag)) not in (*known, "none"):
+                raise ConfigError(f"unknown {flag} {given!r}; there are: {', '.join(known)}, none")
         if self.web_search != "none":
-            _check_known("web_search", self.web_search, providers.names())
             # the package behind ddgs brings its own client
             service: dict[str, Any] = {} if self.web_search == "ddgs" else {"http": self._http()}
             if self.searxng_url is not None:
                 service["url"] = self.searxng_url
             yield WebSearch(providers.load(self.web_search)(**service), **named("web_search"))
         if self.browse != "none":
-            _check_known("browse", self.browse, ["fetch", "jina"])
             # agents choose what is read: what is not public is refused here, also where another machine would fetch it
             guard = Guard(tuple(filter(None, (entry.strip() for entry in self.browse_allow.split(",")))))
             fetches = self.browse == "fetch"
@@ -157,8 +154,3 @@ class ToolArguments:
             return None
         age, size = self.tool_cache_days * 86_400.0, self.tool_cache_megabytes * 1_000_000
         return Cache(self.tool_cache, max_age=age, max_bytes=size)
-
-
-def _check_known(flag: str, value: str, known: list[str]) -> None:
-    if value not in known:
-        raise ConfigError(f"unknown {flag} {value!r}; there are: {', '.join(known)}, none")

@@ -5,6 +5,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from ..errors import ConfigError, kind_of
@@ -12,6 +13,14 @@ from ..wire.background import DaemonThreads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@dataclass
+class _Queue:
+    """What waits on one event loop, and the tasks that work it off."""
+
+    waiting: deque[tuple[Any, asyncio.Future[Any]]] = field(default_factory=deque)
+    workers: set[asyncio.Task[None] | None] = field(default_factory=set)
 
 
 class Batcher(Generic[Item, Result]):
@@ -62,11 +71,16 @@ class Batcher(Generic[Item, Result]):
             queue.workers.add(loop.create_task(self._work(queue)))
         return await future
 
-    async def _work(self, queue: "_Queue") -> None:
+    async def _work(self, queue: _Queue) -> None:
         loop = asyncio.get_running_loop()
         results: list[Any]
         try:
-            while batch := queue.take(self.most):
+            while queue.waiting:
+                batch: list[tuple[Any, asyncio.Future[Any]]] = []
+                while queue.waiting and len(batch) < self.most:
+                    item, future = queue.waiting.popleft()
+                    if not future.done():  # its caller was cancelled before
+                        batch.append((item, future))
                 try:
                     results = await loop.run_in_executor(self._executor, self._run, [item for item, _ in batch])
                 except Exception as error:
@@ -83,7 +97,7 @@ class Batcher(Generic[Item, Result]):
 
     def _run(self, items: Sequence[Item]) -> list[Any]:
         try:
-            results = list(self.run(items))
+            results = list(self.run(items)) if items else []
         except Exception:
             raise
         except BaseException as error:  # an exit or an interrupt would end the event loops of those who ask
@@ -94,20 +108,3 @@ class Batcher(Generic[Item, Result]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.run, self.most, self.threads)
-
-
-class _Queue:
-    """What waits on one event loop, and the tasks that work it off."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[Any, asyncio.Future[Any]]] = deque()
-        self.workers: set[asyncio.Task[None] | None] = set()
-
-    def take(self, most: int) -> list[tuple[Any, asyncio.Future[Any]]]:
-        """The next batch, without the items whose callers were cancelled."""
-        batch: list[tuple[Any, asyncio.Future[Any]]] = []
-        while self.waiting and len(batch) < most:
-            item, future = self.waiting.popleft()
-            if not future.done():
-                batch.append((item, future))
-        return batch

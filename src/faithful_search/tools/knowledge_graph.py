@@ -12,7 +12,7 @@ import msgspec
 from ..errors import DataError, needs
 from ..trajectory import Evidence
 from .base import Condenser, Tool
-from .graphs.facts import Fact, Labels, Triple, condensed, joined, read_triples, sentence_of
+from .graphs.facts import Labels, Triple, condensed, joined, read_triples, sentence_of
 from .words import words
 
 _RDF = (".nt", ".ttl", ".nq", ".trig", ".n3", ".rdf", ".jsonld")
@@ -59,7 +59,7 @@ class KnowledgeGraph(Tool):
         self._places: dict[str, tuple[list[int], list[int]]] = {}  # of an entity's triples: as subject, as object
         labels: dict[tuple[str, str], None] = {}
         for place, triple in enumerate(self.triples):
-            for incoming, (label, key) in enumerate(zip((triple.subject, triple.object), triple.keys, strict=True)):
+            for incoming, (label, key) in enumerate(triple.ends):
                 self._places.setdefault(key, ([], []))[incoming].append(place)
                 labels[label, key] = None
         labels |= dict.fromkeys(self.names)
@@ -97,9 +97,9 @@ class KnowledgeGraph(Tool):
             for incoming, places in enumerate(self._places.get(entity, ())):
                 for place in islice(places, _MOST):
                     found.setdefault(place, bool(incoming))
-        facts = [Fact(self.triples[place], found[place]) for place in sorted(found)]
+        facts = [(self.triples[place], found[place]) for place in sorted(found)]
         # a stable sort: of equals the graph's order
-        ranked = sorted(facts, key=lambda fact: -len(asked.intersection(words(fact.triple.relation))))
+        ranked = sorted(facts, key=lambda fact: -len(asked.intersection(words(fact[0].relation))))
         if self.condenser is not None:
             return await condensed(self.condenser, query, joined(ranked), self.top_k)
         return joined(ranked)[: self.top_k] if self.lists else [*map(sentence_of, ranked[: self.top_k])]

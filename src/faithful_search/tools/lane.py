@@ -35,15 +35,9 @@ class ToolStats:
     made: int = 0  # calls that reached the tool
     latest: tuple[float, ...] = ()  # seconds of the latest `LATEST` of them, retries included, oldest first
 
-    @property
-    def p50(self) -> float | None:
-        """The median of `latest`; `None` when there were none."""
-        return float(np.quantile(self.latest, 0.5)) if self.latest else None
-
-    @property
-    def p95(self) -> float | None:
-        """The 0.95 quantile of `latest`."""
-        return float(np.quantile(self.latest, 0.95)) if self.latest else None
+    def quantile(self, share: float) -> float | None:
+        """Of `latest`, 0.5 for the median; `None` when there were none."""
+        return float(np.quantile(self.latest, share)) if self.latest else None
 
     def __sub__(self, earlier: "ToolStats") -> "ToolStats":
         calls, hits, errors = self.calls - earlier.calls, self.hits - earlier.hits, self.errors - earlier.errors

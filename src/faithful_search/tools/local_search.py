@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import ConfigError
 from ..trajectory import Evidence
@@ -83,21 +83,21 @@ def open_search(corpus: str, *, http: Http | None = None, **about: Any) -> Local
     Raises `DataError` for a corpus or an index that cannot be read, and `ConfigError` when a package or an encoder is
     missing, or an engine cannot be reached.
     """
-    # the most explicit names first: a folder may be called anything
-    if is_server(corpus):
-        return RemoteSearch(corpus, **(about | ({"http": http} if http else {})))
-    if is_engine(corpus):
-        return LocalSearch(open_engine(corpus, http.timeout if http else TIMEOUT), **about)
-    if is_index(corpus):
-        return LocalSearch(open_folder(corpus), **about)
+    match kind_of_corpus(corpus):
+        case "server":
+            return RemoteSearch(corpus, **(about | ({"http": http} if http else {})))
+        case "engine":
+            return LocalSearch(open_engine(corpus, http.timeout if http else TIMEOUT), **about)
+        case "index":
+            return LocalSearch(open_folder(corpus), **about)
     return LocalSearch.from_corpus(corpus, **about)
 
 
-def is_server(corpus: str) -> bool:
-    """Whether it names a retrieval server."""
-    return corpus.startswith(("http://", "https://"))
-
-
-def is_index(corpus: str) -> bool:
-    """Whether it names the folder of an index."""
-    return (Path(corpus).expanduser() / MANIFEST).is_file()
+def kind_of_corpus(corpus: str) -> Literal["server", "engine", "index", "corpus"]:
+    """What a corpus is named by: a retrieval server, a search engine, the folder of an index, or itself."""
+    # the most explicit names first: a folder may be called anything
+    if corpus.startswith(("http://", "https://")):
+        return "server"
+    if is_engine(corpus):
+        return "engine"
+    return "index" if (Path(corpus).expanduser() / MANIFEST).is_file() else "corpus"

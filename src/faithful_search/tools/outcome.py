@@ -49,6 +49,8 @@ def evidence_of(name: str, found: Any) -> list[Evidence]:
     kept: list[Evidence] = Partial() if isinstance(found, Partial) else []
     room = EVIDENCE_LENGTH
     for row in found:
+        if len(kept) == MOST_PASSAGES:
+            break
         if not isinstance(row, Evidence):
             raise Fault(f"Error: {name} failed: it returned {kind_of(row)} in a list, not Evidence.")
         lines = (text(row, part, LINE_LENGTH) for part in ("title", "source", "url"))
@@ -59,18 +61,15 @@ def evidence_of(name: str, found: Any) -> list[Evidence]:
         number = float(score) if score is not None and math.isfinite(score) else None  # JSON knows no other numbers
         item = Evidence(text(row, "text", EVIDENCE_LENGTH), title, "", source, url, number)
         room -= sum(map(len, (item.text, item.title, item.source, item.url)))
-        if len(kept) == MOST_PASSAGES:
-            kept[-1] = _ended(kept[-1], 0)
-            break
-        kept.append(item if room >= 0 else _ended(item, -room))
+        kept.append(item)
         if room < 0:
             break
+    else:
+        return kept
+    last = kept[-1]
+    fitting = last.text[: max(0, len(last.text) + min(room, 0))]
+    kept[-1] = msgspec.structs.replace(last, text=fitting + _CUT)
     return kept
-
-
-def _ended(item: Evidence, surplus: int) -> Evidence:
-    """The last passage without its last `surplus` characters, and with a word on what is missing."""
-    return msgspec.structs.replace(item, text=item.text[: max(0, len(item.text) - surplus)] + _CUT)
 
 
 def failure_of(name: str, error: BaseException) -> ToolError | Fault:

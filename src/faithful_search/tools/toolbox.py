@@ -215,12 +215,14 @@ class Toolbox:
             lane.count(calls=1, errors=1)
             return _error(f"Error: {lane.name}: {line(wrong, LONGEST)}. {self._usage[lane.name]}")
         # a hit in memory costs microseconds, a task some tens of them; a cassette comes before the cache
-        if self.cache is not None and self.cassette is None and lane.cache_key and not session.closed:
-            there = recent(self.cache, _result_key(lane, call.arguments))
+        key = ""
+        if self.cache is not None and lane.cache_key:
+            key = key_of(tool=lane.name, cache_key=lane.cache_key, arguments=call.arguments)
+            there = recent(self.cache, key) if self.cassette is None and not session.closed else None
             if there is not None:
                 lane.count(calls=1, hits=1)
                 return _shown(there)
-        task = asyncio.ensure_future(self._run(lane, call.arguments))
+        task = asyncio.ensure_future(self._run(lane, call.arguments, key))
         session.hold(task)
         try:
             await asyncio.wait({task})
@@ -231,7 +233,7 @@ class Toolbox:
         lane.count(calls=1)
         return _error(f"{lane.name} was not asked: the episode has ended.")
 
-    async def _run(self, lane: Lane, arguments: dict[str, Any]) -> Observation:
+    async def _run(self, lane: Lane, arguments: dict[str, Any], key: str) -> Observation:
         asked = False
 
         async def live() -> list[Evidence]:
@@ -241,8 +243,8 @@ class Toolbox:
 
         ask = live
         wait = self.timeout + _GRACE  # so that who waits for another's call hears how it failed, and does not repeat it
-        if self.cache is not None and lane.cache_key:
-            ask = partial(kept, self.cache, _result_key(lane, arguments), live, wait)
+        if self.cache is not None and key:
+            ask = partial(kept, self.cache, key, live, wait)
         try:
             # a tool without a key is as good as its own record
             if self.cassette is not None and lane.cache_key:
@@ -273,10 +275,6 @@ class Toolbox:
 
     def _available(self) -> str:
         return f"Available tools: {', '.join(self.names)}." if self.tools else "There are no tools."
-
-
-def _result_key(lane: Lane, arguments: dict[str, Any]) -> str:
-    return key_of(tool=lane.name, cache_key=lane.cache_key, arguments=arguments)
 
 
 def _shown(found: list[Evidence]) -> Observation:

@@ -124,7 +124,7 @@ def tool_metrics(used: Mapping[str, ToolStats], rollouts: int) -> Metrics:
     for name, stats in used.items():
         shares = {"hits": stats.hits, "errors": stats.errors}
         own = {key: count / stats.calls if stats.calls else None for key, count in shares.items()}
-        own |= {"calls": stats.calls / rollouts, "p50": stats.p50, "p95": stats.p95}
+        own |= {"calls": stats.calls / rollouts, "p50": stats.quantile(0.5), "p95": stats.quantile(0.95)}
         found |= {f"tools/{name}/{key}": value for key, value in own.items()}
     calls = sum(stats.calls for stats in used.values())
     return found | {"tools/errors": sum(stats.errors for stats in used.values()) / calls if calls else None}

@@ -38,27 +38,13 @@ class Triple(msgspec.Struct, frozen=True):
     object_key: str = ""
 
     @property
-    def keys(self) -> tuple[str, str]:
-        return self.subject_key or self.subject, self.object_key or self.object
+    def ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Label and key of the subject, and of the object."""
+        return (self.subject, self.subject_key or self.subject), (self.object, self.object_key or self.object)
 
 
-class Fact(msgspec.Struct, frozen=True):
-    """A triple that was found for one of its entities: for the object where it is `incoming`, else for the subject."""
-
-    triple: Triple
-    incoming: bool = False
-
-    @property
-    def entity(self) -> str:
-        return self.triple.object if self.incoming else self.triple.subject
-
-    @property
-    def value(self) -> str:
-        return self.triple.subject if self.incoming else self.triple.object
-
-    @property
-    def key(self) -> str:
-        return self.triple.keys[self.incoming]
+Fact = tuple[Triple, bool]
+"""A triple that was found for one of its entities: for the object where that is true, else for the subject."""
 
 
 class Labels:
@@ -98,19 +84,21 @@ def joined(facts: Iterable[Fact]) -> list[Evidence]:
     """Facts as evidence, all of an entity by one relation in one direction together; in the order given.
 
     Example:
-        >>> cities = [Fact(Triple("t1", name, "country", "France"), incoming=True) for name in ("Lyon", "Nice")]
-        >>> [found.text for found in joined([Fact(Triple("t2", "Ann", "child", "Bo")), *cities])]
+        >>> cities = [(Triple("t1", name, "country", "France"), True) for name in ("Lyon", "Nice")]
+        >>> [found.text for found in joined([(Triple("t2", "Ann", "child", "Bo"), False), *cities])]
         ['Ann, child: Bo.', 'Lyon and Nice, country: France.']
     """
-    groups: dict[tuple[str, str, bool], list[Fact]] = {}
-    for fact in facts:
-        groups.setdefault((fact.key, fact.triple.relation, fact.incoming), []).append(fact)
+    groups: dict[tuple[str, str, bool], list[Triple]] = {}
+    for triple, incoming in facts:
+        _, key = triple.ends[incoming]
+        groups.setdefault((key, triple.relation, incoming), []).append(triple)
     told = []
-    for first, *others in groups.values():
+    for (_, relation, incoming), triples in groups.items():
         # two sources may state the same fact
-        sides = [first.entity], list(dict.fromkeys(fact.value for fact in (first, *others)))
-        subjects, objects = reversed(sides) if first.incoming else sides
-        told.append(_evidence(first, f"{listed(subjects)}, {first.triple.relation}: {listed(objects)}."))
+        sides = [list(dict.fromkeys(triple.ends[end][0] for triple in triples)) for end in (0, 1)]
+        sides[incoming] = sides[incoming][:1]  # one entity, whatever else it is called
+        subjects, objects = map(listed, sides)
+        told.append(_evidence((triples[0], incoming), f"{subjects}, {relation}: {objects}."))
     return told
 
 
@@ -118,20 +106,22 @@ def sentence_of(fact: Fact) -> Evidence:
     """One fact as a sentence.
 
     Example:
-        >>> sentence_of(Fact(Triple("t1", "France", "capital", "Paris"))).text
+        >>> sentence_of((Triple("t1", "France", "capital", "Paris"), False)).text
         'The capital of France is Paris.'
-        >>> sentence_of(Fact(Triple("t2", "Paris", "capital of", "France"))).text
+        >>> sentence_of((Triple("t2", "Paris", "capital of", "France"), False)).text
         'Paris, capital of: France.'
     """
-    told = fact.triple
+    told, _ = fact
     if told.relation.split()[-1] in _PREPOSITIONS:  # not "the capital of of Paris"
         return joined([fact])[0]
     return _evidence(fact, f"The {told.relation} of {told.subject} is {told.object}.")
 
 
 def _evidence(fact: Fact, text: str) -> Evidence:
-    url = fact.key if fact.key.startswith(("http://", "https://")) else ""
-    return Evidence(text=text, title=fact.entity, source=fact.triple.id, url=url)
+    triple, incoming = fact
+    entity, key = triple.ends[incoming]
+    url = key if key.startswith(("http://", "https://")) else ""
+    return Evidence(text=text, title=entity, source=triple.id, url=url)
 
 
 async def condensed(condenser: Condenser, query: str, facts: Sequence[Evidence], top_k: int) -> list[Evidence]:

@@ -159,21 +159,22 @@ def _passage(row: Any, number: int) -> Evidence:
 
 def _rows(corpus: Corpus) -> Iterator[tuple[str, Any]]:
     """Where each row is, and the row; of JSON lines as it is written."""
+    sources: Iterable[tuple[str, Iterable[tuple[int, Any]]]]
     if not isinstance(corpus, (str, os.PathLike)):
-        yield from _numbered("corpus", corpus)
+        sources = [("corpus, row", enumerate(corpus, start=1))]
     elif (files := _files(corpus)) is None:
         dataset = _dataset(str(corpus))
-        yield from _numbered(corpus, dataset.select_columns(_known(corpus, dataset.column_names)))
+        known = dataset.select_columns(_known(corpus, dataset.column_names))
+        sources = [(f"{corpus}, row", enumerate(known, start=1))]
     else:
-        for path in files:
-            if path.suffix == ".parquet":
-                yield from _numbered(path, _parquet_rows(path))
-            else:
-                yield from ((f"{path}, line {number}", line) for number, line in read_lines(path))
-
-
-def _numbered(where: object, rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    return ((f"{where}, row {number}", row) for number, row in enumerate(rows, start=1))
+        sources = (
+            (f"{path}, row", enumerate(_parquet_rows(path), start=1))
+            if path.suffix == ".parquet"
+            else (f"{path}, line", read_lines(path))
+            for path in files
+        )
+    for place, rows in sources:
+        yield from ((f"{place} {number}", row) for number, row in rows)
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:

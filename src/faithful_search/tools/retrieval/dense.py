@@ -66,10 +66,6 @@ class Embedder:
         embedder.check(described)
         return embedder
 
-    @property
-    def dimension(self) -> int:
-        return int(self._encoder.model.config.hidden_size)
-
     def queries(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors of queries; (texts, dimension), float32."""
         return self._encode(texts, "query")
@@ -81,7 +77,7 @@ class Embedder:
     def described(self) -> Described:
         return Described(
             model=self.model,
-            dimension=self.dimension,
+            dimension=self._encoder.model.config.hidden_size,
             probe=tuple(round(float(x), 5) for x in self.queries([_PROBE])[0]),
             revision=getattr(self._encoder.model.config, "_commit_hash", None) or self.knobs.get("revision"),
             **{name: getattr(self._encoder, name) for name in _SETTINGS},
@@ -242,7 +238,7 @@ class DenseIndex(Index):
 
 def _write_vectors(folder: Path, passages: Passages, embedder: Embedder, manifest: Manifest, chunk: int) -> None:
     """Chunk by chunk, from where an earlier call was killed: no passage is encoded twice."""
-    size = np.dtype(manifest.precision).itemsize * embedder.dimension
+    size = np.dtype(manifest.precision).itemsize * manifest.encoder.dimension
     with (folder / VECTORS).open("ab") as file, progress("encoding", len(passages)) as bar:
         done = file.tell() // size
         if done < len(passages):

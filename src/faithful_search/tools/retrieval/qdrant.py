@@ -51,7 +51,17 @@ class QdrantIndex(EngineIndex):
         self._remote = "://" in self.where
         self._connect()
         try:
-            self.embedder = self._checked(embedder)
+            made = self._noted(_ENCODER)
+            described = None if made is None else msgspec.convert(made, Described)
+            if embedder is None:
+                if not self._call("collection_exists"):
+                    raise ToolError(f"The search engine has no collection {collection!r}.")
+                if described is None:
+                    raise ConfigError(f"the collection {collection!r} does not say which encoder made it: give one")
+                embedder = Embedder.reopen(described)
+            elif described is not None:
+                embedder.check(described)
+            self.embedder = embedder
         except BaseException:  # also Ctrl-C while a model loads: nobody else holds the connection yet
             self.close()
             raise
@@ -109,19 +119,6 @@ class QdrantIndex(EngineIndex):
         # at the interpreter's end the client's own attempt comes too late
         self._close = weakref.finalize(self, _closed, self._client, self._process)
 
-    def _checked(self, embedder: Embedder | None) -> Embedder:
-        """The encoder, unless the collection names another."""
-        made = self._noted(_ENCODER)
-        if embedder is not None:
-            if made is not None:
-                embedder.check(msgspec.convert(made, Described))
-            return embedder
-        if not self._call("collection_exists"):
-            raise ToolError(f"The search engine has no collection {self.collection!r}.")
-        if made is None:
-            raise ConfigError(f"the collection {self.collection!r} does not say which encoder made it: give one")
-        return Embedder.reopen(msgspec.convert(made, Described))
-
     def _noted(self, what: str) -> Any:
         """What the first passage carries besides itself."""
         first = self._call("retrieve", ids=[0], with_payload=[what]) if self._call("collection_exists") else ()
@@ -131,7 +128,7 @@ class QdrantIndex(EngineIndex):
         from qdrant_client.models import Distance, VectorParams
 
         if not self._call("collection_exists"):
-            how = VectorParams(size=self.embedder.dimension, distance=Distance.COSINE)
+            how = VectorParams(size=self.embedder.described().dimension, distance=Distance.COSINE)
             self._call("create_collection", vectors_config=how)
         return len(self)
 
