@@ -18,7 +18,7 @@ import pytest
 from faithful_search import dialects
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.measure.probes import Blanked
-from faithful_search.tools import Irrelevant, Patience, Tool, Toolbox, ToolStats, load, method_of, names, schema_of
+from faithful_search.tools import Irrelevant, Patience, Tool, Toolbox, ToolStats, method_of, schema_of
 from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.toolbox import Session
 from faithful_search.trajectory import Evidence, ToolCall
@@ -310,13 +310,6 @@ def test_the_irrelevant_tool_is_deterministic_and_well_formed():
     assert len({item.source for item in first}) == 3
     assert all(item.title and item.text.endswith(".") and not item.id for item in first)
     assert len(asyncio.run(Irrelevant(top_k=1000).garden_almanac("x"))) > 30
-
-
-def test_tools_are_found_by_file_name():
-    assert {"irrelevant", "knowledge_graph", "local_search"} <= set(names()) and "base" not in names()
-    assert load("irrelevant") is Irrelevant
-    with pytest.raises(ConfigError, match="local_search"):
-        load("teleport")
 
 
 # threads and loops

@@ -21,7 +21,7 @@ from .. import dialects, formats
 from ..dialects.segments import episode_start
 from ..errors import DataError, DialectError, kind_of
 from ..tasks import first, row_answers, row_question
-from ..tools.outcome import ErrorLog
+from ..tools.outcome import log_failure
 from ..trajectory import Step, Trajectory
 from .files import PathLike, read_json
 from .invented import SearchedCorpus
@@ -36,12 +36,13 @@ PROMPT_COLUMNS = ("prompt", "input")
 ID_COLUMNS = ("id", "_id", "qid", "uid")
 _STEP = frozenset(Step.__struct_fields__)
 _ASKED = re.compile(r".*\bQuestion:\s*(\S.*?)\s*\Z", re.DOTALL)
-_errors = ErrorLog(logging.getLogger(__name__))
+_log = logging.getLogger(__name__)
+_known_failures: set[tuple[str, str]] = set()
 
 
 def told(what: str, error: Exception) -> str:
     """The kind of an unexpected error, for results; its words, which may hold keys, go to the local log."""
-    _errors.tell(what, error)
+    log_failure(_log, _known_failures, what, error)
     return kind_of(error)
 
 

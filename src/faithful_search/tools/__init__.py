@@ -1,8 +1,5 @@
 """Tools: what an agent can call, and the toolbox that runs the calls."""
 
-import sys
-
-from .. import registry
 from ..wire.retry import Patience
 from .base import Observation, Partial, Tool, method_of, schema_of
 from .browse import Browse
@@ -33,19 +30,6 @@ __all__ = [
     "Toolbox",
     "WebSearch",
     "Wikidata",
-    "load",
     "method_of",
-    "names",
     "schema_of",
 ]
-
-
-def names() -> list[str]:
-    """The files here that define a tool."""
-    return [name for name in registry.names(sys.modules[__name__], Tool) if name != "base"]
-
-
-def load(name: str) -> type[Tool]:
-    """The tool class of the file of that name: `load("local_search")` is `LocalSearch`. Raises `ConfigError` when there
-    is none, naming those that exist."""
-    return registry.load(sys.modules[__name__], name, Tool)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,11 @@ class ToolArguments:
         """The tools, ready for calls: under `names` of the agent's own, with a `condenser` that shortens pages and
         facts. Raises `ConfigError` when there would be no tool, for a setting without meaning, a missing key or
         package, and `DataError` for a corpus, triples or a cassette that cannot be read."""
-        tools = list(self._tools(names or {}, condenser))
+        cache = None
+        if self.tool_cache:
+            age, size = self.tool_cache_days * 86_400.0, self.tool_cache_megabytes * 1_000_000
+            cache = Cache(self.tool_cache, max_age=age, max_bytes=size)
+        tools = list(self._tools(names or {}, condenser, cache))
         if not tools:
             raise ConfigError("no tools: give --corpus, --triples, --web_search, --browse or --negative_tool")
         return Toolbox(
@@ -77,7 +80,7 @@ class ToolArguments:
             timeout=self.tool_timeout,
             concurrency=self.tool_concurrency,
             patience=Patience(retries=self.tool_retries),
-            cache=self._cache,
+            cache=cache,
             cassette=Cassette(self.cassette, self.cassette_mode) if self.cassette else None,  # type: ignore[arg-type]
         )
 
@@ -106,7 +109,7 @@ class ToolArguments:
                 return digest(self.corpus)
         return None
 
-    def _tools(self, names: Mapping[str, str], condenser: Condenser | None) -> Iterator[Tool]:
+    def _tools(self, names: Mapping[str, str], condenser: Condenser | None, cache: Cache | None) -> Iterator[Tool]:
         def named(name: str) -> dict[str, Any]:
             return {"name": names.get(name, name), "top_k": self.search_top_k}
 
@@ -126,7 +129,7 @@ class ToolArguments:
             guard = Guard(tuple(filter(None, (entry.strip() for entry in self.browse_allow.split(",")))))
             fetches = self.browse == "fetch"
             reader = Fetch(self._http(guard=guard)) if fetches else Jina(guard=guard, http=self._http())
-            how: dict[str, Any] = {"cache": self._cache, "condenser": condenser, **named("browse")}
+            how: dict[str, Any] = {"cache": cache, "condenser": condenser, **named("browse")}
             yield Browse(reader, timeout=_SHARE * self.tool_timeout, **how)
         if self.corpus != "none":
             yield open_search(self.corpus, http=self._http(), **named("local_search"))
@@ -147,10 +150,3 @@ class ToolArguments:
         agent = f"{AGENT} ({self.contact})" if self.contact else AGENT
         patience = Patience(retries=self.tool_retries)
         return Http(timeout=_SHARE * self.tool_timeout, patience=patience, user_agent=agent, **how)
-
-    @cached_property
-    def _cache(self) -> Cache | None:
-        if not self.tool_cache:
-            return None
-        age, size = self.tool_cache_days * 86_400.0, self.tool_cache_megabytes * 1_000_000
-        return Cache(self.tool_cache, max_age=age, max_bytes=size)

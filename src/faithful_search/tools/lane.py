@@ -18,7 +18,7 @@ from ..errors import ToolError
 from ..trajectory import Evidence
 from ..wire.retry import Breaker, Patience, cancelled, passing
 from .base import Tool, method_of
-from .outcome import ErrorLog, Fault, evidence_of, failure_of
+from .outcome import Fault, evidence_of, failure_of, log_failure
 
 LATEST = 512
 """Of how many calls the durations are remembered: the first hour of a run of days says nothing about now."""
@@ -73,7 +73,7 @@ class Lane:
         self._counts, self._latest = Counter[str](), deque[float](maxlen=LATEST)
         self._slots, self._patience, self._breaker, self._advice = slots, patience, breaker, advice
         self._last_late = -math.inf
-        self._errors, self._lock = ErrorLog(_log), threading.Lock()
+        self._known_failures, self._lock = set[tuple[str, str]](), threading.Lock()
 
     def count(self, **more: int) -> None:
         """Add to the counts of `stats`."""
@@ -154,5 +154,5 @@ class Lane:
 
     def _failure(self, error: BaseException) -> ToolError | Fault:
         if not issubclass(type(error), ToolError) and not cancelled():
-            self._errors.tell(self.name, error)
+            log_failure(_log, self._known_failures, self.name, error)
         return failure_of(self.name, error)

@@ -102,24 +102,17 @@ def unavailable(told: str, reason: str) -> ToolError:
     return ToolError(told, passing=True, tried=True)
 
 
-class ErrorLog:
-    """Logs what went wrong: as a warning the first time that an error is of its kind, later for debugging."""
-
-    def __init__(self, log: logging.Logger) -> None:
-        self._log = log
-        self._kinds: set[tuple[str, str]] = set()
-
-    def tell(self, what: str, error: BaseException) -> None:
-        """Log that `what` failed with this error."""
-        kind = kind_of(error)
-        # one warning for each kind: a service that is down for an hour must not fill the log
-        new = (what, kind) not in self._kinds and len(self._kinds) < _MOST_KINDS
-        if new:
-            self._kinds.add((what, kind))
-        # the texts that it was made with; none of its code is run
-        texts = BaseException.args.__get__(error)[:5]  # type: ignore[attr-defined]
-        said = one_line(" ".join(text for text in texts if type(text) is str))
-        self._log.log(logging.WARNING if new else logging.DEBUG, "%s failed: %s: %s", what, kind, said)
+def log_failure(log: logging.Logger, known: set[tuple[str, str]], what: str, error: BaseException) -> None:
+    """Log that `what` failed with this error: as a warning unless it is `known` to fail so, and else for debugging."""
+    failure = (what, kind_of(error))
+    # one warning for each kind: a service that is down for an hour must not fill the log
+    new = failure not in known and len(known) < _MOST_KINDS
+    if new:
+        known.add(failure)
+    # the texts that it was made with; none of its code is run
+    texts = BaseException.args.__get__(error)[:5]  # type: ignore[attr-defined]
+    said = one_line(" ".join(text for text in texts if type(text) is str))
+    log.log(logging.WARNING if new else logging.DEBUG, "%s failed: %s: %s", *failure, said)
 
 
 def one_line(text: str) -> str:

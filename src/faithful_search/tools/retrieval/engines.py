@@ -130,7 +130,7 @@ def fill_engine(
     with closing(index):
         there = index.made_of()
         if there is None and len(index):
-            raise ConfigError(f"{url} has passages of another origin: name another, or delete it there")
+            there = {"corpus": "passages of another origin"}
         if there is not None and any(there.get(key) != value for key, value in made_of.items()):
             other = there.get("corpus")
             raise ConfigError(f"{url} is made of something else ({other}): name another, or delete it there")

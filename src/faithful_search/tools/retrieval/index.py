@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from tqdm import tqdm
 
-from ...errors import ConfigError, DataError, ToolError
+from ...errors import DataError, ToolError
 from ...trajectory import Evidence
 from ...wire.files import replacing
 
@@ -144,10 +144,6 @@ class HybridIndex(Index):
     """
 
     parts: tuple[Index, ...]
-
-    def __post_init__(self) -> None:
-        if not self.parts:
-            raise ConfigError("a hybrid index needs parts, such as (bm25, dense)")
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
         # deeper than what is shown: what both parts find late may beat what one finds early
