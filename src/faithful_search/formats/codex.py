@@ -20,16 +20,15 @@ def read(value: Any) -> Chat | None:
     if all(group(line) is None for line in lines):
         return None
     items = [mapping(line, "payload") for line in lines if line.get("type") == "response_item"]
-    own = [item for item in items if not _given(item)]
+    own = []
+    for item in items:
+        first = next(iter(mappings(item, "content")), {})
+        # what the program wrote in the user's name
+        if item.get("role") != "user" or not str(first.get("text", "")).lstrip().startswith(_GIVEN):
+            own.append(item)
     kept = [item for item in own if text(item.get("role")) or is_item(item)]
     name = next((mapping(line, "payload").get("id") for line in lines if line.get("type") == "session_meta"), "")
     return Chat(as_messages(kept), id=str(name or ""), left_out={"items of other kinds": len(own) - len(kept)})
-
-
-def _given(item: Mapping[str, Any]) -> bool:
-    """Whether the program wrote this message in the user's name."""
-    first = next(iter(mappings(item, "content")), {})
-    return item.get("role") == "user" and str(first.get("text", "")).lstrip().startswith(_GIVEN)
 
 
 FORMAT = Format("a Codex session", read, {"payload"}, group=group)

@@ -19,7 +19,14 @@ def group(value: Any) -> str | None:
 def read(value: Any) -> Chat | None:
     """Of spans (one, an export of some, or those of one trace) the messages of the call that was given most."""
     spans = [span for line in mappings(value, "lines") or [value] for span in _spans(line)]
-    told = [fields for span in spans if _INPUT in (fields := _attributes(span))]
+    told = []
+    for span in spans:
+        fields = span["attributes"]
+        if not isinstance(fields, Mapping):  # the collector's: a list of keys, each with its value under the type
+            typed = {str(each.get("key")): mapping(each, "value") for each in mappings(fields)}
+            fields = {key: next(iter(value.values()), None) for key, value in typed.items()}
+        if _INPUT in fields:
+            told.append(fields)
     if not told:
         return None
     # Each call of a model is given all messages before it.
@@ -39,13 +46,6 @@ def _spans(value: Any) -> list[Mapping[str, Any]]:
 
 def _trace(span: Mapping[str, Any]) -> str:
     return str(span.get("traceId") or span.get("trace_id") or mapping(span, "context").get("trace_id") or "")
-
-
-def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
-    given = span["attributes"]
-    if isinstance(given, Mapping):
-        return dict(given)
-    return {str(item.get("key")): next(iter(mapping(item, "value").values()), None) for item in mappings(given)}
 
 
 def _messages(fields: Mapping[str, Any], name: str) -> list[Any]:

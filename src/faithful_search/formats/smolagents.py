@@ -36,7 +36,12 @@ def _messages(step: Mapping[str, Any]) -> Messages:
     if "step_number" not in step:
         return []  # the final answer once more
     final, calls, output = _ends(step), list(map(_call, _asked(step))), step.get("model_output")
-    seen, answer = _seen(step, final), _answer(step.get("action_output"))
+    answer = _answer(step.get("action_output"))
+    # without what a code agent writes around what was printed
+    seen = str(step.get("observations") or "").removeprefix("Execution logs:\n")
+    printed, mark, value = seen.rpartition(_OUTPUT)
+    if mark and (final or value.strip() == "None"):  # in the last step the code's output repeats the answer
+        seen = printed.rstrip()
     if final:
         handed = [call for call in calls if call["name"] in ANSWERING]
         if handed and step.get("action_output") is None:
@@ -57,14 +62,6 @@ def _messages(step: Mapping[str, Any]) -> Messages:
 
 def _with_images(said: str, images: Any) -> list[dict[str, str]]:
     return [{"type": "text", "text": said}, *([{"type": "image"}] if images else [])]
-
-
-def _seen(step: Mapping[str, Any], final: bool) -> str:
-    """The step's observations without what a code agent writes around what was printed."""
-    seen = str(step.get("observations") or "").removeprefix("Execution logs:\n")
-    printed, mark, value = seen.rpartition(_OUTPUT)
-    # In the last step the code's output repeats the answer: no evidence
-    return printed.rstrip() if mark and (final or value.strip() == "None") else seen
 
 
 def _asked(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:

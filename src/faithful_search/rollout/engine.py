@@ -50,12 +50,9 @@ class Engine:
         self.dialect = dialects.load(dialect) if isinstance(dialect, str) else dialect
         self.limits = limits or Limits()
         self.chat = ChatFormat.of(generator.tokenizer, self.dialect)
-        self._check_limits()
         self.sampling = msgspec.structs.replace(
             sampling or Sampling(), stop=self.dialect.stop + self.chat.stop, max_new_tokens=self.limits.turn_tokens
         )
-
-    def _check_limits(self) -> None:
         name, limits, dialect = self.dialect.name, self.limits, self.dialect
         lacks = [
             ("verify", not dialect.verifies, "has no mode in which it checks its answers", "pokee"),

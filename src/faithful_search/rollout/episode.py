@@ -139,17 +139,14 @@ class Episode:
 
     def take_observation(self, observation: Observation) -> None:
         """Append the tool response to the last call; ends the episode when it no longer fits."""
-
-        def written(seen: Observation) -> str:
-            return self.chat.render_observation(seen.evidence, seen.note)
-
-        shown, limit = observation, self.limits.observation_tokens
+        chat, shown, limit = self.chat, observation, self.limits.observation_tokens
         if limit:
-            shown = fit(observation, lambda seen: len(self.chat.encode(written(seen))), limit)
+            shown = fit(
+                observation, lambda seen: len(chat.encode(chat.render_observation(seen.evidence, seen.note))), limit
+            )
         if shown != observation:
-            found, left = len(observation.evidence), len(shown.evidence)
-            self.cut.append({"step": len(self.steps), "found": found, "shown": left})
-        text = written(shown)
+            self.cut.append({"step": len(self.steps), "found": len(observation.evidence), "shown": len(shown.evidence)})
+        text = chat.render_observation(shown.evidence, shown.note)
         if self._append_response(text):
             step = msgspec.structs.replace(self.steps[-1], evidence=shown.evidence, note=shown.note)
             self.steps[-1] = self._with_response(step, text)

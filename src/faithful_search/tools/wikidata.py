@@ -148,7 +148,10 @@ class Wikidata(Tool):
             for name, values in told.items():
                 if label and names[name].label:
                     item = Evidence(text="", title=title, source=f"{key}-{name}", url=url)
-                    fits = _fit(asked, names[name])
+                    # how many of the asked words its best name has, and which share of that name they are
+                    called = [set(words(each)) - _SMALL for each in (names[name].label, *names[name].aliases)]
+                    shared = [(len(asked & each), len(asked & each) / len(each)) for each in called if each]
+                    fits = max(shared, default=(0, 0.0))
                     relations.append((fits, (item, f"{label}, {names[name].label}", values)))
         return [relation for _, relation in sorted(relations, key=itemgetter(0), reverse=True)]
 
@@ -185,12 +188,6 @@ class Wikidata(Tool):
         if not isinstance(document, Mapping):
             raise ToolError(f"{host} answered with something else than facts.")
         return document
-
-
-def _fit(asked: set[str], named: Named) -> tuple[int, float]:
-    """How many of the asked words an entity's best name has, and which share of that name they are."""
-    told = [set(words(name)) - _SMALL for name in (named.label, *named.aliases)]
-    return max(((len(asked & name), len(asked & name) / len(name)) for name in told if name), default=(0, 0.0))
 
 
 def candidates(query: str) -> list[str]:

@@ -199,7 +199,9 @@ class _Call:
             try:
                 target = url.join(answer)
                 target = (httpx.URL(self.guard.check(str(target))) if self.guard else target).copy_with(fragment=None)
-                home = _same_server(url, target)
+                # the same host and port, or the same host by https after http, as sites do that upgrade their visitors
+                ways = [(each.scheme, each.port) for each in (url, target)]
+                home = url.host == target.host and (ways[0] == ways[1] or ways == [("http", None), ("https", None)])
                 if self.guard is None and not home:
                     raise ToolError(f"{self.who} redirects to another server: only the one configured is asked")
                 # headers, which may hold keys, stay with the host they were given for
@@ -233,22 +235,20 @@ class _Call:
 
     async def _send(self, url: httpx.URL, given: Mapping[str, str]) -> Reply | str:
         try:
-            async with aclosing(await self.client.pool.handle_async_request(self._request(url, given))) as response:
+            headers = httpx.Headers({"User-Agent": self.settings.user_agent, "Accept": ", ".join(self.accept) or "*/*"})
+            headers.update(given)
+            if self.content:
+                headers.update({"Content-Type": self.kind, "Content-Length": str(len(self.content))})
+            headers.update({"Host": url.netloc.decode("ascii"), "Accept-Encoding": _ENCODINGS})
+            if self.guard:
+                # a stranger's server could send the answer to the next question along with this one
+                headers["Connection"] = "close"
+            target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+            request = httpcore.Request(self.method, target, headers=headers.raw, content=self.content or None)
+            async with aclosing(await self.client.pool.handle_async_request(request)) as response:
                 return await self._read(response, url, given)
         except (*_NETWORK, TooLarge, Undecodable) as error:
             raise self._failure(error) from None
-
-    def _request(self, url: httpx.URL, given: Mapping[str, str]) -> httpcore.Request:
-        headers = httpx.Headers({"User-Agent": self.settings.user_agent, "Accept": ", ".join(self.accept) or "*/*"})
-        headers.update(given)
-        if self.content:
-            headers.update({"Content-Type": self.kind, "Content-Length": str(len(self.content))})
-        headers.update({"Host": url.netloc.decode("ascii"), "Accept-Encoding": _ENCODINGS})
-        if self.guard:
-            # on a kept connection, a stranger's server could send the answer to the next question along with this one
-            headers["Connection"] = "close"
-        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-        return httpcore.Request(self.method, target, headers=headers.raw, content=self.content or None)
 
     async def _read(self, response: httpcore.Response, url: httpx.URL, given: Mapping[str, str]) -> Reply | str:
         status, most = response.status, self.settings.max_bytes
@@ -293,12 +293,6 @@ class _Call:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return ToolError(f"{self.who} has no valid certificate")
         return ToolError(f"{self.who} could not be reached", passing=True)
-
-
-def _same_server(one: httpx.URL, other: httpx.URL) -> bool:
-    """The same host and port, or the same host by https after http, as sites do that upgrade their visitors."""
-    ways = [(url.scheme, url.port) for url in (one, other)]
-    return one.host == other.host and (ways[0] == ways[1] or ways == [("http", None), ("https", None)])
 
 
 class TooLarge(Exception):

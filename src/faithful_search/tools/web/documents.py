@@ -39,6 +39,7 @@ _MEANT = {"ascii": "cp1252", "us-ascii": "cp1252", "iso8859-1": "cp1252", "iso88
 _MEANT |= {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
 _NOT_ASCII = ("utf-16", "iso2022", "hz")  # sets in which letters may look like ASCII
 _FEW = 64  # bytes above ASCII: a text in a Latin script with fewer says too little to tell one set from another
+_SPEAKS = re.compile(r"\w")  # rules, bullets and empty cells are no text
 _IMAGE = re.compile(r"!\[([^\[\]\n]{0,500})\]\([^()\s]{0,2000}(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
 _LINK = re.compile(r"(?<!!)\[([^\[\]\n]{1,500})\]\([^()\s]{0,2000}(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
 _HEADING = re.compile(r"#{1,6}[ \t]")
@@ -80,11 +81,6 @@ class Block(msgspec.Struct, frozen=True):
 def clean(text: str) -> str:
     """One line: white space collapsed; control characters, lone surrogates and invisible spaces gone."""
     return " ".join(_UNWANTED.sub("", text).split())
-
-
-def says_something(text: str) -> bool:
-    """Whether there is a letter or digit in it: rules, bullets and empty cells are no text."""
-    return re.search(r"\w", text) is not None
 
 
 def parse(body: bytes, content_type: str, reading: Reading) -> Page:
@@ -143,7 +139,12 @@ def decode(body: bytes, content_type: str = "") -> str:
             return body.decode(name, "replace")
     # the page first: many servers declare Latin-1 without looking
     named = _IN_PAGE.findall(body[:4_096])[:1] + _IN_TYPE.findall(content_type.encode())[:1]
-    declared = [codec for name in named if (codec := _codec(name.decode("ascii", "replace")))]
+    declared = []
+    for name in (each.decode("ascii", "replace") for each in named):
+        with suppress(LookupError, ValueError):  # it is unknown, or a codec of no character set, such as "hex"
+            known = codecs.lookup(name).name
+            "".encode(name)
+            declared.append(_MEANT.get(known, known))
     if not any(name.startswith(_NOT_ASCII) for name in declared):
         text = body.decode("utf-8", "replace")
         wrong = text.count("\ufffd")
@@ -160,15 +161,6 @@ def decode(body: bytes, content_type: str = "") -> str:
 
         guessed = from_bytes(body[:65_536]).best()
     return body.decode(guessed.encoding if guessed else "cp1252", "replace")
-
-
-def _codec(name: str) -> str:
-    try:
-        found = codecs.lookup(name)
-        "".encode(name)  # refuses codecs that are not character sets, such as "hex"
-    except (LookupError, ValueError):
-        return ""
-    return _MEANT.get(found.name, found.name)
 
 
 def pack(blocks: Iterable[Block], shortest: int, longest: int) -> Iterator[Paragraph]:
@@ -234,7 +226,7 @@ def _walk(root: Any) -> Iterator[Block]:
         elif tag in _BORDERS or (tag in _BLOCKS and not in_row):
             ends_row = tag in _ROWS and not starts
             header = ends_row and first_row and len(heads) > 1 and all(heads)
-            if says_something(text := clean("".join(parts))):
+            if _SPEAKS.search(text := clean("".join(parts))):
                 yield Block(mark + text, not starts and tag in _HEADINGS, lead if ends_row else "")
                 mark, lead = "", text if header else lead
             parts.clear()
@@ -247,7 +239,7 @@ def _walk(root: Any) -> Iterator[Block]:
         elif tag in _BLOCKS:
             parts.append(" ")
         parts.append((node.text if starts else node.tail if node is not root else "") or "")
-    if says_something(text := clean("".join(parts))):
+    if _SPEAKS.search(text := clean("".join(parts))):
         yield Block(mark + text)
 
 
@@ -257,7 +249,7 @@ def read_text(text: str) -> tuple[str, list[Block]]:
     blocks = []
     for piece in map(str.strip, _GAP.split(_OPENS.sub("\n", text))):
         heading = _HEADING.match(piece) is not None
-        if says_something(words := clean(piece.strip("# \t") if heading else piece)):
+        if _SPEAKS.search(words := clean(piece.strip("# \t") if heading else piece)):
             blocks.append(Block(words, heading))
     return next((block.text for block in blocks if block.heading), ""), blocks
 
@@ -298,7 +290,7 @@ def read_pdf(body: bytes, deadline: float) -> tuple[str, list[Block], str]:
 
 
 def _blocks(pieces: Iterable[str]) -> list[Block]:
-    return [Block(text) for text in map(clean, pieces) if says_something(text)]
+    return [Block(text) for text in map(clean, pieces) if _SPEAKS.search(text)]
 
 
 def answer_to(job: Job) -> Answer:
