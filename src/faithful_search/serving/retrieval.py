@@ -14,7 +14,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -26,6 +26,7 @@ from ..tools.retrieval.index import Index
 from ..trajectory import Evidence
 from .app import SIZES, Limits, Service, decode
 
+Asked = TypeVar("Asked", str, list[str])
 Query = tuple[str, int]
 """A query and how many passages it asks for."""
 
@@ -39,29 +40,27 @@ class _SearchR1(msgspec.Struct):
     return_scores: bool | None = False
 
 
-class _ReCall(msgspec.Struct):
-    query: list[str]
-    top_n: int | None = None
-    return_score: bool | None = False
-
-
-class _ReCallOne(msgspec.Struct):
-    query: str
+class _ReCall(msgspec.Struct, Generic[Asked]):
+    query: Asked
     top_n: int | None = None
     return_score: bool | None = False
 
 
 _FORMATS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "/retrieve": (_SearchR1, '{"queries": ["…"], "topk": 3, "return_scores": true}'),
-    "/search": (_ReCallOne, '{"query": "…", "top_n": 3, "return_score": true}'),
-    "/batch_search": (_ReCall, '{"query": ["…"], "top_n": 3, "return_score": true}'),
+    "/search": (_ReCall[str], '{"query": "…", "top_n": 3, "return_score": true}'),
+    "/batch_search": (_ReCall[list[str]], '{"query": ["…"], "top_n": 3, "return_score": true}'),
 }
 
 
-def _written(path: str, found: Sequence[list[Evidence]], scored: bool) -> Any:
-    """What was found for each query, in the format of the path."""
-    documents = [[_document(item) for item in items] for items in found]
-    scores = [[item.score for item in items] for items in found]
+def _written(path: str, found: Sequence[list[Evidence] | ToolError], scored: bool) -> Any:
+    """What was found for each query, in the format of the path; raises what a search failed with."""
+    documents, scores = [], []
+    for items in found:
+        if isinstance(items, ToolError):
+            raise items
+        documents.append([_document(item) for item in items])
+        scores.append([item.score for item in items])
     if path == "/search":
         return (documents[0], scores[0]) if scored else documents[0]
     if path == "/batch_search":
@@ -104,7 +103,7 @@ class Retrieval(Service):
         self._queries.inc(len(queries))
         items = [(query, top_k) for query in queries]
         if self.index.quick and len(items) <= _FEW:
-            return _written(path, [_found(result) for result in self._search(items)], scored)
+            return _written(path, self._search(items), scored)
 
         async def batched() -> Any:
             return _written(path, await asyncio.gather(*map(self._batcher.ask, items)), scored)
@@ -134,9 +133,3 @@ class Retrieval(Service):
             results = self.index.search_each(queries, top_k)
             found.update({(query, top_k): items for query, items in zip(queries, results, strict=True)})
         return [found[item] for item in batch]
-
-
-def _found(result: list[Evidence] | ToolError) -> list[Evidence]:
-    if isinstance(result, ToolError):
-        raise result
-    return result

@@ -79,17 +79,15 @@ class BM25Index(Index):
         return [self.search(query, top_k) for query in queries]
 
     def search(self, query: str, top_k: int) -> list[Evidence]:
-        scores = self.scores(query)
+        columns = self.model.get_tokens_ids(words(query))  # a word said twice counts twice
+        if not columns:
+            return []
+        scores = self.model.get_scores_from_ids(columns)
         # not by bm25s' own selection, which returns equals in any order, and passages without a word of the query
         least = np.partition(scores, -top_k)[-top_k] if len(scores) > top_k else 0.0
         found = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores)
         best = found[np.argsort(-scores[found], kind="stable")][:top_k]
         return [*map(self.passages.get, best.tolist(), scores[best].tolist())]
-
-    def scores(self, query: str) -> np.ndarray:
-        """BM25 of every passage; shape (passages,), float32. A word said twice counts twice."""
-        columns = self.model.get_tokens_ids(words(query))
-        return self.model.get_scores_from_ids(columns) if columns else np.zeros(len(self), dtype=np.float32)
 
 
 def rank(query: str, texts: Sequence[str]) -> list[tuple[int, float]]:
