@@ -231,6 +231,10 @@ class CounterfactualWorld:
         stated = [self.world.by_fact[link.asked] for link in links]
         titles = dict.fromkeys(item.title for own in stated for item in own)
         sources = dict.fromkeys(item.source for own in stated for item in own)
+        facts = []
+        for link, own in zip(links, stated, strict=True):  # as the bundled questions have them
+            held = {item.tool: item.source for item in own}
+            facts.append({**link._asdict(), "passage": held.get("local_search"), "triple": held.get("knowledge_graph")})
         change = Change(*new.asked, old.object, new.object, hop, walked[-1].asked, task.answers)
         meta = {key: value for key, value in task.meta.items() if key not in _ANNOTATIONS}
         return msgspec.structs.replace(
@@ -238,11 +242,7 @@ class CounterfactualWorld:
             answers=(walked[-1].object,),
             supporting_ids=tuple(sources) if task.supporting_ids else (),
             supporting_titles=tuple(titles) if task.supporting_titles else (),
-            meta={
-                **meta,
-                "chain": [_told(link, own) for link, own in zip(links, stated, strict=True)],
-                "counterfactual": msgspec.json.decode(msgspec.json.encode(change)),
-            },
+            meta={**meta, "chain": facts, "counterfactual": msgspec.json.decode(msgspec.json.encode(change))},
             edits={item.text: item.saying(new.object).text for item in items},
         )
 
@@ -275,12 +275,6 @@ def _readable(item: Statement, new: str) -> bool:
     parts = set(_NAME.findall(item.object)) - set(_NAME.findall(f"{item.subject} {new}"))
     left = holds(shown, item.object) or parts & set(_NAME.findall(shown))
     return not left and holds(shown, item.subject) and not holds(f"{item.title}\n{item.text}", new)
-
-
-def _told(link: Link, items: Sequence[Statement]) -> dict[str, str | None]:
-    """A fact of the chain as the bundled questions have it, with the sources that state it."""
-    held = {item.tool: item.source for item in items}
-    return {**link._asdict(), "passage": held.get("local_search"), "triple": held.get("knowledge_graph")}
 
 
 def _sub_question(question: str, answers: Sequence[str], found: str) -> Link:

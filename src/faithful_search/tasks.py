@@ -43,7 +43,10 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -> Task:
     """Map one row of any known source to a `Task`. Raises `DataError` for one without question or answers."""
-    question, answers = row_question(row) or _prompted(row), row_answers(row)
+    question, answers = row_question(row), row_answers(row)
+    if question is None:  # the last message of the user in a prompt
+        asked = [item for item in row.get("prompt") or () if isinstance(item, Mapping) and item.get("role") == "user"]
+        question = asked[-1].get("content") if asked else None
     if question is None or answers is None:
         missing = [name for name, value in (("question", question), ("answers", answers)) if value is None]
         named, has = " and no column ".join(missing), ", ".join(row) or "nothing"
@@ -190,10 +193,3 @@ def first(row: Mapping[str, Any], names: Sequence[str], fits: Callable[[Any], An
 def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = row.get(name)
     return value if isinstance(value, Mapping) else {}
-
-
-def _prompted(row: Mapping[str, Any]) -> str | None:
-    """The last user message of a row that holds a `prompt` of chat messages only."""
-    messages = row.get("prompt")
-    asked = [item for item in messages or () if isinstance(item, Mapping) and item.get("role") == "user"]
-    return asked[-1].get("content") if asked else None

@@ -14,8 +14,8 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, GeneratorError, JudgeError
 from faithful_search.inference.base import Sampling
-from faithful_search.measure.behaviour import tool_entropy
-from faithful_search.measure.evaluation import Evaluation, difference, entropy_estimate
+from faithful_search.measure.behaviour import normalized_entropy, tool_entropy
+from faithful_search.measure.evaluation import Evaluation, difference
 from faithful_search.measure.probes import Blanked
 from faithful_search.measure.report import table, table_rows
 from faithful_search.measure.stats import (
@@ -23,6 +23,7 @@ from faithful_search.measure.stats import (
     left_out,
     mean_ci,
     paired_difference,
+    pooled_estimate,
     t_quantile,
 )
 from faithful_search.measure.suite import evaluate_policy, evaluate_rollouts
@@ -64,7 +65,7 @@ def test_too_little_to_say_and_what_is_refused():
     assert (one.value, one.low, one.high, one.n) == (0.4, None, None, 1)
     assert bootstrap([]).value is None and bootstrap([3.0]).low is None
     assert paired_difference({"a": 1.0}, {"b": 1.0}).n == 0
-    assert entropy_estimate({"a": [3, 1]}, ["x", "y"]).value is tool_entropy({"a": 4}, ["a"]) is None
+    assert pooled_estimate({"a": [3, 1]}, normalized_entropy, ["x", "y"]).value is tool_entropy({"a": 4}, ["a"]) is None
     with pytest.raises(DataError, match="not a finite number"):
         mean_ci([0.5, math.nan])
 
@@ -114,7 +115,7 @@ def test_entropy_row_equals_the_formula(rows):
     calls = {tool: [row[place] for row in rows] for place, tool in enumerate("abc")}
     totals = {tool: sum(column) for tool, column in calls.items()}
     shares = [total / sum(totals.values()) for total in totals.values() if total]
-    estimate = entropy_estimate(calls, list(range(len(rows))))
+    estimate = pooled_estimate(calls, normalized_entropy, list(range(len(rows))))
     if shares:
         expected = pytest.approx(-sum(p * math.log(p) for p in shares) / math.log(3), abs=1e-12)
         assert estimate.value == expected and tool_entropy(totals, list("abc")) == expected
@@ -334,7 +335,7 @@ def test_entropy_differences_are_paired_too():
     two = {"local_search": [2, 2, 2, 2], "web": [2, 2, 2, 2]}
     one = {"web": [0, 0, 1, 0], "local_search": [4, 4, 3, 4]}
     before, after = (
-        Evaluation({"tool_entropy": entropy_estimate(calls, list("abcd"))}, list("abcd"), {}, calls)
+        Evaluation({"tool_entropy": pooled_estimate(calls, normalized_entropy, list("abcd"))}, list("abcd"), {}, calls)
         for calls in (two, one)
     )
     change = difference(before, after, "tool_entropy")

@@ -271,7 +271,11 @@ def _tell_answer(found: "Research", claims: "Sequence[Claim]", cost: Mapping[str
         _say(f"answer: {answer}", fg="green", bold=True)
         for claim in claims:
             style = {} if claim.supported else {"fg": "yellow", "bold": True}
-            _say(f'  "{claim.text}"{_support(claim)}', **style)
+            together = "the evidence together" if claim.supported else "nothing that was found"
+            said = f" is supported by {', '.join(claim.sources) or together}"
+            if claim.supported is None:
+                said = ": the judge gave no verdict"
+            _say(f'  "{claim.text}"{said}', **style)
         if not claims:
             _say("  nothing was retrieved: it comes from memory", fg="yellow", bold=True)
         sources = _sources(found, claims)
@@ -293,13 +297,6 @@ def _sources(found: "Research", claims: "Sequence[Claim]") -> "list[tuple[Eviden
     cited = {item.id for item in cited_evidence(found.trajectory)}
     used = cited | {source for claim in claims for source in claim.sources}
     return [(item, item.id in cited) for item in distinct(found.trajectory) if item.id in used]
-
-
-def _support(claim: "Claim") -> str:
-    if claim.supported is None:
-        return ": the judge gave no verdict"
-    together = "the evidence together" if claim.supported else "nothing that was found"
-    return f" is supported by {', '.join(claim.sources) or together}"
 
 
 def _source(item: "Evidence") -> str:

@@ -1,7 +1,7 @@
 """What the commands share: errors of one line, common options, and options made of the fields of a settings class."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -69,28 +69,25 @@ def together(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 def flags(settings: type) -> Callable[[F], F]:
     """Give a command an option for each field of a dataclass: name, type, default and `help` are the field's."""
-    hints = get_type_hints(settings)
-    return together(*(_option(item, hints[item.name]) for item in fields(settings)))
-
-
-def _option(item: Field[Any], hint: Any) -> Callable[[F], F]:
-    names = [f"--{item.name.replace('_', '-')}", *item.metadata.get("aliases", ())]
-    # of `int | None` the part that is not None
-    kind = next(kind for kind in (*get_args(hint), hint) if kind is not NoneType)
-    how: dict[str, Any] = {"type": kind}
-    if get_origin(hint) is Literal:
-        how = {"type": click.Choice(get_args(hint))}
-    elif kind is bool:
-        names[0] += f"/{_OFF[item.name]}" if item.name in _OFF else ""
-        how = {"is_flag": True}
-    elif get_origin(kind) is tuple:
-        how = {"callback": _listed}
-    default = None if item.default is MISSING else item.default
-    shown = default not in (None, "", False)  # which say nothing
-    text = item.metadata["help"]
-    return click.option(
-        *names, item.name, default=default, show_default=shown, help=f"{text[0].upper()}{text[1:]}.", **how
-    )
+    hints, options = get_type_hints(settings), []
+    for item in fields(settings):
+        hint = hints[item.name]
+        names = [f"--{item.name.replace('_', '-')}", *item.metadata.get("aliases", ()), item.name]
+        # of `int | None` the part that is not None
+        kind = next(kind for kind in (*get_args(hint), hint) if kind is not NoneType)
+        how: dict[str, Any] = {"type": kind}
+        if get_origin(hint) is Literal:
+            how = {"type": click.Choice(get_args(hint))}
+        elif kind is bool:
+            names[0] += f"/{_OFF[item.name]}" if item.name in _OFF else ""
+            how = {"is_flag": True}
+        elif get_origin(kind) is tuple:
+            how = {"callback": _listed}
+        default = None if item.default is MISSING else item.default
+        how |= {"default": default, "show_default": default not in (None, "", False)}  # which say nothing
+        text = item.metadata["help"]
+        options.append(click.option(*names, help=f"{text[0].upper()}{text[1:]}.", **how))
+    return together(*options)
 
 
 def _listed(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:

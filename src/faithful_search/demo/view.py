@@ -1,7 +1,6 @@
 """What the page shows, as HTML: one view of a trajectory for every tab, and the cards above it."""
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -79,7 +78,12 @@ def _trajectory(trajectory: Trajectory, name: str, link: str = "") -> str:
     marks += [[]] * (len(trajectory.steps) - len(marks))  # those of the first steps alone are told
 
     def words(step: Step, text: str) -> list[tuple[str, list[int]]]:
-        return _words(text, {cards[ref]: trajectory.evidence[ref].text for ref in step.refs if ref in cards})
+        """A text in pieces, each with the numbers of the cited evidence that holds it."""
+        held = {cards[ref]: terms(trajectory.evidence[ref].text) for ref in step.refs if ref in cards}
+        if not held or len(text) > _MOST_MARKED:
+            return [(text, [])]
+        pieces = ((piece, terms(piece)) for piece in _WORDS.split(text))
+        return [(piece, [number for number, known in held.items() if own & known]) for piece, own in pieces]
 
     html: str = _part("trajectory").trajectory(trajectory, shown["chips"], marks, marked, cards, words, name, link)
     return html
@@ -88,14 +92,6 @@ def _trajectory(trajectory: Trajectory, name: str, link: str = "") -> str:
 def _cards(trajectory: Trajectory) -> dict[str, int]:
     """A number for each piece of evidence: its id may be any text, which cannot name an element of a page."""
     return {id: number for number, id in enumerate(trajectory.evidence, 1)}
-
-
-def _words(text: str, cited: Mapping[int, str]) -> list[tuple[str, list[int]]]:
-    """A text in pieces, each with the numbers of the cited evidence that holds it."""
-    if not cited or len(text) > _MOST_MARKED:
-        return [(text, [])]
-    held = {number: terms(passage) for number, passage in cited.items()}
-    return [(piece, [number for number, known in held.items() if terms(piece) & known]) for piece in _WORDS.split(text)]
 
 
 @lru_cache

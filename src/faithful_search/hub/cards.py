@@ -6,7 +6,7 @@ No secret is written, wherever it stands: see `wire.redact`.
 import dataclasses
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,10 @@ def judge_card(
     """
     from huggingface_hub import ModelCardData
 
+    terms = {source: _TERMS.get(source, "terms not known") for source in file.trained_on}
+    for place in pairs:
+        if (made := provenance.read(Path(place))) is not None:
+            terms[place] = f"{made.pairs} pairs labelled by {made.judge}; licence: {made.license or 'not stated'}"
     data = ModelCardData(
         base_model=base_model if is_hub_id(base_model) else None,
         library_name="peft" if (folder / "adapter_config.json").exists() else "transformers",
@@ -76,7 +80,7 @@ def judge_card(
         name=str(folder),
         file=file,
         base=base_model,
-        sources=_terms_of(file.trained_on, pairs),
+        sources=terms,
         command=command_line("recipes/reward_model.py", argv),
         config=config,
         # shown between fences, which nothing in a table may close
@@ -84,15 +88,6 @@ def judge_card(
         license=license,
     )
     return write_whole(folder / "README.md", card)
-
-
-def _terms_of(sources: Iterable[str], places: Sequence[str]) -> dict[str, str]:
-    """Provenance and terms of each source of labelled pairs, and of each folder of labels with a `provenance.json`."""
-    terms = {source: _TERMS.get(source, "terms not known") for source in sources}
-    for place in places:
-        if (made := provenance.read(Path(place))) is not None:
-            terms[place] = f"{made.pairs} pairs labelled by {made.judge}; licence: {made.license or 'not stated'}"
-    return terms
 
 
 def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence[str] = ()) -> Path:

@@ -62,11 +62,6 @@ class Evaluation(Measured, msgspec.Struct, frozen=True):
         return {name: value for name, value in super().to_dict().items() if name != "trajectories"}
 
 
-def entropy_estimate(tool_calls: stats.Columns, questions: stats.Clusters) -> Estimate:
-    """Normalised tool entropy with its bootstrap interval over questions; no value without a call or with one tool."""
-    return stats.pooled_estimate(tool_calls, normalized_entropy, questions)
-
-
 # Rows that are functions of sums over all rollouts, not means: what is summed, and the function
 POOLED: dict[str, tuple[Callable[[Evaluation], stats.Columns], stats.Function]] = {
     GAP: (lambda run: verdict_columns(run.verdicts), gap),

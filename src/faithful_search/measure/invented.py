@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..text import sentences, shortened
 from ..tools.retrieval.corpus import Corpus, passages
-from ..trajectory import Evidence, Issue, Step, Trajectory
+from ..trajectory import Evidence, Issue, Trajectory
 from ..wire.files import replacing
 from .workers import progress_bar
 
@@ -54,16 +54,17 @@ class SearchedCorpus:
 
     def without_invented(self, trajectory: Trajectory) -> Trajectory:
         """The trajectory with an `Issue` in place of evidence that the corpus does not hold; citing it is an error."""
-        return msgspec.structs.replace(trajectory, steps=tuple(self._checked(step) for step in trajectory.steps))
-
-    def _checked(self, step: Step) -> Step:
-        invented = [item for item in step.evidence if not self.holds(item)]
-        issues = [
-            Issue(NOT_IN_CORPUS, f"{item.id or 'a passage'} stands nowhere in the corpus: {shortened(item.text, 60)!r}")
-            for item in invented
-        ]
-        kept = tuple(item for item in step.evidence if item not in invented)
-        return msgspec.structs.replace(step, evidence=kept, issues=(*step.issues, *issues)) if invented else step
+        steps = []
+        for step in trajectory.steps:
+            invented = [item for item in step.evidence if not self.holds(item)]
+            told = (
+                f"{item.id or 'a passage'} stands nowhere in the corpus: {shortened(item.text, 60)!r}"
+                for item in invented
+            )
+            issues = (*step.issues, *(Issue(NOT_IN_CORPUS, why) for why in told))
+            kept = tuple(item for item in step.evidence if item not in invented)
+            steps.append(msgspec.structs.replace(step, evidence=kept, issues=issues))
+        return msgspec.structs.replace(trajectory, steps=tuple(steps))
 
 
 @cache

@@ -6,7 +6,7 @@ earlier ones. When it ends, the file is put in the order of the source, each row
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -97,24 +97,21 @@ class Scorer:
             for name, reward in self.rewards.items()
             if isinstance(reward, JudgedReward) and reward.judge is not None
         }
-        verdicts = self._verdicts(asked.values())
+        # Row by row, so that a judge that dies on the way leaves whole rows
+        items = (item for row in zip(*asked.values(), strict=True) for own in row for item in own)
+        pairs = list(dict.fromkeys(item.pair for item in items if item.settled is None))
+        judge = self.judge or GroundingJudge()
+        said = each(judge.judge_batch, pairs, partial(_silent, judge.name)) if pairs else []
+        verdicts = dict(zip(pairs, said, strict=True))
         columns: dict[str, Iterator[Score]] = {}  # iterators, since rows that could not be read have no entry in them
         for name, reward in self.rewards.items():
             failed = partial(_failed, reward.name)
             if isinstance(reward, JudgedReward) and name in asked:
-                pairs = list(zip(read, asked[name], strict=True))
-                columns[name] = iter(each(partial(_judged, reward, verdicts), pairs, failed))
+                own = list(zip(read, asked[name], strict=True))
+                columns[name] = iter(each(partial(_judged, reward, verdicts), own, failed))
             else:
                 columns[name] = iter(each(reward.score_batch, read, failed))
         return {row.number: self._line(row, columns) for row in rows}
-
-    def _verdicts(self, asked: Iterable[list[list[Asked]]]) -> dict[Pair, Verdict]:
-        # Row by row, so that a judge that dies on the way leaves whole rows
-        items = (item for row in zip(*asked, strict=True) for own in row for item in own)
-        pairs = list(dict.fromkeys(item.pair for item in items if item.settled is None))
-        judge = self.judge or GroundingJudge()
-        verdicts = each(judge.judge_batch, pairs, partial(_silent, judge.name)) if pairs else []
-        return dict(zip(pairs, verdicts, strict=True))
 
     def _line(self, row: Row, columns: Mapping[str, Iterator[Score]]) -> bytes:
         known: dict[str, Any] = {"row": row.number, "digest": row.digest}

@@ -15,12 +15,12 @@ from ..tasks import Task
 from ..trajectory import Trajectory
 from ..world import chains_of
 from . import metrics
-from .behaviour import no_share, retry_share, tool_counts
+from .behaviour import no_share, normalized_entropy, retry_share, tool_counts
 from .controls import EM_UNREMEMBERED, QUESTIONS, control_tasks, control_values, unremembered
-from .evaluation import ENTROPY, Evaluation, entropy_estimate, run_episodes
+from .evaluation import ENTROPY, Evaluation, run_episodes
 from .origins import Decorated
 from .probes import UNSEEN_SNIPPETS, blank_engine
-from .stats import left_out, mean_ci
+from .stats import left_out, mean_ci, pooled_estimate
 from .verdicts import GAP, Verdicts, verdict_rows
 
 NO, RETRY = "no_on_blank", "retry_on_blank"
@@ -163,7 +163,7 @@ def evaluate_rollouts(
     rows |= verdict_rows(seen, questions) if GAP in rewards else {}
     tool_calls = {tool: [own[tool] for own in calls] for tool in tools}
     if len(tools) > 1:
-        rows[ENTROPY] = entropy_estimate(tool_calls, questions)
+        rows[ENTROPY] = pooled_estimate(tool_calls, normalized_entropy, questions)
     return Evaluation(
         rows=rows,
         questions=list(questions),

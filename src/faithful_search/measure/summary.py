@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .behaviour import tool_ratios
-from .evaluation import ENTROPY, Evaluation, Measured, entropy_estimate
+from .behaviour import normalized_entropy, tool_ratios
+from .evaluation import ENTROPY, Evaluation, Measured
 from .files import PathLike
 from .report import aligned, interval, sentences, table
 from .scores import Line, read_scores
-from .stats import NOTHING, Estimate, Floats, left_out, mean_ci
+from .stats import NOTHING, Estimate, Floats, left_out, mean_ci, pooled_estimate
 from .writing import filled
 
 SUMMARY = "audit.json"
@@ -201,7 +201,8 @@ def _tools(called: Sequence[Mapping[str, int]], questions: NDArray[np.int64], av
     counts = dict(calls.most_common())
     names = list(counts) if available is None else list(available)
     columns = {name: [own.get(name, 0) for own in called] for name in names[:TOOLS]}
-    return Tools(counts, tool_ratios(calls, names), entropy_estimate(columns, questions) if columns else NOTHING)
+    entropy = pooled_estimate(columns, normalized_entropy, questions) if columns else NOTHING
+    return Tools(counts, tool_ratios(calls, names), entropy)
 
 
 def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | None = None) -> list[int]:

@@ -155,8 +155,11 @@ def _kept(line: _Line) -> tuple[tuple[str, str, str], Verdict]:
 def _judge_all(
     name: str, judge: Judge, rows: Sequence[Labelled], kept: Records[_Line], progress: bool
 ) -> list[Verdict]:
-    # by the judge's own name too: the same NAME may stand for another model or prompt in a later run
-    keys = [(name, judge.name, _digest(row)) for row in rows]
+    keys = []
+    for row in rows:
+        # by the judge's own name and the prompt's version, too: what changed is asked about again
+        text = json.dumps([row.premise, row.hypothesis, row.question, prompting.load(row.task).digest])
+        keys.append((name, judge.name, hashlib.sha256(text.encode()).hexdigest()[:16]))
     different = dict(zip(keys, rows, strict=True))
     missing = [(key, row) for key, row in different.items() if key not in kept.kept or kept.kept[key].abstained]
     begun, hidden = len(different) - len(missing), None if progress else True
@@ -165,12 +168,6 @@ def _judge_all(
             kept.add([_Line(*key, row.id, own.p, own.label, own.why) for (key, row), own in answered])
             bar.update(len(answered))
     return [kept.kept[key] for key in keys]
-
-
-def _digest(row: Labelled) -> str:
-    # with the prompt's version: what changed is asked about again
-    text = json.dumps([row.premise, row.hypothesis, row.question, prompting.load(row.task).digest])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def from_scores(
