@@ -5,7 +5,6 @@ import logging
 import math
 import threading
 import time
-import weakref
 from collections import Counter, deque
 from collections.abc import MutableMapping
 from copy import deepcopy
@@ -22,6 +21,8 @@ from .outcome import Fault, evidence_of, failure_of, log_failure
 
 LATEST = 512
 """Of how many calls the durations are remembered: the first hour of a run of days says nothing about now."""
+Slots = MutableMapping[asyncio.AbstractEventLoop, asyncio.Semaphore]
+"""Of each event loop, for as many calls at once; the others wait in the order they came."""
 _log = logging.getLogger(__name__)
 
 
@@ -45,33 +46,22 @@ class ToolStats:
         return ToolStats(calls, hits, errors, made, self.latest[-made:] if made else ())
 
 
-class Slots:
-    """At most `most` at once on each event loop; the others wait in the order they came."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._loops: MutableMapping[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
-
-    def here(self) -> asyncio.Semaphore:
-        """Those of the running loop."""
-        return self._loops.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.most))
-
-
 class Lane:
     """Runs the calls of one tool, and counts them in `stats`.
 
     A call's time-out covers its retries, and begins when it has its slot. A call that waits for a slot of a tool that
     does not answer others is refused: at once when the breaker opens, else when it has waited as long as a call may
-    take. `slots` are those of all tools together; `advice` is what a refused caller is told to do instead.
+    take. `slots`, for `most` calls, are those of all tools together; `advice` is what a refused caller is told to do
+    instead.
     """
 
     def __init__(
-        self, tool: Tool, timeout: float, slots: Slots, patience: Patience, breaker: Breaker, advice: str
+        self, tool: Tool, timeout: float, most: int, slots: Slots, patience: Patience, breaker: Breaker, advice: str
     ) -> None:
         self.name, self.method, self.timeout = tool.name, method_of(tool), timeout
         self.cache_key: str = getattr(tool, "cache_key", "")  # tools need not be of our base class
         self._counts, self._latest = Counter[str](), deque[float](maxlen=LATEST)
-        self._slots, self._patience, self._breaker, self._advice = slots, patience, breaker, advice
+        self._most, self._slots, self._patience, self._breaker, self._advice = most, slots, patience, breaker, advice
         self._last_late = -math.inf
         self._known_failures, self._lock = set[tuple[str, str]](), threading.Lock()
 
@@ -91,7 +81,7 @@ class Lane:
         main thread also the `KeyboardInterrupt` of the user."""
         self._refuse(self._breaker.remaining)
         came = time.monotonic()
-        async with self._slots.here():
+        async with self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._most)):
             self._refuse(self._breaker.refusal())
             start = time.monotonic()
             if self._last_late > came and start - came > self.timeout:

@@ -2,6 +2,7 @@
 
 import asyncio
 import difflib
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -116,13 +117,14 @@ class Toolbox:
         self.timeout, self.concurrency = timeout, concurrency
         self.patience, self.failures, self.cooldown = patience or Patience(), failures, cooldown
         self.cache, self.cassette = cache, cassette
-        self._background, slots = Background(), Slots(concurrency)
+        self._background = Background()
+        slots: Slots = weakref.WeakKeyDictionary()
         self._lanes: dict[str, Lane] = {}
         self._usage: dict[str, str] = {}
         for name, tool in self.tools.items():
             others = ", ".join(other for other in self.tools if other != name)
             advice = f"Other tools: {others}." if others else "There is no other tool."
-            lane = Lane(tool, timeout, slots, self.patience, Breaker(failures, cooldown), advice)
+            lane = Lane(tool, timeout, concurrency, slots, self.patience, Breaker(failures, cooldown), advice)
             told = schema_of(tool)["function"]["parameters"]
             known, required = (", ".join(told.get(key, ())) or "none" for key in ("properties", "required"))
             self._lanes[name], self._usage[name] = lane, f"Its arguments: {known}; required: {required}."
