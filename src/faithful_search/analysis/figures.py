@@ -7,6 +7,7 @@ nothing to draw.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,7 +74,8 @@ def reward_curves(history: History, path: PathLike) -> Path:
     run strong. Below them, where there are such, alpha and the weights that a curriculum moves, each in its component's
     colour.
     """
-    parts = [name for name in _metrics(history) if name.startswith("parts/") and name.count("/") == 1]
+    logged = dict.fromkeys(chain.from_iterable(history))
+    parts = [name for name in logged if name.startswith("parts/") and name.count("/") == 1]
     colours = _coloured([name for name in parts if name not in (_ALPHA, "parts/outcome_ema")])
     panels = [Panel("reward", _lines(history, {"reward": "#000000", **colours}), None, 3, "reward or parts/…")]
     if _ALPHA in parts:
@@ -89,7 +91,7 @@ def tool_curves(history: History, path: PathLike) -> Path:
     """The share of calls to each tool, and below it the normalised entropy, over the steps (Proof-of-Use, figure 4);
     with a single tool, how often it is called.
     """
-    tools = [name for name in _metrics(history) if name.startswith(_RATIO)]
+    tools = [name for name in dict.fromkeys(chain.from_iterable(history)) if name.startswith(_RATIO)]
     if len(tools) == 1:
         calls = Panel("calls per rollout", _lines(history, _coloured(["tools/calls"])), wanted="tools/calls")
         return _draw([calls], path, "Use of the tool over training", STEP)
@@ -241,10 +243,6 @@ def running_mean(values: Floats, window: int) -> Floats:
     around = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
     finite = (own[np.isfinite(own)] for own in around)
     return np.array([own.mean() if len(own) else np.nan for own in finite], dtype=np.float64)
-
-
-def _metrics(history: History) -> list[str]:
-    return list(dict.fromkeys(name for row in history for name in row))
 
 
 def _series(history: History, metric: str) -> tuple[Floats, Floats]:

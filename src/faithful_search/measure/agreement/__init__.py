@@ -125,7 +125,12 @@ def run(
     rows = list(rows) if limit is None else sample(rows, limit, seed)
     if not rows:
         raise DataError("no labelled rows to judge")
-    with Records(results_folder(Path(out)) / VERDICTS, "agreement", _Line, _kept) as kept:
+    with Records(
+        results_folder(Path(out)) / VERDICTS,
+        "agreement",
+        _Line,
+        lambda line: ((line.judge, line.by, line.pair), Verdict(line.p, line.label, line.why, line.by)),
+    ) as kept:
         found = {name: _judge_all(name, judge, rows, kept, progress) for name, judge in judges.items()}
     rated = [
         Rated(row.source, row.group, row.label, {name: verdicts[at] for name, verdicts in found.items()})
@@ -147,11 +152,6 @@ class _Line(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-def _kept(line: _Line) -> tuple[tuple[str, str, str], Verdict]:
-    """The key, and the verdict; one that abstains is asked about again by the next run."""
-    return (line.judge, line.by, line.pair), Verdict(line.p, line.label, line.why, line.by)
-
-
 def _judge_all(
     name: str, judge: Judge, rows: Sequence[Labelled], kept: Records[_Line], progress: bool
 ) -> list[Verdict]:
@@ -161,6 +161,7 @@ def _judge_all(
         text = json.dumps([row.premise, row.hypothesis, row.question, prompting.load(row.task).digest])
         keys.append((name, judge.name, hashlib.sha256(text.encode()).hexdigest()[:16]))
     different = dict(zip(keys, rows, strict=True))
+    # one that abstained is asked about again
     missing = [(key, row) for key, row in different.items() if key not in kept.kept or kept.kept[key].abstained]
     begun, hidden = len(different) - len(missing), None if progress else True
     with progress_bar(total=len(different), initial=begun, desc=name, unit="pair", disable=hidden) as bar:
