@@ -79,7 +79,7 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
         pairs.append(f"Pair {number}:\n<answer>{thread.answer or 'NONE'}</answer>\n{summary}")
     synthesis = Request("thread_synthesis", {"question": question, "threads": "\n\n".join(pairs)})
     text = _texts(writer, [synthesis])[0] or ""
-    said = [answer.strip() for answer in _ANSWER.findall(text) if _key(answer) not in _NO_ANSWER]
+    said = [answer.strip() for answer in _ANSWER.findall(text) if normalize(answer) not in _NO_ANSWER]
     if not said:
         chosen = _rests_on(threads, vote(threads), "the answer that most threads gave", "vote")
         return Research(tuple(threads), chosen, "vote", (*replaced, "synthesis"))
@@ -98,7 +98,7 @@ def vote(threads: Sequence[Trajectory]) -> str | None:
         >>> vote([Trajectory(answer="Rome"), Trajectory(answer="Oslo"), Trajectory(), Trajectory(answer="the Oslo")])
         'Oslo'
     """
-    named = [(_key(one.answer), one) for one in threads if one.answer and one.answer.strip()]
+    named = [(normalize(one.answer), one) for one in threads if one.answer and one.answer.strip()]
     given = [(key, one) for key, one in named if key not in _NO_ANSWER] or named
     count = Counter(key for key, _ in given)
     upheld = {key for key, one in given if one.steps and one.steps[-1].verified}
@@ -169,7 +169,8 @@ def _rests_on(threads: Sequence[Trajectory], answer: str | None, why: str, by: s
     """The first thread with this answer, or all calls of all threads with it as the last step."""
     if answer is None:
         return threads[0]
-    own = [number for number, one in enumerate(threads, start=1) if one.answer and _key(one.answer) == _key(answer)]
+    key = normalize(answer)
+    own = [number for number, one in enumerate(threads, start=1) if one.answer and normalize(one.answer) == key]
     if own:
         chosen = threads[own[0] - 1]
     else:  # dialects and verdicts are left out, since the order of the calls is not the threads' own
@@ -182,7 +183,3 @@ def _rests_on(threads: Sequence[Trajectory], answer: str | None, why: str, by: s
         chosen = Trajectory(whole, first.question, answer, "answered", id=f"{first.id}#pooled", answers=first.answers)
     told = {"by": by, "thread": own[0] if own else None, "of": len(threads), "analysis": why}
     return msgspec.structs.replace(chosen, meta={**chosen.meta, "research": told})
-
-
-def _key(answer: str) -> str:
-    return normalize(answer.strip())

@@ -92,12 +92,11 @@ def parse(body: bytes, content_type: str, reading: Reading) -> Page:
         title, blocks, cut = read_pdf(body, deadline)
     elif kind in ("html", "text"):
         title, blocks = (read_html if kind == "html" else read_text)(text)
-    elif kind == "xml":
-        blocks = read_xml(body)
     else:
         with suppress(msgspec.DecodeError):  # text may only claim to be JSON
             text = msgspec.json.format(text, indent=1) if kind == "json" else text
-        blocks = _blocks(text.splitlines())
+        pieces = read_xml(body) if kind == "xml" else text.splitlines()
+        blocks = [Block(piece) for piece in map(clean, pieces) if _SPEAKS.search(piece)]
     found = list(pack(blocks, reading.shortest, reading.longest))
     if not found:
         raise ToolError("there is no text in it that could be read")
@@ -254,7 +253,7 @@ def read_text(text: str) -> tuple[str, list[Block]]:
     return next((block.text for block in blocks if block.heading), ""), blocks
 
 
-def read_xml(body: bytes) -> list[Block]:
+def read_xml(body: bytes) -> Iterable[str]:
     """The text of each element; no entity is expanded and nothing is fetched. Raises `ImportError` without lxml."""
     from lxml import etree
 
@@ -264,7 +263,7 @@ def read_xml(body: bytes) -> list[Block]:
     if root is None:
         return []
     etree.strip_elements(root, etree.Entity, etree.Comment, with_tail=False)
-    return _blocks(root.itertext())
+    return root.itertext()
 
 
 def read_pdf(body: bytes, deadline: float) -> tuple[str, list[Block], str]:
@@ -287,10 +286,6 @@ def read_pdf(body: bytes, deadline: float) -> tuple[str, list[Block], str]:
     with suppress(Exception):  # pypdf fails on broken metadata in many ways; that is no reason to lose the document
         title = clean(str(reader.metadata.get("/Title") or "")) if reader.metadata else ""
     return title, blocks, f"the first {done} of its {pages} pages" if done < pages else ""
-
-
-def _blocks(pieces: Iterable[str]) -> list[Block]:
-    return [Block(text) for text in map(clean, pieces) if _SPEAKS.search(text)]
 
 
 def answer_to(job: Job) -> Answer:
