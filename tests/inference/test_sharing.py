@@ -133,7 +133,7 @@ def test_a_process_makes_as_many_passes_as_the_one_that_makes_most():
 
 def test_an_accelerator_is_given_few_passes():
     rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
-    call = batching.cost_of_call("cuda")
+    call = batching.CALL
     assert plan(rows, 1, call).heads == [[]] and len(passes([400, 30], call)) == 1
     assert [len(head) for head in plan([[*ONE * 5, *row] for row in rows], 1, call).heads] == [1650]
 

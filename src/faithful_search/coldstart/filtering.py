@@ -213,14 +213,16 @@ def by_tools(rows: Sequence[WrittenRow]) -> list[tuple[list[Trajectory], Schemas
             group[0].append(_comparable(row.trajectory))
     if not groups:  # so every row was rejected: a file without rows is not read
         example = f"the first, {rows[0].where}: {rows[0].why or rows[0].rejected}"
-        raise DataError(f"none of {len(rows)} trajectories can be trained on: {_reasons(rows)}; {example}")
+        reasons = counted(row.rejected for row in rows if row.rejected)
+        raise DataError(f"none of {len(rows)} trajectories can be trained on: {reasons}; {example}")
     return list(groups.values())
 
 
 def summary(rows: Sequence[WrittenRow]) -> list[str]:
     """Lines to print: counts by reason, and the rows that could not be read."""
     fit = [row for row in rows if row.rejected is None]
-    lines = [f"{len(fit)} of {len(rows)} trajectories kept; rejected: {_reasons(rows)}"]
+    reasons = counted(row.rejected for row in rows if row.rejected)
+    lines = [f"{len(fit)} of {len(rows)} trajectories kept; rejected: {reasons}"]
     if loose := sum(not row.trajectory.answers for row in fit if row.trajectory):
         lines.append(f"{loose} of those kept have no gold answers: whether their answers are right was not checked")
     for names, count in Counter(tuple(tool["function"]["name"] for tool in row.tools) for row in fit).items():
@@ -274,7 +276,3 @@ def _said(step: Step) -> dict[str, Any]:
         "parallel call": step.same_turn,
         "evidence": len(step.evidence),
     }
-
-
-def _reasons(rows: Iterable[WrittenRow]) -> str:
-    return counted(Counter(row.rejected for row in rows if row.rejected))

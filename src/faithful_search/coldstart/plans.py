@@ -179,8 +179,8 @@ def contains(text: str, part: str) -> bool:
     return re.search(rf"(?<!\w){wanted}(?!\w)", text.casefold()) is not None
 
 
-def counted(reasons: Mapping[str, int]) -> str:
-    """Counts by reason in words, most frequent first."""
+def counted(reasons: Mapping[str, int] | Iterable[str]) -> str:
+    """Reasons, or their counts, in words: how often each was given, most frequent first."""
     return ", ".join(f"{count} {reason}" for reason, count in Counter(reasons).most_common()) or "none"
 
 

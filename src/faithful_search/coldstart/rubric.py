@@ -25,7 +25,7 @@ from ..rewards.self_rubric import RUBRIC, rubric_reply
 from ..rewards.world_rubric import explained
 from ..text import NameFinder, exact_match
 from ..training.processes import gathered
-from ..trajectory import Evidence, Step, Trajectory, read_jsonl
+from ..trajectory import Step, Trajectory, read_jsonl
 from .plans import UNKNOWN, contains
 from .sft import IGNORED
 
@@ -124,10 +124,11 @@ def spoiled(episode: Trajectory, mistake: str, names: NameFinder, rng: random.Ra
 
 
 def _without(gold: str, calls: Sequence[Step]) -> list[Step]:
-    def silent(item: Evidence) -> bool:
-        return not (contains(item.text, gold) or contains(item.title, gold))
-
-    return [replace(step, evidence=tuple(filter(silent, step.evidence)), spans={}) for step in calls]
+    steps = []
+    for step in calls:
+        kept = [item for item in step.evidence if not (contains(item.text, gold) or contains(item.title, gold))]
+        steps.append(replace(step, evidence=tuple(kept), spans={}))
+    return steps
 
 
 def scored_file(path: str | Path) -> list[Trajectory]:

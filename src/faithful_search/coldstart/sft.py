@@ -79,8 +79,12 @@ class Reading:
         self.model, blocks = model, model.get_decoder().layers
         if not self.layers or not all(1 <= layer <= len(blocks) for layer in self.layers):
             raise ConfigError(f"reading_layers {[*self.layers]}: name some of the model's layers, 1 to {len(blocks)}")
+
+        def keep(layer: int, block: Any, given: Any, output: Any) -> None:
+            self.states[layer] = output[0] if isinstance(output, tuple) else output
+
         for layer in self.layers:
-            blocks[layer - 1].register_forward_hook(partial(self._keep, layer))
+            blocks[layer - 1].register_forward_hook(partial(keep, layer))
 
     def loss(self, labels: torch.Tensor) -> torch.Tensor:
         """The weight times the mean cross-entropy of "yes" where `labels` (rows, tokens) ask, in the last forward pass.
@@ -93,9 +97,6 @@ class Reading:
         wanted = labels[asked].float().repeat(len(self.layers))
         loss = binary_cross_entropy_with_logits(logits, wanted) if len(wanted) else logits.sum()
         return self.weight * loss
-
-    def _keep(self, layer: int, block: Any, given: Any, output: Any) -> None:
-        self.states[layer] = output[0] if isinstance(output, tuple) else output
 
 
 def build_dataset(

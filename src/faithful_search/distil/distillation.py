@@ -113,7 +113,6 @@ def train_judge(
     """
     how, given, base_name = how or Distillation(), dict(model_kwargs or {}), base_name or model
     parts = divided(rows, how.validation)
-    args = _arranged(args)
     trainer = _trainer(parts, model, args, how, peft_config, given)
     checkpoints.train(trainer, resume)
     file = _save(trainer, parts, base_name, args, how)
@@ -129,7 +128,7 @@ def train_judge(
     return Distilled(Path(args.output_dir), file, found)
 
 
-def _arranged(args: Any) -> Any:
+def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config: Any, kwargs: dict[str, Any]) -> Any:
     args = copy.copy(args)
     if str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
         raise ConfigError("set eval_strategy to 'steps' or 'epoch': the judge with the best κ is kept")
@@ -138,10 +137,6 @@ def _arranged(args: Any) -> Any:
     args.load_best_model_at_end, args.metric_for_best_model, args.greater_is_better = True, "kappa", True
     args.restore_callback_states_from_checkpoint = True  # or a resumed run would forget how long it has been patient
     args.save_only_model = False
-    return args
-
-
-def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config: Any, kwargs: dict[str, Any]) -> Any:
     if how.head == "encoder" and peft_config is not None:
         raise ConfigError("the encoder head is trained whole (or with layers frozen): leave use_peft to the generator")
     rows: Sequence[Labelled] = resampled(parts.train, args.seed) if how.balance == "resample" else parts.train

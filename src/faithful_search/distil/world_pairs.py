@@ -85,17 +85,18 @@ class _Maker:
             played = run_experts(plans, toolbox, dialect, HABITS, self.seed)
         read = [own for plan, one in zip(plans, played, strict=True) for own in _read(plan, one.episode)]
         self.others = [own for own in read if own.found]
-        return [row for number, own in enumerate(read) for row in self._both(own, f"{split}:{number}", SPLITS[split])]
-
-    def _both(self, own: _Read, id: str, split: Split) -> list[Labelled]:
-        rng, pair = random.Random(f"{self.seed} {id}"), own.pair
-        makers = (self._name, self._denial, self._unsaid, self._other) if own.found else (self._claim, self._other)
-        made = rng.choices(makers, weights=(3, 2, 2, 1) if own.found else (3, 1))[0]
-        group = hashlib.sha256(normalize(pair.question, "pokee").encode()).hexdigest()[:16]
-        texts = pair.premise, pair.hypothesis, pair.question
-        true = Labelled(f"{SOURCE}:{id}:true", *texts, True, SOURCE, split, group, "info_think")
-        kind, said = made.__name__.removeprefix("_"), made(own, rng)
-        return [true, msgspec.structs.replace(true, id=f"{SOURCE}:{id}:{kind}", hypothesis=said, label=False)]
+        made: list[Labelled] = []
+        for number, own in enumerate(read):
+            id, pair = f"{split}:{number}", own.pair
+            rng = random.Random(f"{self.seed} {id}")
+            makers = (self._name, self._denial, self._unsaid, self._other) if own.found else (self._claim, self._other)
+            maker = rng.choices(makers, weights=(3, 2, 2, 1) if own.found else (3, 1))[0]
+            group = hashlib.sha256(normalize(pair.question, "pokee").encode()).hexdigest()[:16]
+            texts = pair.premise, pair.hypothesis, pair.question
+            true = Labelled(f"{SOURCE}:{id}:true", *texts, True, SOURCE, SPLITS[split], group, "info_think")
+            kind, said = maker.__name__.removeprefix("_"), maker(own, rng)
+            made += [true, msgspec.structs.replace(true, id=f"{SOURCE}:{id}:{kind}", hypothesis=said, label=False)]
+        return made
 
     def _others_of_its_type(self, hop: Hop, names: Iterable[str]) -> list[str]:
         """Names of the type of what was found with which the hop's fact is wrong."""

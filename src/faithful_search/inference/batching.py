@@ -37,10 +37,6 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         yield batch
 
 
-def cost_of_call(device_type: str) -> int:
-    return CALLS.get(device_type, CALL)
-
-
 def passes(lengths: Sequence[int], call: int) -> list[list[int]]:
     """Numbers of rows that go through the model together, longest first: with the least tokens, those of padding and
     `call` for each pass included."""

@@ -7,7 +7,7 @@ small letters, or `▁` is a blank; those that no fence can serve are refused.
 import re
 import string
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dialects.base import Dialect
@@ -73,11 +73,12 @@ def _unfit(tokenizer: Any, told: str) -> TemplateError:
     return TemplateError(f"the tokenizer of {name_of(tokenizer)} {told}; take another tokenizer")
 
 
+@dataclass(frozen=True)
 class Folding:
     """How a tokenizer reads a whole text: what its normalizer makes of it, with a blank where it knows none."""
 
-    def __init__(self, normalizer: Any, blank: str = " ") -> None:
-        self.normalizer, self.blank = normalizer, blank
+    normalizer: Any
+    blank: str = " "
 
     def __call__(self, text: str) -> str:
         read = well_formed(text)

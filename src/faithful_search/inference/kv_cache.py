@@ -38,9 +38,6 @@ class RoomyLayer(DynamicLayer):
         self.once, self.end = once, 0
         self.rows: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
-    def fill(self, rows: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        self.rows, self.end = rows, max(keys.shape[1] for keys, _ in rows)
-
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -137,7 +134,7 @@ class Batch:
         filled = next((own.of(0).layers for own in known if own.layers), None)
         if filled and self.cache is not None:
             for layer, *parts in zip(self.cache.layers, *(own.layers or filled for own in known), strict=True):
-                layer.fill(parts)
+                layer.rows, layer.end = parts, max(keys.shape[1] for keys, _ in parts)
         self.logits = self.read([row[len(own.ids) :] for row, own in zip(rows, known, strict=True)], keep)
 
     def read(self, rows: Sequence[Row], keep: int = 1) -> torch.Tensor:

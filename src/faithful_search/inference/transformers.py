@@ -11,7 +11,7 @@ from transformers import LogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
 
 from ..errors import ConfigError, GeneratorError
 from .base import Completion, Sampling, check_choices
-from .batching import Row, cost_of_call, plan
+from .batching import CALL, CALLS, Row, plan
 from .kv_cache import Batch, Memory, by_row, inference_mode, reads_on, remembered
 
 KEEP_BYTES = 4 * 2**30
@@ -194,7 +194,7 @@ class TransformersGenerator:
 
     @property
     def _call(self) -> int:
-        return cost_of_call(next(self.model.parameters()).device.type)
+        return CALLS.get(next(self.model.parameters()).device.type, CALL)
 
 
 class _End(NamedTuple):

@@ -104,7 +104,7 @@ class GeneratorJudge:
 
     def asked(self, pair: Pair) -> "Asked":
         """The prompt about a pair up to the token that tells the labels apart, and that token for each label."""
-        fields = self._safe(prompting.fields_of(pair))
+        fields = {name: self._fence.escape(text) for name, text in prompting.fields_of(pair).items()}
         premise = fields["premise"]
 
         def shortened(kept: int) -> Asked:
@@ -128,7 +128,10 @@ class GeneratorJudge:
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
         """The most probable text for each request; `None` where it is empty, cut off, or the prompt too long."""
-        rows = [self._encode(self._text(request.prompt, self._safe(request.fields))) for request in requests]
+        rows = []
+        for request in requests:
+            fields = {name: self._fence.escape(text) for name, text in request.fields.items()}
+            rows.append(self._encode(self._text(request.prompt, fields)))
         fit = [row for row, ids in enumerate(rows) if len(ids) + self.max_new_tokens <= self.window]
         sampling = Sampling(temperature=0.0, max_new_tokens=self.max_new_tokens)
         texts: list[str | None] = [None] * len(rows)
@@ -165,9 +168,6 @@ class GeneratorJudge:
         tokenizer = self.generator.tokenizer
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids if tokenizer.chat_template else [*opening_ids(tokenizer), *ids]
-
-    def _safe(self, fields: Mapping[str, str]) -> dict[str, str]:
-        return {name: self._fence.escape(text) for name, text in fields.items()}
 
     @cached_property
     def _fence(self) -> Fence:

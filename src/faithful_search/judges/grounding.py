@@ -145,7 +145,13 @@ def claims(text: str) -> dict[str, Word]:
     folded = _fold(text)
     script = _script(folded)
     words = list(dict.fromkeys(_words(folded, script)))
-    marked = _marked(folded, words, script)
+    # names and numbers by what they are compared by, each as it is first written where it is one
+    first = script.first.match(folded)
+    inside = script.initial.sub(" ", folded[first.end() :] if first else folded)
+    names = [name for name in dict.fromkeys(script.capitalised.findall(inside)) if name[0].isupper()]
+    numbers = [word for word in words if word[0].isdigit()]
+    last_first = (names + numbers)[::-1]  # so that the first spelling of a key is the one that stays
+    marked = dict(zip(_keys(last_first), last_first, strict=True))
     found: dict[str, Word] = {}
     for key, written in zip(_keys(words), words, strict=True):
         if key and key not in found:
@@ -203,16 +209,6 @@ def _words(folded: str, script: _Script) -> list[str]:
         pairs = len(word) > 2 and _UNSPACED.match(word)
         words += [word[i : i + 2] for i in range(len(word) - 1)] if pairs else [word]
     return words
-
-
-def _marked(folded: str, words: Iterable[str], script: _Script) -> dict[str, str]:
-    """Names and numbers by what they are compared by, each as it is first written where it is one."""
-    first = script.first.match(folded)
-    inside = script.initial.sub(" ", folded[first.end() :] if first else folded)
-    names = [name for name in dict.fromkeys(script.capitalised.findall(inside)) if name[0].isupper()]
-    numbers = [word for word in words if word[0].isdigit()]
-    last_first = (names + numbers)[::-1]  # so that the first spelling of a key is the one that stays
-    return dict(zip(_keys(last_first), last_first, strict=True))
 
 
 def _missing(said: Mapping[str, Word], words: Collection[str], beginnings: Collection[str]) -> list[str]:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -144,11 +145,15 @@ class Form(NamedTuple):
         return self._replace(choice=False) if self.choice else Form()
 
 
+RICHEST = Form(20, True)
+
+
+@dataclass
 class Ladder:
     """The richest form that the server has not refused; `settled` says that it has answered it, so that it stays."""
 
-    def __init__(self) -> None:
-        self.current, self.settled = Form(20, True), False
+    current: Form = RICHEST
+    settled: bool = False
 
     def step_down(self, form: Form, error: Unanswered) -> bool:
         """Whether to ask again because `form` was refused and another one is to be tried."""

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, Self
 
@@ -91,7 +91,13 @@ class NLIJudge:
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         # an empty hypothesis follows from nothing: p = 0, unasked
         readings = self._readings(pairs)
-        probs = iter(self._probs([(window, hypothesis) for parts, hypothesis, _ in readings for window in parts]))
+        rows = self.encode([(window, hypothesis) for parts, hypothesis, _ in readings for window in parts])
+        by_row: dict[int, float] = {}
+        for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
+            padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt").to(self.model.device)
+            with torch.inference_mode():
+                by_row |= zip(batch, self._supports(padded).tolist(), strict=True)
+        probs = (by_row[row] for row in range(len(rows)))  # batches are of similar lengths, in another order
         verdicts = []
         for parts, _, note in readings:
             found = list(islice(probs, len(parts)))
@@ -136,18 +142,6 @@ class NLIJudge:
             readings.append((parts or [""], hypothesis, note))
         return readings
 
-    def _probs(self, inputs: Sequence[tuple[str, str]]) -> list[float]:
-        rows = self.encode(inputs)
-        # batches are of similar lengths, so rows come back in another order
-        probs = [0.0] * len(rows)
-        for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
-            padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt").to(self.model.device)
-            with torch.inference_mode():
-                found = self._supports(padded)
-            for row, p in zip(batch, found.tolist(), strict=True):
-                probs[row] = p
-        return probs
-
     def _count(self, texts: Sequence[str]) -> list[int]:
         if not texts:
             return []
@@ -177,7 +171,14 @@ class NLIJudge:
             at = shared_length(yes, no)
             if at == min(len(yes), len(no)):
                 raise ConfigError(f"the tokenizer of {config.name_or_path!r} does not tell the labels 1 and 0 apart")
-            return partial(_written, self.model, [config.decoder_start_token_id, *yes[:at]], yes[at], no[at])
+            start = [config.decoder_start_token_id, *yes[:at]]
+
+            def written(batch: Any) -> torch.Tensor:
+                begun = torch.tensor([start] * len(batch["input_ids"]), device=self.model.device)
+                logits = self.model(**batch, decoder_input_ids=begun).logits[:, -1].float()
+                return (logits[:, yes[at]] - logits[:, no[at]]).sigmoid()
+
+            return written
         wanted = (self.label.lower(),) if self.label else _ENTAILS
         named = [*config.id2label.items(), *((index, name) for name, index in (config.label2id or {}).items())]
         known = {str(name).lower(): int(index) for index, name in named}
@@ -187,18 +188,12 @@ class NLIJudge:
             told = f"{self.name} has no label {wanted[0]!r}; its labels are {labels}"
             raise ConfigError(f"{told}: name the one that means support as `label`, or take a model of entailment")
         exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
-        return partial(_classified, self.model, label, exclusive)
 
+        def classified(batch: Any) -> torch.Tensor:
+            logits = self.model(**batch).logits.float()
+            return (logits.softmax(-1) if exclusive else logits.sigmoid())[:, label]
 
-def _classified(model: Any, label: int, exclusive: bool, batch: Any) -> torch.Tensor:
-    logits = model(**batch).logits.float()
-    return (logits.softmax(-1) if exclusive else logits.sigmoid())[:, label]
-
-
-def _written(model: Any, start: list[int], yes: int, no: int, batch: Any) -> torch.Tensor:
-    begun = torch.tensor([start] * len(batch["input_ids"]), device=model.device)
-    logits = model(**batch, decoder_input_ids=begun).logits[:, -1].float()
-    return (logits[:, yes] - logits[:, no]).sigmoid()
+        return classified
 
 
 def _writes(config: Any, made: str) -> bool:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import dialects
@@ -42,19 +42,19 @@ class Transcript:
         return place, [turn[place]] if said_yes else choice_ids(self.chat, lead, "yes")
 
 
+@dataclass(frozen=True)
 class Transcripts:
     """Makes transcripts with one policy's tokenizer."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._chats: dict[str, ChatFormat] = {}
+    tokenizer: Any
+    chats: dict[str, ChatFormat] = field(default_factory=dict, init=False)  # by the dialect's name
 
     def of(self, trajectory: Trajectory) -> Transcript:
         """Raises `DataError` when the trajectory's token ids are not those of its steps."""
         dialect = trajectory.dialect or "pou"
-        if dialect not in self._chats:
-            self._chats[dialect] = ChatFormat.of(self._tokenizer, dialects.load(dialect))
-        chat = self._chats[dialect]
+        if dialect not in self.chats:
+            self.chats[dialect] = ChatFormat.of(self.tokenizer, dialects.load(dialect))
+        chat = self.chats[dialect]
         tokens = trajectory.tokens or chat.transcript(trajectory, trajectory.meta.get("tools", []))
         if len(tokens.turns) != len(trajectory.steps):
             counts = f"{len(tokens.turns)} turns in its tokens, but {len(trajectory.steps)} steps"

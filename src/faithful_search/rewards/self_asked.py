@@ -61,9 +61,17 @@ class SelfAsked(PolicyReward):
         return f"{asked}\n{self.shown(trajectory, fence)}"
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        settled = [self.settled(trajectory) for trajectory in trajectories]
+        policy, settled = self.bound_policy, [self.settled(trajectory) for trajectory in trajectories]
+        asked = [item for item, score in zip(trajectories, settled, strict=True) if score is None]
+        names = {item.dialect for item in asked}
+        chats = {name: ChatFormat.of(policy.tokenizer, dialects.load(name or "self_eval")) for name in names}
+        askers = {name: self.asker(chat) for name, chat in chats.items()}
+        stop = tuple({text for chat in chats.values() for text in chat.stop})
+        sampling = Sampling(self.temperature, max_new_tokens=self.reply_tokens, stop=stop)
+        prompts = [askers[item.dialect](item) for item in asked]
         judged = []
-        for reply in self._replies([item for item, score in zip(trajectories, settled, strict=True) if score is None]):
+        for completion in policy.generate(prompts, sampling) if prompts else ():
+            reply = policy.tokenizer.decode(completion.ids, skip_special_tokens=True)
             value = self.read(reply)
             if value is None:
                 told = {"abstained": True, "reply": reply}
@@ -72,18 +80,6 @@ class SelfAsked(PolicyReward):
                 judged.append(Score(value, reply.strip(), {"reply": reply}))
         found = iter(judged)
         return [score or next(found) for score in settled]  # a score is true, also one of 0.0
-
-    def _replies(self, trajectories: Sequence[Trajectory]) -> list[str]:
-        policy = self.bound_policy
-        if not trajectories:
-            return []
-        names = {item.dialect for item in trajectories}
-        chats = {name: ChatFormat.of(policy.tokenizer, dialects.load(name or "self_eval")) for name in names}
-        askers = {name: self.asker(chat) for name, chat in chats.items()}
-        stop = tuple({text for chat in chats.values() for text in chat.stop})
-        sampling = Sampling(self.temperature, max_new_tokens=self.reply_tokens, stop=stop)
-        completions = policy.generate([askers[item.dialect](item) for item in trajectories], sampling)
-        return [policy.tokenizer.decode(completion.ids, skip_special_tokens=True) for completion in completions]
 
     def asker(self, chat: ChatFormat) -> Callable[[Trajectory], list[int]]:
         """What makes the ids, of a trajectory, that the policy continues with its reply."""

@@ -59,8 +59,11 @@ class ToolUse(Reward):
             return Score(None, "no tool was called" if self.what == "repeated" else "no call returned evidence")
         if self.what == "repeated":
             first: dict[str, int] = {}
-            useful = {first.setdefault(_key(cast(ToolCall, steps[i].call)), i) for i in calls}
-            why = "this call was made before"
+            useful, why = set(), "this call was made before"
+            for i in calls:
+                call = cast(ToolCall, steps[i].call)
+                alike = _simple(call.arguments) if call.arguments else normalize(call.raw, "pokee")
+                useful.add(first.setdefault(json.dumps([call.name, alike], sort_keys=True, default=str), i))
         elif self.what == "uncited":
             useful = {i for i, valid in enumerate(step_validity(trajectory)) if valid and steps[i + 1].refs}
             why = "nothing later cites what this call returned"
@@ -96,13 +99,8 @@ class ToolUse(Reward):
         return used
 
 
-def _key(call: ToolCall) -> str:
-    """What is alike in a call and one that repeats it."""
-    simple = _simple(call.arguments) if call.arguments else normalize(call.raw, "pokee")
-    return json.dumps([call.name, simple], sort_keys=True, default=str)
-
-
 def _simple(value: Any) -> Any:
+    """What is alike in a call's arguments and those of one that repeats it."""
     if isinstance(value, dict):
         return {key: _simple(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -13,6 +13,7 @@ Schulman et al., arXiv 1506.02438 and 1707.06347; Search-R1 and VERITAS train wi
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -103,12 +104,11 @@ class SearchPPOTrainer(SearchGRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
-        return output | self._estimated(output) if self._training else output
-
-    @torch.no_grad()
-    def _estimated(self, output: dict[str, Any]) -> dict[str, torch.Tensor]:
+        if not self._training:
+            return output
         numbers, args, scores = output["turn_numbers"], self.args, [row.score for row in self.own]
-        logps = self._logps(self.model, output, batch_size=args.per_device_train_batch_size)
+        with torch.no_grad():
+            logps = self._logps(self.model, output, batch_size=args.per_device_train_batch_size)
         values = cast(torch.Tensor, self._passed[3])
         judged = torch.tensor([score.value is not None for score in scores], device=numbers.device)
         own = (numbers > 0) & judged[:, None]
@@ -138,7 +138,7 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         many = self.accelerator.reduce(valued.sum().float(), reduction="sum").clamp(min=1)
         share = many / self.accelerator.num_processes / cast(int, args.steps_per_generation)
         kept = {"advantages": advantages * own, "returns": returns, "old_values": values, "valued": valued}
-        return kept | {"valued_a_batch": share}
+        return output | kept | {"valued_a_batch": share}
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         beta = self.beta  # which made the reference's columns; the loss must not add the KL that the rewards have
@@ -157,11 +157,11 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         return super()._further(model, inputs, passed) + self.args.value_weight * loss
 
 
+@dataclass(eq=False)
 class ValueWeights(TrainerCallback):
     """Keeps the value in checkpoints that hold an adapter only; in all others the policy has it."""
 
-    def __init__(self, trainer: SearchPPOTrainer) -> None:
-        self.trainer = trainer
+    trainer: SearchPPOTrainer
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if file := self._file(args, state):

@@ -69,7 +69,14 @@ class UpdateTrainer(GRPOTrainer):
         own = output["advantages"]
         output["turn_numbers"] = turn_numbers(self._tokens, output["completion_ids"].shape[1]).to(own.device)
         output["right"] = torch.tensor([row.right(self.mix.outcome) for row in self.own], device=own.device)
-        output["advantages"] = self._advantages(own, output["turn_numbers"])
+        name = self.args.advantages
+        if name in TURN_ESTIMATORS:
+            returns = [turn_returns(row.score, row.turns, self.args.turn_gamma) for row in self.batch]
+            shared = self._share(TURN_ESTIMATORS[name](returns, self._generations), own)
+            output["advantages"] = spread(shared, output["turn_numbers"])
+        elif estimator := ESTIMATORS.get(name):  # else TRL's own stay
+            rewards = _tensor([row.score.value for row in self.batch])
+            output["advantages"] = self._share(estimator(rewards, self._generations), own)
         if self._training and self.args.uniform_groups == "drop":
             outcome, gate = cast(str, self.mix.outcome), self.mix.gate
             outcomes = _tensor([row.components[outcome].value for row in self.batch])
@@ -80,17 +87,6 @@ class UpdateTrainer(GRPOTrainer):
         if self._training and self.args.verdict_weight:
             output["probes"] = self._probes  # lists are reordered and split with the columns
         return output
-
-    def _advantages(self, own: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """The estimator's advantages of this process's rollouts; TRL's `own` where none is named."""
-        name = self.args.advantages
-        if name in TURN_ESTIMATORS:
-            returns = [turn_returns(row.score, row.turns, self.args.turn_gamma) for row in self.batch]
-            return spread(self._share(TURN_ESTIMATORS[name](returns, self._generations), own), numbers)
-        estimator = ESTIMATORS.get(name)
-        if estimator is None:
-            return own
-        return self._share(estimator(_tensor([row.score.value for row in self.batch]), self._generations), own)
 
     def _share(self, every: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         first = self.accelerator.process_index * len(own)
