@@ -279,7 +279,7 @@ def test_both_ways_of_balancing_make_the_labels_weigh_the_same(labels, seed):
 
 def test_a_batch_in_parts_weighs_what_a_whole_one_does(encoder, tmp_path):
     logits, labels = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
-    loss = heads.weighted_loss((0.5, 3.0))({"logits": logits}, labels, num_items_in_batch=4)
+    loss = heads.weighted_loss({"logits": logits}, labels, num_items_in_batch=4, weights=(0.5, 3.0))
     each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     assert loss.item() == pytest.approx(float((0.5 * each[0] + 3.0 * each[1]) / 4))
     norms, how = [], Distillation(balance="weights", untrained=False)

@@ -152,7 +152,9 @@ class _Episode:
         refs: tuple[str, ...] = ()
         for number, hop in enumerate(self.plan.hops):
             # An expert that asks for what it cannot know yet would teach to answer from memory.
-            if not self._named(hop.subject):
+            shown = [text for step in self.steps for item in step.evidence for text in (item.title, item.text)]
+            named = unqualified(hop.subject)  # none always is
+            if not any(contains(text, named) for text in (self.plan.question, *shown)):
                 self.stop_reason = "not_named"
                 return
             blind, think, found = number >= self.blind_from, self._onward(found, hop.need), ""
@@ -192,11 +194,6 @@ class _Episode:
     def _trajectory(self, steps: Sequence[Step], id: str, **meta: Any) -> Trajectory:
         plan, dialect = self.plan, self.desk.dialect.name
         return Trajectory(tuple(steps), plan.question, dialect=dialect, id=id, answers=plan.answers, meta=meta)
-
-    def _named(self, subject: str) -> bool:
-        """Whether the question or evidence names a subject; none always is."""
-        texts = [text for step in self.steps for item in step.evidence for text in (item.title, item.text)]
-        return any(contains(text, unqualified(subject)) for text in (self.plan.question, *texts))
 
     def _end(self, last: Step, checked: Sequence[str], **parts: str) -> None:
         self.steps.append(last)

@@ -147,7 +147,7 @@ def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config:
         heads.freeze(model, how.freeze_embeddings, how.freeze_layers)
         entails = heads.entailment_index(model)
         false, true = class_weights(parts.train) if how.balance == "weights" else (1.0, 1.0)
-        loss = heads.weighted_loss((false, true) if entails else (true, false))
+        loss = partial(heads.weighted_loss, weights=(false, true) if entails else (true, false))
         more = {"compute_loss_func": loss, "data_collator": DataCollatorWithPadding(tokenizer)}
         made = classifier_rows(judging(model), rows, entails)
     else:

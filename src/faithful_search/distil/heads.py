@@ -108,17 +108,15 @@ def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
     }
 
 
-def weighted_loss(weights: Sequence[float]) -> Callable[..., torch.Tensor]:
-    """Cross entropy in which label k weighs `weights[k]`, as Trainer's `compute_loss_func`. The sum is divided by the
-    rows of the whole accumulated batch; a classifier's own loss is a mean over each part of it, and Trainer would add
-    these up."""
-
-    def weighted(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        logits = outputs["logits"].float()
-        total = cross_entropy(logits, labels, weight=logits.new_tensor(weights), reduction="sum")
-        return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
-
-    return weighted
+def weighted_loss(
+    outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None, *, weights: Sequence[float]
+) -> torch.Tensor:
+    """Cross entropy in which label k weighs `weights[k]`; with these given, Trainer's `compute_loss_func`. The sum is
+    divided by the rows of the whole accumulated batch; a classifier's own loss is a mean over each part of it, and
+    Trainer would add these up."""
+    logits = outputs["logits"].float()
+    total = cross_entropy(logits, labels, weight=logits.new_tensor(weights), reduction="sum")
+    return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
 
 
 def fit_temperature(p: Sequence[float], labels: Sequence[bool]) -> float:

@@ -60,7 +60,7 @@ class TransformersGenerator:
             GeneratorError: when the model's logits are not numbers.
         """
         if self._memory is None:
-            with self._remembering(0):
+            with self.keeping(0):
                 return self.generate(prompts, sampling, max_new_tokens)
         positions, longest = positions_of(self.model.config), max(map(len, prompts), default=0)
         if positions is not None and longest >= positions:
@@ -85,16 +85,21 @@ class TransformersGenerator:
         return [done[row] for row in range(len(prompts))]
 
     @contextmanager
-    def keeping(self) -> Iterator[None]:
+    def keeping(self, most: int = KEEP_BYTES) -> Iterator[None]:
         """While this lasts, what the model remembers of the rows that `generate` continued is kept for the next call: a
         prompt that goes on from one of them, as an episode's next turn does, is read only from there.
 
-        Weights and adapters must not change. Between calls at most `KEEP_BYTES` are kept, only of rows of the last
+        Weights and adapters must not change. Between calls at most so many bytes are kept, only of rows of the last
         call; changed prompts are read from where they differ. Models that forget tokens behind a window, or remember
         more than keys and values, keep nothing.
         """
-        with self._remembering(KEEP_BYTES):
+        before = self._memory
+        with inference_mode(self.model):
+            self._memory = Memory(self.model, most, self._call)
+        try:
             yield
+        finally:
+            self._memory = before
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
         """See `Generator.choice_probs`; costs and errors are those of `choice_logprobs`."""
@@ -121,16 +126,6 @@ class TransformersGenerator:
                     tokens = torch.tensor(choices[i][j], device=table.device)
                     logprobs[i][j] = float(table[-len(tokens) :].gather(1, tokens[:, None]).sum())
         return logprobs
-
-    @contextmanager
-    def _remembering(self, keep_bytes: int) -> Iterator[None]:
-        before = self._memory
-        with inference_mode(self.model):
-            self._memory = Memory(self.model, keep_bytes, self._call)
-        try:
-            yield
-        finally:
-            self._memory = before
 
     def _write(
         self,

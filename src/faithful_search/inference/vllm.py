@@ -230,14 +230,8 @@ class VLLMServer(VLLM):
 
     def __init__(self, url: str, tokenizer: Any, timeout: float = 600.0) -> None:
         self.url, self.tokenizer, self.timeout = url.rstrip("/").removesuffix("/v1"), tokenizer, timeout
-        patience = (
-            timeout,
-            timeout,
-            _RETRIES,
-            _BACKOFF,
-            _CONCURRENCY,
-            sys.maxsize,
-        )  # no breaker: a failure ends the call
+        # no breaker: a failure ends the call
+        patience = timeout, timeout, _RETRIES, _BACKOFF, _CONCURRENCY, sys.maxsize
         self._llm = LLM(Endpoint(self.url, "", None, *patience, direct=True))
         self._background = Background(threads=1)
         [document] = self._send("/models", [None])

@@ -58,12 +58,7 @@ def leave(error: BaseException) -> NoReturn:
 @contextmanager
 def ending_after(seconds: float, line: str) -> Iterator[None]:
     """End the program with exit code 1 and that line if the block takes longer: for calls that have no time-out."""
-
-    def end() -> NoReturn:
-        _say(line)
-        os._exit(1)  # an exception in the timer's thread would not end the blocked one
-
-    timer = threading.Timer(seconds, end)
+    timer = threading.Timer(seconds, _end, [line])
     timer.daemon = True
     timer.start()
     try:
@@ -136,6 +131,11 @@ class OrderlyStop(TrainerCallback):
             )
         if self.stopped:
             raise Terminated(f"told to end (SIGTERM): {checkpoint.name} is saved; {RESUME}")
+
+
+def _end(line: str) -> NoReturn:
+    _say(line)
+    os._exit(1)  # an exception in the timer's thread would not end the blocked one
 
 
 def _say(line: str) -> None:
