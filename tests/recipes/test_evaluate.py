@@ -36,8 +36,15 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
         with pytest.raises(ConfigError, match="no tools"):
             call("evaluate", *flags, "--corpus=none", "--triples=none")
     (out / "metrics.json").write_text("{}")  # of an earlier evaluation, which this one takes the place of
+    episodes = suite.run_episodes
+
+    def interrupted(agent, tasks, what, file):
+        if what == "blanked":
+            raise KeyboardInterrupt
+        return episodes(agent, tasks, what, file)
+
     with monkeypatch.context() as broken:
-        broken.setattr(suite, "blank_engine", lambda *args: exec("raise KeyboardInterrupt"))
+        broken.setattr(suite, "run_episodes", interrupted)
         with pytest.raises(KeyboardInterrupt):
             call("evaluate", *flags, "--overwrite_output_dir=true")
     rollouts = out / "unfinished" / "policy" / "evaluating.jsonl"

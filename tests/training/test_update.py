@@ -228,7 +228,7 @@ def test_the_supervised_start_shows_each_turn_what_the_policy_will_see(tmp_path)
 
 
 def test_where_responses_cannot_be_left_out_it_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="message of a chat"):
+    with pytest.raises(ConfigError, match="writes each tool response as a message"):
         trainer(tmp_path, limits={"kept_responses": 1})
     for reward in (AnswerLikelihoodGap(), Shuffled(AnswerLikelihoodGap())):
         with pytest.raises(ConfigError, match="likelihood"):

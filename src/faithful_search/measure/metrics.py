@@ -141,16 +141,20 @@ def install_metrics(cache_dir: str | os.PathLike[str] | None = None) -> list[Pat
     source = shipped("evaluate_metrics")
     with needs("installing the metrics", "evaluate"):
         from evaluate import config
-        from evaluate.loading import DownloadMode, _create_importable_file, init_dynamic_modules
+        from evaluate.loading import DownloadMode, _create_importable_file
     cache, found = Path(config.HF_MODULES_CACHE if cache_dir is None else cache_dir), []
+    # Not by evaluate's own function, which would have this process import from there
+    modules = cache / config.MODULE_NAME_FOR_DYNAMIC_MODULES
     try:
+        modules.mkdir(parents=True, exist_ok=True)
+        (modules / "__init__.py").touch()
         for name in names():
             # As a module of the Hub is kept; other versions go, of which evaluate would take the one last written
             module, _ = _create_importable_file(
                 local_path=str(source / name / f"{name}.py"),
                 local_imports=[],
                 additional_files=[],
-                dynamic_modules_path=init_dynamic_modules(hf_modules_cache=cache),
+                dynamic_modules_path=str(modules),
                 module_namespace="metrics",
                 name=f"evaluate-metric/{name}",
                 download_mode=DownloadMode.FORCE_REDOWNLOAD,
