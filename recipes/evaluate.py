@@ -29,6 +29,7 @@ from transformers import AutoModelForCausalLM, set_seed
 from faithful_search import dialects
 from faithful_search.bundled import bundled_policy
 from faithful_search.errors import ConfigError
+from faithful_search.flags import check_least, flag
 from faithful_search.hub.models import BOUNDS, SEEN, trained_with, weights_of
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.loading import choose_threads, open_model
@@ -47,7 +48,6 @@ from faithful_search.rollout import Engine
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import WORLD, Task, load_tasks
 from faithful_search.text import printable
-from faithful_search.training.arguments import check_least, flag
 from faithful_search.training.policies import check_dtype
 from faithful_search.training.starting import owned, parse_recipe, run_recipe
 from faithful_search.trajectory import write_jsonl

@@ -30,6 +30,7 @@ from trl import ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
+from faithful_search.flags import check_choices, flag, refuse
 from faithful_search.hub.pushing import takes_over
 from faithful_search.judges import Judge, Writer
 from faithful_search.judges.condensing import Condensing
@@ -48,7 +49,7 @@ from faithful_search.rewards import (
 )
 from faithful_search.rewards.perturbation import Passage
 from faithful_search.tasks import WORLD
-from faithful_search.training.arguments import SearchGRPOConfig, check_choices, flag, refuse
+from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.runs import trained
 from faithful_search.training.starting import RunArguments, parse_run, run_recipe
 

@@ -25,10 +25,11 @@ from trl import ModelConfig, get_peft_config
 from faithful_search.bundled import tiny_policy
 from faithful_search.distil.distillation import Distillation, Distilled, train_judge
 from faithful_search.distil.pairs import load_pairs
+from faithful_search.flags import check_least, flag
 from faithful_search.hub.cards import judge_card
 from faithful_search.hub.pushing import push_run, takes_over
 from faithful_search.measure.agreement import parse_judge
-from faithful_search.training.arguments import SearchSFTConfig, check_least, flag
+from faithful_search.training.arguments import SearchSFTConfig
 from faithful_search.training.policies import model_init_kwargs
 from faithful_search.training.starting import StartArguments, parse_recipe, run_recipe, started
 

@@ -27,12 +27,13 @@ from trl import ModelConfig
 
 from faithful_search.analysis.figures import self_preference
 from faithful_search.analysis.results import leave
+from faithful_search.flags import check_choices, flag
 from faithful_search.hub.pushing import takes_over
 from faithful_search.measure.behaviour import error_counts, error_table
 from faithful_search.measure.evaluation import Record
 from faithful_search.rewards import Correctness, Mix, Reward, SelfCorrectness, SelfRubric, WorldRubric, self_eval_mix
 from faithful_search.tasks import WORLD
-from faithful_search.training.arguments import SearchGRPOConfig, check_choices, flag
+from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.runs import trained
 from faithful_search.training.starting import RunArguments, parse_run, run_recipe
 

@@ -51,6 +51,7 @@ from faithful_search.coldstart.sft import Reading, build_dataset, sft_trainer
 from faithful_search.coldstart.swap_names import NameSwapper, check_unseen, swapped_copies, world_part, world_swapper
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny
 from faithful_search.errors import ConfigError, DataError
+from faithful_search.flags import check_least, flag
 from faithful_search.hub.cards import merged_card, model_card
 from faithful_search.hub.pushing import push_run, takes_over
 from faithful_search.inference.chat import ChatFormat
@@ -63,7 +64,7 @@ from faithful_search.tools.knowledge_graph import KnowledgeGraph
 from faithful_search.tools.local_search import LocalSearch
 from faithful_search.tools.toolbox import Toolbox
 from faithful_search.training import checkpoints
-from faithful_search.training.arguments import SearchSFTConfig, check_least, flag
+from faithful_search.training.arguments import SearchSFTConfig
 from faithful_search.training.policies import check_dtype, open_policy, save_policy
 from faithful_search.training.starting import StartArguments, parse_recipe, run_recipe, started
 from faithful_search.trajectory import Trajectory, write_jsonl

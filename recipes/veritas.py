@@ -28,11 +28,12 @@ from trl import ModelConfig
 
 from faithful_search.analysis.results import leave
 from faithful_search.errors import ConfigError
+from faithful_search.flags import flag
 from faithful_search.hub.pushing import takes_over
 from faithful_search.judges import Judge
 from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
 from faithful_search.tasks import load_tasks
-from faithful_search.training.arguments import SearchGRPOConfig, flag
+from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.runs import trained
 from faithful_search.training.starting import RunArguments, parse_run, run_recipe
 

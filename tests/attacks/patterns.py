@@ -4,8 +4,10 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
-from re import _constants as op  # the parser of `re` has no public name
-from re import _parser as parser
+from re import (
+    _constants as op,  # the parser of `re` has no public name
+    _parser as parser,
+)
 from typing import Any
 
 from faithful_search import dialects

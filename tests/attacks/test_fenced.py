@@ -13,8 +13,7 @@ import lab
 import pytest
 from dialect_texts import EVERY, TAGS, written
 from hostile_texts import ATTACKS, CONTROL, HOSTILE, LINKS, TEXTS, assert_data, chat_of, disguised, got, numbered, seen
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers_that_read import FAMILIES, NORMALIZERS, reading, spoken, tokenizer, unigram
 from transformers import PreTrainedTokenizer

@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 from dialect_texts import EVERY, PIECES, SLOT, TEXTS, assert_read, frames, mutated, spans, taken_apart, written
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from real_texts import real, samples
 
 from faithful_search.dialects import load, parse

@@ -5,8 +5,7 @@ import contextvars
 import math
 import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError as FutureCancelled
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError as FutureCancelled, ThreadPoolExecutor
 from typing import Any
 
 from faithful_search.errors import ConfigError, DataError, ToolError

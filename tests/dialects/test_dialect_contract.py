@@ -2,8 +2,7 @@
 
 import pytest
 from dialect_texts import EVERY, taken_apart, tool_of, trajectories, written
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 from paths import ROOT
 

@@ -4,8 +4,7 @@ import re
 
 import pytest
 from dialect_texts import EVERY, PIECES
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from faithful_search.dialects import load
 from faithful_search.dialects.fence import Fence, tags, unescape

@@ -5,8 +5,7 @@ import time
 
 import pytest
 from dialect_texts import EVERY, PIECES, written
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
 from faithful_search import dialects

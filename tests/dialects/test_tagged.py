@@ -8,8 +8,7 @@ from pathlib import Path
 import lab
 import pytest
 from dialect_texts import kinds
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from faithful_search.dialects import load
 from faithful_search.dialects.turns import MOST_ISSUES, MOST_STEPS, MOST_TAGS

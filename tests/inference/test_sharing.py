@@ -5,8 +5,7 @@ from typing import Any
 
 import lab
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from faithful_search.inference import batching
 from faithful_search.inference.batching import passes, plan

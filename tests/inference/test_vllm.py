@@ -33,8 +33,11 @@ from trl.generation.vllm_client import VLLMClient  # noqa: E402
 from faithful_search.inference import vllm  # noqa: E402
 from faithful_search.inference.transformers import TransformersGenerator  # noqa: E402
 from faithful_search.inference.vllm import VLLMGenerator, VLLMServer, open_vllm  # noqa: E402
-from faithful_search.training import arguments, endings  # noqa: E402
-from faithful_search.training import vllm as with_vllm  # noqa: E402
+from faithful_search.training import (  # noqa: E402
+    arguments,
+    endings,
+    vllm as with_vllm,
+)
 from faithful_search.training.vllm import check_sync, policy_generator  # noqa: E402
 
 

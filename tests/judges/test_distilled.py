@@ -6,8 +6,7 @@ import random
 
 import lab
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tiny_bert import bert, bert_tokenizer
 
 from faithful_search.distil.heads import COLDEST, HOTTEST, fit_temperature, negative_log_likelihood

@@ -6,8 +6,7 @@ from typing import Any
 import lab
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tiny_bert import LABELS, LONG, WORDS, bert, bert_tokenizer, t5, t5_tokenizer
 from transformers import RobertaConfig, RobertaForSequenceClassification
 

@@ -5,8 +5,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from paths import SHARED
 
 from faithful_search.errors import ConfigError

@@ -5,8 +5,7 @@ from importlib.resources import files
 from typing import get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from stub_judges import render
 
 from faithful_search.errors import ConfigError

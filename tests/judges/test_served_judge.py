@@ -18,8 +18,7 @@ import lab
 import msgspec
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from paths import ROOT
 from served import command, environment, running
 

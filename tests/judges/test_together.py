@@ -4,8 +4,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from stub_server import StubServer, judge_at, label_by_word
 
 from faithful_search.judges import Pair, prompting

@@ -8,16 +8,13 @@ import msgspec
 import pytest
 from agent_rows import CountingJudge
 from chromium import chromium
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from faithful_search.judges import Verdict
 from faithful_search.measure import metrics
 from faithful_search.measure.audit import Audit, audit
 from faithful_search.measure.metrics import asks
-from faithful_search.measure.report import page as audit_page
-from faithful_search.measure.report import page as page_of
-from faithful_search.measure.report import sentences
+from faithful_search.measure.report import page as audit_page, page as page_of, sentences
 from faithful_search.measure.stats import mean_ci
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 from faithful_search.wire.files import replacing

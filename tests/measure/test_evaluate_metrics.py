@@ -14,8 +14,7 @@ import msgspec
 import pytest
 import yaml
 from agent_rows import CountingJudge, file_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from lab import tokenizer
 from paths import ROOT
 

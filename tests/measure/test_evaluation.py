@@ -7,8 +7,7 @@ import pickle
 import lab
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.dialects import load

@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 from agent_rows import file_of
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from paths import SHARED
 
 from faithful_search.errors import ConfigError, DataError

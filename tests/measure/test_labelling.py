@@ -6,8 +6,7 @@ import json
 import pytest
 from agent_rows import CountingJudge, file_of, lines_of
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from stub_server import StubServer
 
 from faithful_search.cli import cli

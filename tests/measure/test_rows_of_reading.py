@@ -8,8 +8,7 @@ import lab
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from faithful_search.coldstart.twins import TRAINING_BLANKS
 from faithful_search.errors import ConfigError, JudgeError

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from agent_rows import file_of
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from faithful_search.dialects import load
 from faithful_search.errors import DataError, DialectError

@@ -25,7 +25,8 @@ import faithful_search as fs
 PACKAGE = Path(fs.__file__).parent
 LAYERS = (
     {"errors"},
-    {"registry", "text", "names", "trajectory", "tasks", "bundled", "world", "wire"},
+    {"flags"},
+    {"registry", "text", "trajectory", "tasks", "bundled", "world", "wire"},
     {"counterfactual"},
     {"formats"},
     {"dialects"},

@@ -4,8 +4,7 @@ import random
 from dataclasses import fields
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from stub_judges import Recorder
 
 from faithful_search import rewards

@@ -8,8 +8,7 @@ import time
 import lab
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from faithful_search import dialects
 from faithful_search.errors import ConfigError, TemplateError

@@ -4,8 +4,7 @@ from functools import cache
 
 import lab
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
 from faithful_search import dialects

@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from paths import EXAMPLES
 from served import Shelf, command, connected, head, invoked, retrieving
 from starlette.exceptions import HTTPException

@@ -7,8 +7,7 @@ from itertools import count, islice
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from faithful_search.errors import DataError
 from faithful_search.tools.retrieval.corpus import digest, passages

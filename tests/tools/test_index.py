@@ -19,8 +19,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from faithful_search.errors import ConfigError, DataError, ToolError
 from faithful_search.tools import KnowledgeGraph, Toolbox

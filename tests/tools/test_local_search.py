@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from faithful_search.errors import ConfigError, DataError, ToolError
 from faithful_search.tools import LocalSearch, RemoteSearch, Toolbox, schema_of

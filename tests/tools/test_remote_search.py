@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 from faulty_server import FaultyServer
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from served import Shelf, command, passage, running
 
 from faithful_search.errors import ConfigError, ToolError

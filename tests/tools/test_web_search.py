@@ -8,8 +8,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from search_servers import KEY, Request, SearchServer, searxng, serper
 
 from faithful_search.errors import ConfigError, ToolError

@@ -7,13 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from search_servers import Request, SearchServer, wikidata
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.tools import Toolbox
-from faithful_search.tools import wikidata as module
+from faithful_search.tools import Toolbox, wikidata as module
 from faithful_search.tools.wikidata import Wikidata, candidates
 from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.http import Http

@@ -4,8 +4,7 @@ import json
 
 import lab
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tiny_trainer import Luck, trainer
 
 from faithful_search.counterfactual import CounterfactualWorld

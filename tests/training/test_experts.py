@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from paths import SHARED
 
 from faithful_search import dialects

@@ -10,8 +10,7 @@ import lab
 import msgspec
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from peft import LoraConfig
 from safetensors.torch import load_file
 from tiny_bert import bert, bert_tokenizer

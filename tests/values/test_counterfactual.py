@@ -7,8 +7,7 @@ from functools import cache
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from paths import SHARED
 
 from faithful_search.counterfactual import REASONS, CounterfactualWorld, chain_of

@@ -1,8 +1,7 @@
 """The normalisers and answer comparisons, on cases worked by hand."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from faithful_search.errors import ConfigError
 from faithful_search.text import (

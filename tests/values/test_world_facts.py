@@ -4,8 +4,7 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from faithful_search.counterfactual import CounterfactualWorld
 from faithful_search.judges import Pair

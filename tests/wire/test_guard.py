@@ -16,8 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from web_site import WebSite
 
 from faithful_search.errors import ConfigError, ToolError

@@ -25,13 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 import web_site
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from web_site import ARTICLE, Page, WebSite
 
 from faithful_search.errors import ConfigError, ToolError
-from faithful_search.wire import guard as guard_module
-from faithful_search.wire import http as http_module
+from faithful_search.wire import guard as guard_module, http as http_module
 from faithful_search.wire.guard import Guard, Refused
 from faithful_search.wire.http import Http, Reply, TooLarge, Undecodable, unpack
 from faithful_search.wire.retry import Patience

@@ -48,8 +48,7 @@ def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **gi
     FILE is .jsonl, .json (both also .gz), .parquet, or - for JSON lines on the standard input; its rows are texts, chat
     messages or trajectories, in any known dialect. Run the same command again to go on after an interruption.
     """
-    from ..measure.audit import SPOOLED
-    from ..measure.audit import audit as measure
+    from ..measure.audit import SPOOLED, audit as measure
     from ..measure.invented import KEPT, SearchedCorpus
     from ..measure.report import page
     from ..measure.rows import pick

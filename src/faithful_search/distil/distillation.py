@@ -18,17 +18,16 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, DataCollatorWithPadding, EarlyStoppingCallback
 
 from ..errors import ConfigError, DataError
+from ..flags import check_choices, check_least, flag, refuse
 from ..inference.loading import max_tokens, open_model
 from ..inference.transformers import TransformersGenerator
 from ..judges import Judge, prompting
 from ..judges.distilled import FILE, JudgeFile
 from ..judges.generator import GeneratorJudge
 from ..judges.nli import NLIJudge
-from ..measure.agreement import Agreement, Labelled
-from ..measure.agreement import run as compare
+from ..measure.agreement import Agreement, Labelled, run as compare
 from ..measure.agreement.labelled import RecordedJudge
 from ..training import checkpoints
-from ..training.arguments import check_choices, check_least, flag, refuse
 from ..training.policies import check_dtype
 from . import heads
 from .pairs import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, resampled

@@ -90,18 +90,14 @@ def by_row(model: Any, once: bool = False) -> Cache:
     return Cache(layers=[RoomyLayer(once) for _ in layers])
 
 
-def as_a_whole(model: Any) -> Cache:
-    """Transformers' own cache, whose rows stay together."""
-    return DynamicCache(config=model.config)
-
-
 def reads_on(model: Any) -> MakeCache | None:
     """The cache with which a model reads on behind what it has read, tried with one token; `None`: it is shown
     everything again at each step."""
     adapters = getattr(model, "peft_config", None) or {}
     if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
         return None  # it puts remembered tokens of its own before those of the rows
-    for make in (by_row, as_a_whole):
+    # Transformers' own cache keeps the rows together
+    for make in (by_row, lambda model: DynamicCache(config=model.config)):
         try:
             layers = Batch(model, make, [[0]]).cache.layers
         except (AttributeError, KeyError, TypeError, ValueError):  # it takes other arguments, or none of this cache

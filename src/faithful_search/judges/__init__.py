@@ -4,13 +4,8 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import ConfigError, needs
-from .base import Judge as Judge
-from .base import Pair as Pair
-from .base import Request as Request
-from .base import Verdict as Verdict
-from .base import Writer as Writer
-from .grounding import GroundingJudge as GroundingJudge
-from .grounding import LexicalJudge as LexicalJudge
+from .base import Judge as Judge, Pair as Pair, Request as Request, Verdict as Verdict, Writer as Writer
+from .grounding import GroundingJudge as GroundingJudge, LexicalJudge as LexicalJudge
 
 _CLASSES = {
     "lexical": ("grounding", "GroundingJudge"),

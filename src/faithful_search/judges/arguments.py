@@ -1,9 +1,9 @@
 """The flags by which recipes and commands name a judge."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from ..errors import ConfigError
+from ..flags import flag
 from . import KINDS, LOCAL, Judge, load
 
 _SERVED, _ENDPOINT = ("endpoint", "remote"), ("endpoint",)
@@ -15,27 +15,23 @@ _KNOBS = {
 """By the setting that a flag names, the kinds of judges that have it."""
 
 
-def _flag(default: Any, help: str, **more: Any) -> Any:
-    return field(default=default, metadata={"help": help, **more})
-
-
 @dataclass
 class JudgeArguments:
     """Who judges. The default compares words and needs no model."""
 
-    judge: str = _flag("lexical", f"who judges: {', '.join(KINDS)}")
-    judge_model: str | None = _flag(None, "its model: a served name, a Hub id or a directory")
-    judge_url: str | None = _flag(None, "base URL of an OpenAI-compatible endpoint, with /v1; or of a served judge")
-    judge_cache: str | None = _flag(None, "SQLite file of the answers, 'none' for none; default in the Hub's assets")
-    judge_concurrency: int = _flag(16, "requests at once to the endpoint or the served judge")
-    judge_timeout: float | None = _flag(None, "seconds of a request; by default 60 (endpoint) or 300 (served judge)")
-    judge_max_tokens: int = _flag(16, "tokens of its reply; more where it reasons first")
-    judge_together: bool = _flag(True, "claims on the same evidence in one request, without probabilities")
-    judge_prices: str | None = _flag(None, "of a million prompt and completion tokens, as 0.15,0.6: counts the cost")
-    judge_max_cost: float | None = _flag(
+    judge: str = flag("lexical", f"who judges: {', '.join(KINDS)}")
+    judge_model: str | None = flag(None, "its model: a served name, a Hub id or a directory")
+    judge_url: str | None = flag(None, "base URL of an OpenAI-compatible endpoint, with /v1; or of a served judge")
+    judge_cache: str | None = flag(None, "SQLite file of the answers, 'none' for none; default in the Hub's assets")
+    judge_concurrency: int = flag(16, "requests at once to the endpoint or the served judge")
+    judge_timeout: float | None = flag(None, "seconds of a request; by default 60 (endpoint) or 300 (served judge)")
+    judge_max_tokens: int = flag(16, "tokens of its reply; more where it reasons first")
+    judge_together: bool = flag(True, "claims on the same evidence in one request, without probabilities")
+    judge_prices: str | None = flag(None, "of a million prompt and completion tokens, as 0.15,0.6: counts the cost")
+    judge_max_cost: float | None = flag(
         None, "the most it may cost, at these prices; the rest is left open", aliases=["--max-cost"]
     )
-    judge_trust_remote_code: bool = _flag(False, "let a judge that runs here run the Python code beside its model")
+    judge_trust_remote_code: bool = flag(False, "let a judge that runs here run the Python code beside its model")
 
     def load_judge(self) -> Judge | None:
         """The judge, or `None` for the comparison of words, each reward's own. Raises as `judges.load`."""

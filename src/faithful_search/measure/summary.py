@@ -17,7 +17,7 @@ from .evaluation import ENTROPY, Evaluation, Measured
 from .files import PathLike
 from .report import aligned, interval, sentences, table
 from .scores import Line, read_scores
-from .stats import NOTHING, Estimate, Floats, left_out, mean_ci, pooled_estimate
+from .stats import NOTHING, Estimate, left_out, mean_ci, pooled_estimate
 from .writing import filled
 
 SUMMARY = "audit.json"
@@ -170,7 +170,13 @@ def summarize(
 
     def estimates(dialect: str | None = None) -> dict[str, Estimate]:
         within = np.full(len(of), True) if dialect is None else of == dialect
-        return {name: _mean(np.array(own)[within], units[within], limits.get(name)) for name, own in columns.items()}
+        found = {}
+        for name, own in columns.items():
+            values = np.array(own)[within]
+            kept = np.isfinite(values)
+            estimate = mean_ci(values[kept], units[within][kept], limits.get(name, (0.0, 1.0)))
+            found[name] = left_out(estimate, int(kept.sum()), int(np.isnan(values).sum()), int(np.isinf(values).sum()))
+        return found
 
     fields: dict[str, Any] = {**counts, **known}
     return Audit(
@@ -186,12 +192,6 @@ def summarize(
         bounds=dict(bounds),
         **fields,
     )
-
-
-def _mean(values: Floats, questions: NDArray[np.int64], limits: tuple[float, float] | None) -> Estimate:
-    kept = np.isfinite(values)
-    estimate = mean_ci(values[kept], questions[kept], limits or (0.0, 1.0))
-    return left_out(estimate, int(kept.sum()), int(np.isnan(values).sum()), int(np.isinf(values).sum()))
 
 
 def _tools(called: Sequence[Mapping[str, int]], questions: NDArray[np.int64], available: Sequence[str] | None) -> Tools:

@@ -9,23 +9,15 @@ from ..errors import ConfigError
 from ..judges import GroundingJudge, Judge
 from .answer_likelihood_gap import AnswerLikelihoodGap as AnswerLikelihoodGap
 from .answer_support import AnswerSupport as AnswerSupport
-from .base import JudgedReward as JudgedReward
-from .base import Reward as Reward
-from .base import Score as Score
-from .citation import Citation as Citation
-from .citation import cited_evidence as cited_evidence
-from .citation import step_validity as step_validity
+from .base import JudgedReward as JudgedReward, Reward as Reward, Score as Score
+from .citation import Citation as Citation, cited_evidence as cited_evidence, step_validity as step_validity
 from .citation_states_fact import CitationStatesFact as CitationStatesFact
 from .correctness import Correctness as Correctness
 from .evidence_sensitivity import EvidenceSensitivity as EvidenceSensitivity
 from .format import Format as Format
 from .info_think import InfoThink as InfoThink
-from .mix import Adaptive as Adaptive
-from .mix import Mix as Mix
-from .mix import MixState as MixState
-from .mix import Warmup as Warmup
-from .perturbation import Foils as Foils
-from .perturbation import corpus_snippets as corpus_snippets
+from .mix import Adaptive as Adaptive, Mix as Mix, MixState as MixState, Warmup as Warmup
+from .perturbation import Foils as Foils, corpus_snippets as corpus_snippets
 from .self_correctness import SelfCorrectness as SelfCorrectness
 from .self_rubric import SelfRubric as SelfRubric
 from .shuffled import Shuffled as Shuffled

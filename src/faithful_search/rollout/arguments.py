@@ -1,9 +1,10 @@
 """The flags of every recipe with episodes: which tools there are, and how an episode is bounded."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .. import dialects
 from ..errors import ConfigError
+from ..flags import flag
 from ..tools import Toolbox
 from ..tools.arguments import ToolArguments
 from ..tools.base import Condenser
@@ -14,20 +15,14 @@ from .episode import Limits
 class EnvironmentArguments(ToolArguments):
     """Tools, dialect and limits of the episodes."""
 
-    dialect: str = field(default="pou", metadata={"help": "how the agent writes"})
-    turns: int = field(default=10, metadata={"help": "reasoning steps an episode may have"})
-    turn_tokens: int = field(default=256, metadata={"help": "tokens a turn may have"})
-    observation_tokens: int = field(default=0, metadata={"help": "tokens a tool response may have; 0: no limit"})
-    force_answer: bool = field(
-        default=False, metadata={"help": "open an answer for the agent when its last turn gave none"}
-    )
-    verify: bool = field(
-        default=False, metadata={"help": "the agent checks its answers and goes on after INCORRECT (dialect pokee)"}
-    )
-    kept_responses: int = field(
-        default=0, metadata={"help": "how many of the last tool responses the agent sees; 0: all (dialect search_r1)"}
-    )
-    generation_batch: int = field(default=64, metadata={"help": "rows per forward pass when sampling and probing"})
+    dialect: str = flag("pou", "how the agent writes")
+    turns: int = flag(10, "reasoning steps an episode may have")
+    turn_tokens: int = flag(256, "tokens a turn may have")
+    observation_tokens: int = flag(0, "tokens a tool response may have; 0: no limit")
+    force_answer: bool = flag(False, "open an answer for the agent when its last turn gave none")
+    verify: bool = flag(False, "the agent checks its answers and goes on after INCORRECT (dialect pokee)")
+    kept_responses: int = flag(0, "how many of the last tool responses the agent sees; 0: all (dialect search_r1)")
+    generation_batch: int = flag(64, "rows per forward pass when sampling and probing")
 
     def toolbox(self, condenser: Condenser | None = None) -> Toolbox:
         """The tools of the episodes, under the names that the dialect's calls carry.

@@ -1,12 +1,13 @@
 """The flags that say which tools there are, for recipes and commands alike."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from ..flags import flag
 from ..trajectory import Evidence
 from ..wire.cache import Cache
 from ..wire.guard import Guard
@@ -31,38 +32,34 @@ _SHARE = 0.85
 """Of a call's time that its requests get: what is left is for telling the policy what went wrong."""
 
 
-def _flag(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass
 class ToolArguments:
     """Which tools the agent has, and how patient they are. Keys are read from the environment."""
 
-    corpus: str = _flag(
+    corpus: str = flag(
         "world",
         "of local_search: 'world', a file, an index folder, a Hub dataset, the http:// URL of a retrieval "
         "server, a qdrant+ or opensearch+ URL of a search engine, or 'none'",
     )
-    triples: str = _flag("world", "of knowledge_graph: 'world', a .jsonl, .nt or .ttl file, 'wikidata', or 'none'")
-    web_search: str = _flag("none", "'serper', 'searxng', 'ddgs', or 'none'")
-    searxng_url: str | None = _flag(None, "your SearXNG server, for --web_search searxng")
-    browse: str = _flag("none", "who reads pages: 'fetch' (this machine), 'jina', or 'none'")
-    browse_allow: str = _flag("", "hosts and networks, comma-separated, that may be fetched though not public")
-    domain_corpus: str = _flag("none", "a second corpus as a tool of its own, such as one never trained with")
-    domain_name: str = _flag("domain_search", "what the policy calls that tool")
-    domain_description: str = _flag("", "what the policy is told about that tool")
-    negative_tool: bool = _flag(False, "add the deliberately irrelevant tool")
-    search_top_k: int = _flag(3, "pieces of evidence a query returns")
-    tool_timeout: float = _flag(30.0, "seconds a call may take, repetitions included")
-    tool_retries: int = _flag(2, "repetitions of a call that failed for the moment")
-    tool_concurrency: int = _flag(64, "calls at once, of all tools")
-    tool_cache: str | None = _flag(None, "SQLite file that keeps results of remote tools")
-    tool_cache_days: float = _flag(30.0, "age at which a kept result counts no more")
-    tool_cache_megabytes: int = _flag(4000, "within which that file is kept")
-    contact: str = _flag("", "where services may write to about requests, told them: Wikidata asks for it")
-    cassette: str | None = _flag(None, "JSONL file of recorded calls of remote tools")
-    cassette_mode: str = _flag("replay", "'replay' asks no service; 'record' adds to the file")
+    triples: str = flag("world", "of knowledge_graph: 'world', a .jsonl, .nt or .ttl file, 'wikidata', or 'none'")
+    web_search: str = flag("none", "'serper', 'searxng', 'ddgs', or 'none'")
+    searxng_url: str | None = flag(None, "your SearXNG server, for --web_search searxng")
+    browse: str = flag("none", "who reads pages: 'fetch' (this machine), 'jina', or 'none'")
+    browse_allow: str = flag("", "hosts and networks, comma-separated, that may be fetched though not public")
+    domain_corpus: str = flag("none", "a second corpus as a tool of its own, such as one never trained with")
+    domain_name: str = flag("domain_search", "what the policy calls that tool")
+    domain_description: str = flag("", "what the policy is told about that tool")
+    negative_tool: bool = flag(False, "add the deliberately irrelevant tool")
+    search_top_k: int = flag(3, "pieces of evidence a query returns")
+    tool_timeout: float = flag(30.0, "seconds a call may take, repetitions included")
+    tool_retries: int = flag(2, "repetitions of a call that failed for the moment")
+    tool_concurrency: int = flag(64, "calls at once, of all tools")
+    tool_cache: str | None = flag(None, "SQLite file that keeps results of remote tools")
+    tool_cache_days: float = flag(30.0, "age at which a kept result counts no more")
+    tool_cache_megabytes: int = flag(4000, "within which that file is kept")
+    contact: str = flag("", "where services may write to about requests, told them: Wikidata asks for it")
+    cassette: str | None = flag(None, "JSONL file of recorded calls of remote tools")
+    cassette_mode: str = flag("replay", "'replay' asks no service; 'record' adds to the file")
 
     def build_toolbox(self, names: Mapping[str, str] | None = None, condenser: Condenser | None = None) -> Toolbox:
         """The tools, ready for calls: under `names` of the agent's own, with a `condenser` that shortens pages and
@@ -115,9 +112,9 @@ class ToolArguments:
 
         if (self.web_search == "searxng") != (self.searxng_url is not None):
             raise ConfigError("--web_search searxng and --searxng_url go together")
-        for flag, known in (("web_search", providers.names()), ("browse", ["fetch", "jina"])):
-            if (given := getattr(self, flag)) not in (*known, "none"):
-                raise ConfigError(f"unknown {flag} {given!r}; there are: {', '.join(known)}, none")
+        for name, known in (("web_search", providers.names()), ("browse", ["fetch", "jina"])):
+            if (given := getattr(self, name)) not in (*known, "none"):
+                raise ConfigError(f"unknown {name} {given!r}; there are: {', '.join(known)}, none")
         if self.web_search != "none":
             # the package behind ddgs brings its own client
             service: dict[str, Any] = {} if self.web_search == "ddgs" else {"http": self._http()}

@@ -17,6 +17,7 @@ from ..bundled import bundled_policy
 from ..counterfactual import CounterfactualWorld
 from ..dialects.base import Dialect
 from ..errors import ConfigError, DataError
+from ..flags import refuse
 from ..inference.base import Generator, Sampling
 from ..inference.transformers import TransformersGenerator
 from ..rewards import AnswerLikelihoodGap, Mix, MixState, Reward
@@ -27,7 +28,7 @@ from ..tools import Toolbox, ToolStats
 from ..trajectory import Tokens, Trajectory
 from ..world import bundled_world
 from .advantages import ESTIMATORS, TURN_ESTIMATORS
-from .arguments import SearchGRPOConfig, check_vllm, refuse
+from .arguments import SearchGRPOConfig, check_vllm
 from .callbacks import QuestionOrder, TrajectoryLog, Watching
 from .changed_worlds import ChangedWorlds
 from .endings import OrderlyStop

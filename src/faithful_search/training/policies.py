@@ -18,9 +18,9 @@ from transformers.integrations import deepspeed
 from trl import ModelConfig, get_quantization_config
 
 from ..errors import ConfigError
+from ..flags import refuse
 from ..inference.loading import adapter_base, opening, read_config, read_model, read_tokenizer
 from ..measure.evaluation import MERGED
-from .arguments import refuse
 
 _ADAPTER = ("adapter_config.json", "adapter_model*.safetensors")
 _WHOLE = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")

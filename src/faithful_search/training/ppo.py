@@ -24,8 +24,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from transformers import AutoModel, TrainerCallback
 
 from ..errors import ConfigError
+from ..flags import refuse
 from ..rewards import Score
-from .arguments import PPO, refuse
+from .arguments import PPO
 from .grpo import SearchGRPOTrainer
 from .update import Read
 

@@ -18,6 +18,7 @@ from trl import ModelConfig, TrlParser
 
 from ..bundled import shipped
 from ..errors import ConfigError, FaithfulSearchError
+from ..flags import check_least, check_shares, flag, refuse
 from ..inference.loading import choose_threads
 from ..judges.arguments import JudgeArguments
 from ..measure.controls import QUESTIONS
@@ -25,7 +26,7 @@ from ..measure.ledger import lock
 from ..rollout.arguments import EnvironmentArguments
 from ..tasks import WORLD, Task, load_tasks
 from . import checkpoints
-from .arguments import SearchGRPOConfig, check_least, check_shares, flag, precision_line, refuse
+from .arguments import SearchGRPOConfig, precision_line
 from .dry_run import MACHINE, rehearse
 from .endings import heeding_signals, leave
 from .policies import check_flags

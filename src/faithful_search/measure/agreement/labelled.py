@@ -21,8 +21,7 @@ import msgspec
 
 from ...bundled import bundled_json
 from ...errors import ConfigError, DataError
-from ...judges import Judge, LexicalJudge, Pair, Verdict
-from ...judges import load as load_judge
+from ...judges import Judge, LexicalJudge, Pair, Verdict, load as load_judge
 from ...judges.base import Task
 from ...tasks import first, read_rows
 from ...text import normalize
