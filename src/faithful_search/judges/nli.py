@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, Self
 
@@ -165,20 +165,14 @@ class NLIJudge:
     @cached_property
     def _supports(self) -> Callable[[Any], torch.Tensor]:
         """How probable support is for each row of a batch, by where the model says so."""
+        # of functions of the module, which pickle
         config = self.model.config
         if self._seq2seq:
             yes, no = (self.tokenizer(text_target=label)["input_ids"] for label in LABELS)
             at = shared_length(yes, no)
             if at == min(len(yes), len(no)):
                 raise ConfigError(f"the tokenizer of {config.name_or_path!r} does not tell the labels 1 and 0 apart")
-            start = [config.decoder_start_token_id, *yes[:at]]
-
-            def written(batch: Any) -> torch.Tensor:
-                begun = torch.tensor([start] * len(batch["input_ids"]), device=self.model.device)
-                logits = self.model(**batch, decoder_input_ids=begun).logits[:, -1].float()
-                return (logits[:, yes[at]] - logits[:, no[at]]).sigmoid()
-
-            return written
+            return partial(_written, self.model, [config.decoder_start_token_id, *yes[:at]], yes[at], no[at])
         wanted = (self.label.lower(),) if self.label else _ENTAILS
         named = [*config.id2label.items(), *((index, name) for name, index in (config.label2id or {}).items())]
         known = {str(name).lower(): int(index) for index, name in named}
@@ -188,12 +182,18 @@ class NLIJudge:
             told = f"{self.name} has no label {wanted[0]!r}; its labels are {labels}"
             raise ConfigError(f"{told}: name the one that means support as `label`, or take a model of entailment")
         exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
+        return partial(_classified, self.model, label, exclusive)
 
-        def classified(batch: Any) -> torch.Tensor:
-            logits = self.model(**batch).logits.float()
-            return (logits.softmax(-1) if exclusive else logits.sigmoid())[:, label]
 
-        return classified
+def _classified(model: Any, label: int, exclusive: bool, batch: Any) -> torch.Tensor:
+    logits = model(**batch).logits.float()
+    return (logits.softmax(-1) if exclusive else logits.sigmoid())[:, label]
+
+
+def _written(model: Any, start: list[int], yes: int, no: int, batch: Any) -> torch.Tensor:
+    begun = torch.tensor([start] * len(batch["input_ids"]), device=model.device)
+    logits = model(**batch, decoder_input_ids=begun).logits[:, -1].float()
+    return (logits[:, yes] - logits[:, no]).sigmoid()
 
 
 def _writes(config: Any, made: str) -> bool:
