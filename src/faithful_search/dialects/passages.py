@@ -26,6 +26,7 @@ _ESCAPE = r"\\[\\'\"nrtxuU]"
 _PRINTED = re.compile(
     rf"(?:'(?:[^'\\\n]|{_ESCAPE})*+'|\"(?:[^\"\\\n]|{_ESCAPE})*+\"|None|True|False|[-+0-9.e{{}}\[\](),: ])*+"
 )
+_LOOSE = json.JSONDecoder(strict=False)  # made once: that takes as long as to read a response
 _RESULTS = ("search_results", "web_page_info_list")
 _TEXTS = ("description", "quick_summary", "snippet")
 
@@ -88,7 +89,7 @@ def read_json(text: str) -> Any:
     text = text.strip()
     with suppress(ValueError, RecursionError):
         if text.startswith(("[", "{")):
-            return json.loads(text, strict=False)
+            return _LOOSE.decode(text)
     return None
 
 
@@ -134,9 +135,10 @@ def _listed(item: Mapping[str, Any]) -> list[Evidence]:
             text = "\n".join(filter(None, parts))
         return [Evidence(text_of(text), url=text_of(item.get("url")))] if text_of(text) else []
     found = []
-    for result in (result for result in results if isinstance(result, dict)):
-        text = next((result[key] for key in _TEXTS if key in result), "")
-        found.append(Evidence(text_of(text), text_of(result.get("title")), url=text_of(result.get("url"))))
+    for result in results:
+        if isinstance(result, dict):
+            text = next((result[key] for key in _TEXTS if key in result), "")
+            found.append(Evidence(text_of(text), text_of(result.get("title")), url=text_of(result.get("url"))))
     return found
 
 

@@ -19,7 +19,7 @@ _TAG = (
     r"<(?=/?(?:think|answer)>|\|(?:begin|end)_of_(?:query|documents)\|>)"
     r"(/|\|end_of_)?(?:\|begin_of_)?(think|answer|query|documents)\|?>"
 )
-_PASSAGE = re.compile(r"(?:\A|\n)\(([1-9][0-9]{0,4})\)")
+_PASSAGE = re.compile(r"\n\(([1-9][0-9]{0,4})\)")
 _TEXT, _GAP = " Text:", "\n\n"
 
 
@@ -97,6 +97,7 @@ class R1Searcher(Tagged):
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
         if not body.startswith("(1)"):
             return [], body
+        body = f"\n{body}"
         return [_titled(text) for _, text in headed(numbered(_PASSAGE.finditer(body)), body)], ""
 
 

@@ -6,8 +6,9 @@ message can end it or begin another.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from msgspec.structs import force_setattr
 
 from ..formats.messages import END, HEAD, Message, read
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from .base import Dialect
 
 
-class Segment(NamedTuple):
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """A stretch of a trajectory's text that one party wrote; of a tool response the inner text, `closed` or not.
 
     "forged" is a tool response that the agent wrote itself, "controller" who steers the agent, "prompt" what begins
@@ -208,17 +209,22 @@ def _respond(dialect: "Dialect", text: str, turn: list[Fields], responses: Seque
         evidence, note = dialect.read_response(text, *segment.span)
         if fenced:
             note = unescape(note)
-            texts = ((unescape(item.text), unescape(item.title), item.id, unescape(item.url)) for item in evidence)
-            evidence = [Evidence(own, title, name, url=url) for own, title, name, url in texts]
+            evidence = [
+                Evidence(unescape(item.text), unescape(item.title), item.id, url=unescape(item.url))
+                for item in evidence
+            ]
         elif dialect.prose and not evidence and (prose := note.strip()) and prose not in ELLIPSES:
             evidence, note = [Evidence(prose)], ""
         if not segment.closed:
             note_issue(fields, "response_unclosed", "the tool response is not closed", segment.span)
-        # Lists at first: with many responses to one call, tuples would be copied again and again.
-        fields.setdefault("evidence", []).extend(evidence)
-        fields.setdefault("notes", []).append(note)
-        start, _ = fields["spans"].get("response", segment.span)
-        fields["spans"]["response"] = (start, segment.span[1])
+        spans = fields["spans"]
+        if "response" not in spans:
+            # Lists at first: with many responses to one call, tuples would be copied again and again.
+            fields["evidence"], fields["notes"], spans["response"] = evidence, [note], segment.span
+        else:
+            fields["evidence"] += evidence
+            fields["notes"].append(note)
+            spans["response"] = (spans["response"][0], segment.span[1])
     if len(responses) < len(takers):
         note_issue(takers[-1], "response_missing", f"{len(takers)} calls, {len(responses)} responses")
 

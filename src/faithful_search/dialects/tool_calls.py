@@ -131,14 +131,17 @@ class ToolCalls(Dialect):
                 yield Segment("tool", (after, end if close < 0 else close), close >= 0)
                 start = end if close < 0 else close + len(CLOSE)
                 continue
-            roles = _ANY_ROLE.findall(text, start, after)
+            roles = _ANY_ROLE.findall(text, start, after) if after - start >= len("user") else ()
             if roles and roles[-1] not in ("assistant", "model"):  # said to the agent
                 again = _AGENT_AGAIN.search(text, after, end)
                 after = again.end() if again else end
             if after == end:
                 return
-            places = (self.ends_at(text, after, place) for place in self.places.finditer(text, after, end))
-            start = next((place for place in places if place is not None), end)
+            start = end
+            for place in self.places.finditer(text, after, end):
+                if (found := self.ends_at(text, after, place)) is not None:
+                    start = found
+                    break
             yield Segment("agent", (after, start))
 
     def ends_at(self, text: str, start: int, place: re.Match[str]) -> int | None:
@@ -207,6 +210,8 @@ def _asked_for(text: str, start: int, at: int) -> bool:
 
     A bare role on a line of its own counts where the turn called something, whatever the agent wrote behind its call.
     """
+    if text.endswith(_CALL_END, start, at):  # as nearly always
+        return True
     called = text.rfind(_CALL_END, max(start, at - _CALLED_BEFORE), at)
     if called >= 0 and (
         GAP.fullmatch(text, called + len(_CALL_END), at) or _ROLE_LINE.search(text, max(start, at - 20), at)
