@@ -1,12 +1,10 @@
-"""The toolbox: numbering, failures as notes, real concurrency."""
+"""The toolbox: numbering, failures as notes, real concurrency, and answers that are kept."""
 
 import asyncio
 import copy
 import gc
 import os
 import pickle
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from faithful_search import dialects
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.measure.probes import Blanked
 from faithful_search.tools import Irrelevant, Patience, Tool, Toolbox, ToolStats, method_of, schema_of
+from faithful_search.tools.base import Partial
 from faithful_search.tools.cassette import Cassette
 from faithful_search.tools.toolbox import Session
 from faithful_search.trajectory import Evidence, ToolCall
@@ -46,14 +45,20 @@ class Echo(Tool):
 
 
 class Service(Tool):
-    """Does what the first word of a query says; `asked` are all of them."""
+    """Does what the first word of a query says; `asked` are all of them, `most` how many at once."""
 
     name, cache_key = "service", "service/v1"
 
     def __init__(self, slow: float = 0.0) -> None:
         self.slow = slow
         self.asked: list[str] = []
+        self.now = self.most = 0
         self.release = threading.Event()
+        self.lacks = ""
+
+    def check(self) -> None:
+        if self.lacks:
+            raise ConfigError(f"service needs {self.lacks}")
 
     async def service(self, query: str) -> list[Evidence]:
         """Ask.
@@ -62,12 +67,17 @@ class Service(Tool):
             query: What.
         """
         self.asked.append(query)
+        self.now += 1
+        self.most = max(self.most, self.now)
         await asyncio.sleep(self.slow)
+        self.now -= 1
         match query.split()[0]:
             case "block" if self.asked == [query]:
                 self.release.wait(20)
             case "busy":
                 raise ToolError("The service is busy.", passing=True)
+            case "tried":
+                raise ToolError("The service was busy several times.", passing=True, tried=True)
             case "once" if self.asked.count(query) == 1:
                 raise ConnectionResetError(104, "Connect call failed ('10.1.2.3', 443)")
             case "lost":
@@ -78,6 +88,8 @@ class Service(Tool):
                 await asyncio.sleep(60)
             case "nothing":
                 return []
+            case "part" if self.asked.count(query) == 1:
+                return Partial([Evidence("A part.")])
         return [Evidence(f"About {query}.")]
 
     def __reduce__(self):
@@ -104,6 +116,11 @@ def cache(tmp_path):
     made.close()
 
 
+@pytest.fixture
+def cassette(tmp_path):
+    return Cassette(tmp_path / "calls.jsonl", "record")
+
+
 def one(toolbox: Toolbox, call: ToolCall):
     [found] = toolbox.run_batch([call], [toolbox.session()])
     return found
@@ -125,21 +142,14 @@ def texts(observation) -> list[str]:
 # numbering
 
 
-def test_ids_run_on_through_a_rollout_and_start_anew_in_another(toolbox):
-    first, second = toolbox.session(), toolbox.session()
-    calls = [echo("a", times=2), echo("b", times=3), echo("c")]
-    a, b, c = toolbox.run_batch(calls, [first, second, first])
-    assert (ids(a), ids(b), ids(c)) == (["E1", "E2"], ["E1", "E2", "E3"], ["E3"])
-    assert ids(asyncio.run(toolbox.call(echo("d"), first))) == ["E4"]
-
-
-def test_order_is_that_of_the_batch_whatever_finishes_first(toolbox):
-    session = toolbox.session()
-    calls = [echo("slow", wait=0.1), None, echo("fast"), ToolCall("service", {"query": "gone"}), echo("faster")]
-    found = toolbox.run_batch(calls, [session] * 5)
-    assert [texts(o) for o in found] == [["slow"], [], ["fast"], [], ["faster"]]
-    assert [ids(o) for o in found] == [["E1"], [], ["E2"], [], ["E3"]]
+def test_ids_run_on_through_a_rollout_in_the_order_of_the_calls_whatever_finishes_first(toolbox):
+    own, other = toolbox.session(), toolbox.session()
+    calls = [echo("slow", wait=0.1), None, echo("fast", times=2), ToolCall("service", {"query": "gone"}), echo("b")]
+    found = toolbox.run_batch([*calls, echo("faster")], [own, own, own, own, other, own])
+    assert [texts(o) for o in found] == [["slow"], [], ["fast", "fast"], [], ["b"], ["faster"]]
+    assert [ids(o) for o in found] == [["E1"], [], ["E2", "E3"], [], ["E1"], ["E4"]]
     assert found[1].note == "" and not found[1].error
+    assert ids(asyncio.run(toolbox.call(echo("d"), own))) == ["E5"]
 
 
 def test_a_rollout_reads_its_own_version_of_what_a_tool_returns(toolbox):
@@ -160,25 +170,6 @@ def test_unknown_tool_names_those_there_are_and_the_one_that_is_nearly_right(too
     for name, meant in (("web_search", ""), ("servise", " Did you mean 'service'?")):
         found = one(toolbox, ToolCall(name, {"query": "x"}))
         assert found.error and found.note == f"Unknown tool '{name}'.{meant} Available tools: echo, service."
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({}, "missing required argument 'text'"),
-        ({"text": 3}, "argument 'text': expected 'str', got 'int'"),
-        ({"text": None}, "argument 'text': expected 'str', got 'null'"),
-        ({"text": "a", "times": "2"}, "argument 'times': expected 'int', got 'str'"),
-        ({"text": "a", "colour": "red"}, "unknown argument 'colour'"),
-        (["a"], "expected 'object', got 'array'"),
-        ({"text": ""}, "argument 'text' is empty"),
-        ({"text": " \n\u3000"}, "argument 'text' is empty"),
-    ],
-)
-def test_wrong_arguments_are_explained(toolbox, arguments, told):
-    found = one(toolbox, ToolCall("echo", arguments))
-    assert found.note == f"Error: echo: {told}. Its arguments: text, times, wait; required: text."
-    assert found.error and not found.evidence
 
 
 class Rich(Tool):
@@ -211,24 +202,32 @@ class Rich(Tool):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("name", "arguments", "told"),
     [
-        ({"queries": ["a"] * 4}, "Error: rich: argument 'queries': expected 'array' of length <= 3"),
-        ({"queries": []}, "Error: rich: argument 'queries': expected 'array' of length >= 1"),
-        ({"queries": [" ", ""]}, "Error: rich: argument 'queries' is empty"),
-        ({"queries": ["a", " "]}, ""),
-        ({"queries": "a"}, "Error: rich: argument 'queries': expected 'array', got 'str'"),
-        ({"queries": ["a", 3]}, "Error: rich: argument 'queries[1]': expected 'str', got 'int'"),
-        ({"queries": ["a"], "query": "", "sites": None}, ""),
+        ("echo", {}, "missing required argument 'text'"),
+        ("echo", {"text": 3}, "argument 'text': expected 'str', got 'int'"),
+        ("echo", {"text": "a", "colour": "red"}, "unknown argument 'colour'"),
+        ("echo", ["a"], "expected 'object', got 'array'"),
+        ("echo", {"text": " \n\u3000"}, "argument 'text' is empty"),
+        ("rich", {"queries": ["a"] * 4}, "argument 'queries': expected 'array' of length <= 3"),
+        ("rich", {"queries": [" ", ""]}, "argument 'queries' is empty"),
+        ("rich", {"queries": ["a", 3]}, "argument 'queries[1]': expected 'str', got 'int'"),
     ],
 )
-def test_lists_are_checked(arguments, told):
-    with Toolbox([Rich()]) as toolbox:
-        found = one(toolbox, ToolCall("rich", arguments))
-    assert found.note.split(". Its")[0] == told and bool(told) == found.error == (not found.evidence)
+def test_wrong_arguments_are_explained(name, arguments, told):
+    usage = {"echo": "text, times, wait; required: text.", "rich": "queries, query, sort, sites; required: queries."}
+    with Toolbox([Echo(), Rich()]) as toolbox:
+        found = one(toolbox, ToolCall(name, arguments))
+        assert one(toolbox, ToolCall("rich", {"queries": ["a", " "], "query": "", "sites": None})).evidence
+    assert found.note == f"Error: {name}: {told}. Its arguments: {usage[name]}"
+    assert found.error and not found.evidence
 
 
-def test_the_schema_of_a_rich_signature():
+def test_schemas_are_those_of_transformers_also_of_a_rich_signature_under_the_tools_own_name():
+    from transformers.utils import get_json_schema
+
+    for tool in (Echo(), Irrelevant()):
+        assert schema_of(tool) == get_json_schema(method_of(tool))
     function = schema_of(Rich())["function"]
     strings = {"type": "array", "items": {"type": "string"}}
     assert function["description"] == "Search with everything.\n\nOver two paragraphs."
@@ -238,16 +237,6 @@ def test_the_schema_of_a_rich_signature():
     assert properties["sort"]["enum"] == ["new", "old"]
     assert properties["sites"] == {**strings, "nullable": True, "description": "Only there."}
     assert function["parameters"]["required"] == ["queries"]
-
-
-def test_schemas_are_those_of_transformers():
-    from transformers.utils import get_json_schema
-
-    for tool in (Echo(), Irrelevant()):
-        assert schema_of(tool) == get_json_schema(method_of(tool))
-
-
-def test_the_tools_own_name_and_description_are_what_the_policy_reads():
     function = schema_of(Echo(name="parrot", description="A bird."))["function"]
     assert (function["name"], function["description"]) == ("parrot", "A bird.")
     with Toolbox([Echo(), Echo(name="parrot")]) as toolbox:
@@ -255,7 +244,7 @@ def test_the_tools_own_name_and_description_are_what_the_policy_reads():
         assert toolbox.stats()["parrot"].calls == 1 and toolbox.stats()["echo"].calls == 0
 
 
-def test_undocumented_tools_are_refused():
+def test_undocumented_tools_and_settings_that_make_no_sense_are_refused():
     class Silent(Tool):
         name = "silent"
 
@@ -267,29 +256,19 @@ def test_undocumented_tools_are_refused():
         name = "untyped"
 
         async def untyped(self, query) -> list[Evidence]:
-            """Search.
-
-            Args:
-                query: Words.
-            """
+            """Search."""
             return []
 
     mute = type("Mute", (), {"name": "mute"})()
-    for tool, told in (
-        (Silent(), "Silent.silent: describe 'query' under 'Args:'"),
-        (Untyped(), "argument 'query' has no type"),
-        (mute, "no public async method"),
+    for tools, settings, told in (
+        ([Silent()], {}, "Silent.silent: describe 'query' under 'Args:'"),
+        ([Untyped()], {}, "argument 'query' has no type"),
+        ([mute], {}, "no public async method"),
+        ([Echo(), Echo()], {}, "two tools of one name: echo, echo"),
+        *(([Echo()], {name: 0}, "must be positive") for name in ("timeout", "concurrency", "failures", "cooldown")),
     ):
         with pytest.raises(ConfigError, match=told):
-            Toolbox([tool])
-
-
-def test_settings_that_make_no_sense():
-    for wrong in ("timeout", "concurrency", "failures", "cooldown"):
-        with pytest.raises(ConfigError, match="must be positive"):
-            Toolbox([Echo()], **{wrong: 0})
-    with pytest.raises(ConfigError, match="two tools of one name: echo, echo"):
-        Toolbox([Echo(), Echo()])
+            Toolbox(tools, **settings)
     with Toolbox([Echo()]) as toolbox, pytest.raises(ConfigError, match="1 calls for 2 sessions"):
         toolbox.run_batch([None], [toolbox.session()] * 2)
 
@@ -305,8 +284,7 @@ def test_malformed_calls_are_told_the_form_and_the_tools(toolbox):
 def test_the_irrelevant_tool_is_deterministic_and_well_formed():
     tool = Irrelevant(top_k=3)
     first, again = (asyncio.run(tool.garden_almanac("capital of France")) for _ in range(2))
-    other = asyncio.run(tool.garden_almanac("who painted Guernica"))
-    assert first == again != other
+    assert first == again != asyncio.run(tool.garden_almanac("who painted Guernica"))
     assert len({item.source for item in first}) == 3
     assert all(item.title and item.text.endswith(".") and not item.id for item in first)
     assert len(asyncio.run(Irrelevant(top_k=1000).garden_almanac("x"))) > 30
@@ -327,63 +305,50 @@ def test_giving_up_on_a_call_ends_the_tools_work():
     assert asyncio.run(give_up()) == 1  # its own, while the loop still runs
 
 
-def test_tools_that_end_badly_after_they_were_given_up_leave_no_word_behind():
-    code = r"""
-import asyncio, gc
-from faithful_search.tools import Tool, Toolbox
-from faithful_search.trajectory import ToolCall
-class Bad(Tool):
-    name = "bad"
-    async def bad(self, way: str) -> list:
-        'Be bad.\n\nArgs:\n    way: How.'
-        while True:
-            try:
-                await asyncio.sleep(30)
-            except asyncio.CancelledError:
-                if way == "fail":
-                    raise ValueError("too late")
-toolbox = Toolbox([Bad()], timeout=0.1)
-calls = [ToolCall("bad", {"way": way}) for way in ("fail", "stay")]
-print([found.note for found in toolbox.run_batch(calls, [toolbox.session()] * 2)])
-toolbox.close()
-gc.collect()
-"""
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.count("did not answer within 0.1 seconds") == 2
-    assert done.stderr == ""
+def test_tools_that_end_badly_after_they_were_given_up_leave_no_word_behind(caplog):
+    class Bad(Tool):
+        name = "bad"
+
+        async def bad(self, way: str) -> list[Evidence]:
+            """Be bad.
+
+            Args:
+                way: How.
+            """
+            while True:
+                try:
+                    await asyncio.sleep(30)
+                except asyncio.CancelledError:
+                    if way == "fail":
+                        raise ValueError("too late") from None
+
+    with Toolbox([Bad()], timeout=0.1) as toolbox:
+        calls = [ToolCall("bad", {"way": way}) for way in ("fail", "stay")]
+        found = toolbox.run_batch(calls, [toolbox.session()] * 2)
+    assert ["did not answer within 0.1 seconds" in o.note for o in found] == [True, True]
+    del toolbox
+    gc.collect()
+    assert caplog.messages == []
 
 
 def test_a_tool_that_blocks_the_loop_costs_its_batch_not_the_program(toolbox, monkeypatch):
     monkeypatch.setattr("faithful_search.tools.toolbox._GRACE", 0.1)
     start = time.monotonic()
     calls = [echo("quick"), ToolCall("service", {"query": "block"})]
-    quick, blocked = toolbox.run_batch(calls, [toolbox.session(), toolbox.session()])
+    _, blocked = toolbox.run_batch(calls, [toolbox.session(), toolbox.session()])
     assert time.monotonic() - start < 4
     assert (blocked.note, blocked.error) == ("Error: service did not answer within 0.5 seconds.", True)
     assert toolbox.stats()["service"].errors == 1
     assert texts(one(toolbox, echo("after"))) == ["after"]
-    assert quick.evidence or quick.error
     toolbox.tools["service"].release.set()
 
 
 def test_concurrency_is_a_limit():
-    class Busy(Tool):
-        name = "busy"
-        now = most = 0
-
-        async def busy(self) -> list[Evidence]:
-            """Count who is in here."""
-            self.now += 1
-            self.most = max(self.most, self.now)
-            await asyncio.sleep(0.01)
-            self.now -= 1
-            return []
-
-    tool = Busy()
+    service = Service(slow=0.01)
     for most, calls in ((3, 10), (30, 40)):  # one tool may take all of them
-        with Toolbox([tool], concurrency=most) as toolbox:
-            toolbox.run_batch([ToolCall("busy")] * calls, [toolbox.session()] * calls)
-        assert tool.most == most
+        with Toolbox([service], concurrency=most) as toolbox:
+            ask(toolbox, *map(str, range(calls)))
+        assert service.most == most
 
 
 def test_from_many_threads_and_inside_a_running_loop(toolbox):
@@ -456,15 +421,15 @@ def test_waiting_for_a_slot_is_neither_the_tools_time_nor_a_blocked_loop(monkeyp
 
 
 def test_what_passes_is_tried_again_and_counted():
-    service = Service()
-    with Toolbox([service], patience=QUICK) as toolbox:
-        once, busy, lost, gone = ask(toolbox, "once", "busy", "lost", "gone")
+    service, queries = Service(), ("once", "busy", "tried", "lost", "gone")
+    with Toolbox([service], patience=QUICK, failures=3) as toolbox:
+        once, busy, tried, lost, gone = ask(toolbox, *queries)
         stats = toolbox.stats()["service"]
     assert texts(once) == ["About once."]
     assert (busy.note, gone.note) == ("The service is busy.", "There is no such page.")
-    assert lost.note == "Error: service failed: ConnectionRefusedError."  # no address
-    assert [service.asked.count(query) for query in ("once", "busy", "lost", "gone")] == [2, 3, 3, 1]
-    assert (stats.calls, stats.errors, stats.made, stats.hits) == (4, 3, 4, 0)
+    assert tried.error and lost.note == "Error: service failed: ConnectionRefusedError."  # no address
+    assert [service.asked.count(query) for query in queries] == [2, 3, 1, 3, 1]
+    assert (stats.calls, stats.errors, stats.made, stats.hits) == (5, 4, 5, 0)
 
 
 def test_the_time_out_covers_all_retries():
@@ -501,12 +466,12 @@ def test_a_broken_tool_is_refused_and_taken_back_when_it_works_again():
         assert [o.error for o in ask(toolbox, "fine", "fine again")] == [False, False]
 
 
-def test_wrong_calls_and_definite_answers_do_not_break_a_tool():
+def test_wrong_calls_definite_answers_and_what_keeps_account_itself_do_not_break_a_tool():
     with Toolbox([Service()], failures=2, patience=QUICK) as toolbox:
-        ask(toolbox, *["gone"] * 5, *[""] * 5)
+        ask(toolbox, *["gone"] * 5, *[""] * 5, *["tried"] * 5)
         assert [o.error for o in ask(toolbox, "fine")] == [False]
         stats = toolbox.stats()["service"]
-    assert (stats.calls, stats.errors, stats.made) == (11, 10, 6)
+    assert (stats.calls, stats.errors, stats.made) == (16, 15, 11)
 
 
 def test_a_difference_of_counts_and_its_quantiles_by_hand():
@@ -534,12 +499,18 @@ def test_answers_are_kept_and_failures_are_not(cache):
     assert other.asked == ["a"] * 3
 
 
-def test_equal_calls_at_once_are_made_once(cache):
-    service = Service(slow=0.1)
-    with Toolbox([service], cache=cache) as toolbox:
-        found, stats = ask(toolbox, *["a"] * 40), toolbox.stats()["service"]
-    assert service.asked == ["a"] and {o.evidence[0].text for o in found} == {"About a."}
-    assert (stats.calls, stats.hits, stats.made) == (40, 39, 1)
+@pytest.mark.parametrize("keeps", ["cache", "cassette", "both"])
+def test_equal_calls_at_once_are_made_once_and_a_part_is_asked_for_again(cache, cassette, keeps):
+    kept = {"cache": cache, "cassette": cassette}
+    kept = kept if keeps == "both" else {keeps: kept[keeps]}
+    service = Service(slow=0.05)
+    with Toolbox([service], **kept) as toolbox:
+        found, stats = ask(toolbox, *["part"] * 40), toolbox.stats()["service"]
+        assert service.asked == ["part"] and [texts(o) for o in found] == [["A part."]] * 40
+        assert (stats.calls, stats.hits, stats.made) == (40, 39, 1)
+        assert not any(map(len, kept.values()))
+        assert [texts(o) for o in (*ask(toolbox, "part"), *ask(toolbox, "part"))] == [["About part."]] * 2
+        assert service.asked == ["part"] * 2 and [*map(len, kept.values())] == [1] * len(kept)
 
 
 def test_those_who_wait_for_a_call_that_hangs_hear_of_its_time_out_and_do_not_repeat_it(cache, caplog):
@@ -569,10 +540,10 @@ def test_the_end_of_one_episode_loses_nothing_of_the_others_that_wait_for_the_sa
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_who_has_waited_long_for_anothers_answer_asks_by_itself(cache, tmp_path, monkeypatch, recorded):
+def test_who_has_waited_long_for_anothers_answer_asks_by_itself(cache, cassette, monkeypatch, recorded):
     """The one that asks may sit on an event loop that a tool blocks."""
     monkeypatch.setattr("faithful_search.tools.toolbox._GRACE", 0.1)
-    service, cassette = Service(), Cassette(tmp_path / "calls.jsonl", "record")
+    service = Service()
     kept = {"cassette": cassette} if recorded else {"cache": cache}
     with Toolbox([service], **kept) as first, Toolbox([service], timeout=0.3, **kept) as second:
         leader = threading.Thread(target=ask, args=(first, "block"))
@@ -585,11 +556,23 @@ def test_who_has_waited_long_for_anothers_answer_asks_by_itself(cache, tmp_path,
     assert texts(found) == ["About block."] and service.asked == ["block"] * 2
 
 
-def test_a_recording_is_sorted_when_its_toolbox_is_closed(tmp_path):
-    with Toolbox([Service()], cassette=Cassette(tmp_path / "calls.jsonl", "record")) as toolbox:
-        ask(toolbox, "b")
-        ask(toolbox, "a")
-    assert "About a." in (tmp_path / "calls.jsonl").read_text().splitlines()[0]
+def test_a_cassette_records_what_a_cache_has_too_and_replays_tools_with_a_key_alone(cache, cassette):
+    service, keyless = Service(), Echo()
+    with Toolbox([service], cache=cache) as toolbox:
+        found = ask(toolbox, "b")
+    with Toolbox([keyless, service], cache=cache, cassette=cassette) as toolbox:
+        assert ask(toolbox, "b") == found and ask(toolbox, "a")
+        one(toolbox, echo("not recorded"))
+    assert service.asked == ["b", "a"] and len(cassette) == 2
+    assert "About a." in cassette.path.read_text().splitlines()[0]  # sorted when its toolbox is closed
+    service.lacks = "a key"  # which a replay can do without
+    with Toolbox([keyless, service], cassette=Cassette(cassette.path)) as toolbox:
+        assert ask(toolbox, "b") == found and one(toolbox, echo("again")).evidence
+        [miss] = ask(toolbox, "c")
+    assert miss.error and "The nearest recorded call" in miss.note and service.asked == ["b", "a"]
+    service.cache_key = ""
+    with pytest.raises(ConfigError, match="service needs a key"):
+        Toolbox([service], cassette=Cassette(cassette.path))
 
 
 def test_trouble_of_the_cache_stops_no_call(tmp_path):
@@ -652,9 +635,8 @@ def test_a_session_whose_loop_is_gone_closes_all_the_same():
     assert session.closed
 
 
-def test_copies_and_pickles_have_all_settings_work_and_count_for_themselves(cache, tmp_path):
+def test_copies_and_pickles_have_all_settings_work_and_count_for_themselves(cache, cassette):
     settings = {"timeout": 3, "concurrency": 9, "patience": QUICK, "failures": 7, "cooldown": 9.0}
-    cassette = Cassette(tmp_path / "calls.jsonl", "record")
     with Toolbox([Service(), Echo()], **settings, cache=cache, cassette=cassette) as toolbox:
         one(toolbox, echo("x"))
         copies = [copy.deepcopy(toolbox), *(pickle.loads(pickle.dumps(each)) for each in (toolbox, Blanked(toolbox)))]
@@ -662,7 +644,6 @@ def test_copies_and_pickles_have_all_settings_work_and_count_for_themselves(cach
             assert {key: other.settings[key] for key in settings} == settings
             assert (other.cache.path, other.cassette.path) == (cache.path, cassette.path)
         for other in copies[:2]:
-            assert repr(other) == repr(toolbox) == "Toolbox(service, echo; timeout=3, concurrency=9)"
             assert other.stats()["echo"].calls == 0
             assert ids(one(other, echo("x", times=2))) == ["E1", "E2"]
             other.close()
