@@ -14,6 +14,7 @@ from paths import ROOT, SHARED
 from real_texts import R1, real, rows
 
 from faithful_search.dialects import detect, parse
+from faithful_search.rewards import InfoThink, ThinkAnswer, ThinkSearch
 from faithful_search.text import sub_exact_match
 from faithful_search.trajectory import Trajectory
 
@@ -78,7 +79,10 @@ def figure(number: int) -> Trajectory:
     return parse(text[start : text.rindex("```", start, end)])
 
 
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
+printed = pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
+
+
+@printed
 def test_information_that_the_thought_contradicts() -> None:
     found = figure(6)
     assert (found.dialect, found.answer) == ("search_r1", "partner")
@@ -90,9 +94,14 @@ def test_information_that_the_thought_contradicts() -> None:
     assert one.call.arguments == two.call.arguments == {"query": "Louisa Goldman's husband's title"}
     assert [issue.kind for issue in found.all_issues()] == ["elided", "response_missing", "think_missing"]
     assert (three.think, three.answer) == (None, "partner")
+    (asked,) = InfoThink().pairs(found)  # a judge must say whether the thought is faithful to the documents before it
+    assert (asked.step, asked.settled, asked.pair.hypothesis) == (2, None, two.think.strip())
+    assert all(item.text in asked.pair.premise for item in one.evidence)
+    assert [item.pair.premise for item in ThinkSearch().pairs(found)] == [one.think.strip(), two.think.strip()]
+    assert ThinkAnswer().score(found).why == "no thought right before the answer"
 
 
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
+@printed
 def test_a_thought_that_does_not_support_the_answer() -> None:
     found = figure(7)
     assert (found.dialect, found.answer) == ("search_r1", "reality television")
@@ -102,8 +111,11 @@ def test_a_thought_that_does_not_support_the_answer() -> None:
     ]  # fmt: skip
     titles = [item.title for item in found.steps[2].evidence]
     assert titles == ["Real-time computing", "Real time (media)", "Internet genre"]
-    assert "parapsychology" in found.steps[3].think
-    assert sub_exact_match(found.answer, ["neo-noir"]) == 0.0
+    assert "parapsychology" in found.steps[3].think and sub_exact_match(found.answer, ["neo-noir"]) == 0.0
+    assert ThinkAnswer().score(found).value == 0.0  # the answer is not in the last thought
+    # the second search has no thought; what the third returned was not written down
+    assert [(item.step, item.settled is not None) for item in InfoThink().pairs(found)] == [(2, True), (4, False)]
+    assert [item.step for item in ThinkSearch().pairs(found)] == [1, 3]
 
 
 @pytest.fixture(scope="module")

@@ -211,8 +211,8 @@ def shaken(value: Any, random: Random, odds: float = 0.04) -> Any:
 
 
 def test_broken_logs_are_read_or_refused_in_the_packages_own_words() -> None:
-    random, rows = Random("formats"), list(installed().values())
-    for _ in range(150):
+    random, rows = Random("formats"), list(installed("author").values())
+    for _ in range(80):
         value = shaken(random.choice(rows), random)
         for source in (value, json.dumps(value)):
             try:

@@ -1,4 +1,4 @@
-"""Three episodes as every format writes them: each is read to the same steps, and so gets the same scores.
+"""Two episodes as every format writes them: each is read to the same steps, and so gets the same scores.
 
 Where a format's package is installed, its own classes check or make the rows.
 """
@@ -51,40 +51,26 @@ class Episode(NamedTuple):
         return [*self.turns, handed] if tool else self.turns
 
 
-PASSAGE = '[{"title": "Faust", "url": "https://e.org/faust", "text": "Faust is a play by Goethe."}]'
-FOUND = '{"results": [{"title": "Rhine", "link": "https://e.org/rhine", "snippet": "1,230 km"}, {"content": "Elbe"}]}'
+FOUND = '{"results": [{"title": "Faust", "link": "https://e.org/faust", "snippet": "by Goethe"}, {"content": "2 km"}]}'
 BRIDGE = "Horace Jones († 1887) entwarf sie.\nJ. W. Barry vollendete sie: 1 < 2 &amp; <b>fett</b>."
 BRIDGES = [{"title": "Tower Bridge • Geschichte", "url": "https://e.org/b?x=1&y=ü", "text": BRIDGE}]
 EPISODES = {
-    # two calls at once, of which one fails, nothing found, a page with an image
+    # three calls at once, of which one fails and one returns nothing; one without a thought; a page with an image
     "author": Episode(
         "Where was the author of Faust born?",
         [
             ("I look up both.", [
-                Call("c1", "search", {"query": "author of Faust"}, PASSAGE),
+                Call("c1", "search", {"query": "author of Faust"}, FOUND),
                 Call("c2", "search", {"query": "Goethe born"}, "time-out", failed=True),
+                Call("c3", "lookup", {"title": "Goethe", "section": 2}),
             ]),
-            ("One failed: once more.", [Call("c3", "search", {"query": "Goethe birthplace"}, "[]")]),
+            ("", [Call("c4", "search", {"query": "Goethe birthplace"}, "[]")]),
             ("I open his page.", [
-                Call("c4", "browse", {"url": "https://e.org/goethe"}, "Goethe was born in Frankfurt.", image=True)
+                Call("c5", "browse", {"url": "https://e.org/goethe"}, "Goethe was born in Frankfurt.", image=True)
             ]),
         ],
         "So it is Frankfurt.",
         "Frankfurt",
-    ),
-    # three calls at once without a thought, of which one fails and one returns nothing; an answer without a thought
-    "rivers": Episode(
-        "Is the Rhine longer than the Elbe?",
-        [
-            ("", [
-                Call("c1", "search", {"query": "Rhine length"}, "503: try again", failed=True),
-                Call("c2", "lookup", {"title": "Elbe", "section": 2}),
-                Call("c3", "search", {"query": "rivers of Germany"}, "The Rhine flows through six countries."),
-            ]),
-            ("Only the Rhine: I search for both.", [Call("c4", "search", {"query": "length Rhine Elbe"}, FOUND)]),
-        ],
-        "",
-        "Yes",
     ),
     # several lines, many scripts, a system prompt, a thought in each turn, an answer through a tool
     "bridge": Episode(
@@ -106,19 +92,12 @@ EPISODES = {
 # Of each step: the thought, which call, its evidence, its note, the answer, whether it is of the turn before.
 EXPECTED: dict[str, list[tuple[Any, ...]]] = {
     "author": [
-        ("I look up both.", "c1", [("Faust", "https://e.org/faust", "Faust is a play by Goethe.")], "", None, False),
+        ("I look up both.", "c1", [("Faust", "https://e.org/faust", "by Goethe"), ("", "", "2 km")], "", None, False),
         (None, "c2", [], "time-out", None, True),
-        ("One failed: once more.", "c3", [], "[]", None, False),
-        ("I open his page.", "c4", [("", "", "Goethe was born in Frankfurt.")], "", None, False),
+        (None, "c3", [], "", None, True),
+        (None, "c4", [], "[]", None, False),
+        ("I open his page.", "c5", [("", "", "Goethe was born in Frankfurt.")], "", None, False),
         ("So it is Frankfurt.", None, [], "", "Frankfurt", False),
-    ],
-    "rivers": [
-        (None, "c1", [], "503: try again", None, False),
-        (None, "c2", [], "", None, True),
-        (None, "c3", [("", "", "The Rhine flows through six countries.")], "", None, True),
-        ("Only the Rhine: I search for both.", "c4",
-         [("Rhine", "https://e.org/rhine", "1,230 km"), ("", "", "Elbe")], "", None, False),
-        (None, None, [], "", "Yes", False),
     ],
     "bridge": [
         ("Zuerst suchen:\n• Architekt?", "c1",
@@ -573,7 +552,7 @@ def react(e: Episode) -> Any:
     return {"output": "\n".join([*lines, f"Thought: {e.last}", f"Final Answer: {e.answer}"])}
 
 
-def installed(name: str = "author") -> dict[str, Any]:
+def installed(name: str) -> dict[str, Any]:
     """An episode's rows in all formats that can express it and whose packages are here."""
     rows = {}
     for made, make in FORMATS.items():
@@ -600,29 +579,24 @@ LEAVE_OUT = {"verifiers", "claude_code", "pi", "react"}
 """Formats whose rows hold other branches, or a prompt's example."""
 NO_IMAGES = {"react", "trl"}
 FAILED = "Error executing tool 'search' with arguments {}: RuntimeError: {}\nPlease try again or use another tool"
-SMOLAGENTS: dict[str, list[tuple[Any, ...]]] = {
-    "author": [
-        ("I look up both.", "c1", [], "", None, False),
-        (None, "c2", [], FAILED.format({"query": "Goethe born"}, "time-out"), None, True),
-    ],
-    "rivers": [
-        (None, "c1", [], "", None, False),
-        (None, "c2", [], "", None, True),
-        (None, "c3", [], FAILED.format({"query": "Rhine length"}, "503: try again"), None, True),
-    ],
-    "bridge": [],
-}
-"""It keeps nothing that calls at once returned where one of them fails: how such an episode begins."""
+SMOLAGENTS: list[tuple[Any, ...]] = [
+    ("I look up both.", "c1", [], "", None, False),
+    (None, "c2", [], "", None, True),
+    (None, "c3", [], FAILED.format({"query": "Goethe born"}, "time-out"), None, True),
+]
+"""It keeps nothing that calls at once returned where one of them fails: how that episode begins."""
 
 
 @pytest.mark.parametrize("episode", EPISODES)
 @pytest.mark.parametrize("name", FORMATS)
 def test_question_calls_evidence_thoughts_and_answer_come_out_right(name: str, episode: str) -> None:
     e, expected = EPISODES[episode], EXPECTED[episode]
-    if name == "smolagents":
-        expected = [*SMOLAGENTS[episode], *expected[len(SMOLAGENTS[episode]) :]]
+    if (name, episode) == ("smolagents", "author"):
+        expected = [*SMOLAGENTS, *expected[len(SMOLAGENTS) :]]
     made = {c.id: (c.name, c.arguments) for _, calls in e.turns for c in calls}
-    found = READER.parse(json.dumps(FORMATS[name](e)).encode())
+    row = json.dumps(FORMATS[name](e))
+    assert sum(each.read(json.loads(row)) is not None for each in formats.formats().values()) <= 1
+    found = READER.parse(row.encode())
     assert steps(found) == [(think, made[called] if called else None, *rest) for think, called, *rest in expected]
     assert (found.question, found.answer, found.dialect) == (e.question, e.answer, "openai")
     images = any(c.image for _, calls in e.turns for c in calls) and name not in NO_IMAGES
@@ -630,22 +604,13 @@ def test_question_calls_evidence_thoughts_and_answer_come_out_right(name: str, e
     assert {issue.kind for issue in found.all_issues()} == kinds
 
 
-@pytest.mark.parametrize("episode", EPISODES)
-def test_the_same_episode_gets_the_same_scores(episode: str) -> None:
-    read = {name: READER.parse(json.dumps(row).encode()) for name, row in installed(episode).items()}
-    if SMOLAGENTS[episode]:
-        read.pop("smolagents", None)
-    rows = {name: msgspec.structs.replace(row, answers=(EPISODES[episode].answer,)) for name, row in read.items()}
+def test_the_same_episode_gets_the_same_scores() -> None:
+    rows = [READER.parse(json.dumps(row).encode()) for row in installed("bridge").values()]
     rewards = [
         reward for name in metrics.names() if name != "evidence_sensitivity" for reward in metrics.load(name).values()
     ]
-    scores = {name: [reward.score(row).value for reward in rewards] for name, row in rows.items()}
-    assert len({tuple(own) for own in scores.values()}) == 1 and len(scores) > 12
-
-
-def test_each_format_is_read_by_one_reader_alone() -> None:
-    for value in (row for episode in EPISODES for row in installed(episode).values()):
-        assert sum(each.read(value) is not None for each in formats.formats().values()) <= 1
+    answered = [msgspec.structs.replace(row, answers=(EPISODES["bridge"].answer,)) for row in rows]
+    assert len({tuple(reward.score(row).value for reward in rewards) for row in answered}) == 1 and len(rows) > 12
 
 
 def test_both_kinds_of_inspects_logs_hold_the_same_samples(tmp_path: Path) -> None:

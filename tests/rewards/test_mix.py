@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import msgspec
 import pytest
+from stub_judges import Down
 
 from faithful_search import rewards
 from faithful_search.errors import ConfigError
-from faithful_search.judges import LexicalJudge
+from faithful_search.judges import LexicalJudge, Verdict
 from faithful_search.rewards import (
     Adaptive,
     AnswerSupport,
@@ -83,13 +84,9 @@ def test_an_invalid_format_is_minus_one_whatever_the_parts_are():
     ("before", "outcomes", "ema"),
     [
         (0.4, [1.0, 0.0, 1.0], 0.9 * 0.4 + 0.1 * 2 / 3),
-        (0.0, [1.0, 0.0], 0.1 * 0.5),
         (0.4, [], 0.4),
         (None, [1.0, 0.0, 0.0, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0], 7 / 9),  # the first batch's; one of ten is open
-        (None, [0.0], 0.0),
-        (None, [], None),
         (None, [None], None),
-        (0.4, [None], 0.4),
         (0.4, [1.0, 1.0, None], 0.4),  # only what was easy has a value
         (0.4, [1.0] * 9 + [None], 0.9 * 0.4 + 0.1),
     ],
@@ -103,7 +100,6 @@ def test_the_ema_by_hand(before, outcomes, ema):
 def test_alpha_falls_as_correctness_rises_and_counts_the_batch_itself():
     alphas = [paper().alpha(MixState(ema)) for ema in (None, 0.0, 0.25, 0.5, 0.75, 1.0)]
     assert alphas == sorted(alphas, reverse=True) and alphas[0] == alphas[1] == pytest.approx(0.9933, abs=1e-4)
-    assert paper(fixed=0.5).alpha(MixState(0.9)) == 0.5
     steep = paper(kappa=1e9)  # without overflow
     assert (steep.alpha(MixState(0.0)), steep.alpha(MixState(1.0))) == (1.0, 0.0)
     mix = paper(tau=0.5, kappa=10.0)
@@ -155,19 +151,6 @@ def test_a_weighted_sum_with_warm_up_by_steps():
     assert mix.alpha(MixState()) is None and mix.outcomes(components) == []
 
 
-def test_each_component_is_scored_once_for_a_batch():
-    calls = []
-
-    @dataclass(frozen=True)
-    class Counting(Meta):
-        def score_batch(self, trajectories):
-            calls.append(len(trajectories))
-            return super().score_batch(trajectories)
-
-    Mix(parts={"a": Counting("cite")}, gate=None).score_batch([row(), row()])
-    assert calls == [2]
-
-
 WRAPS = [rewards.Shuffled, lambda one: Mix({"one": one}), lambda one: Mix({"one": Adaptive(one)})]
 
 
@@ -185,7 +168,7 @@ def test_what_a_reward_needs_is_known_through_whatever_holds_it_and_what_is_boun
 
 
 def test_state_survives_json_and_the_mix_prints_as_its_configuration():
-    for state in (MixState(0.1 + 0.2, 41), MixState(), MixState(0.0)):
+    for state in (MixState(0.1 + 0.2, 41), MixState()):
         assert msgspec.json.decode(msgspec.json.encode(state), type=MixState) == state
     mix = rewards.pou_mix(budget=2)
     kinds = (Mix, Citation, EvidenceSensitivity, Adaptive, AnswerSupport, Correctness, Format, MixState, LexicalJudge)
@@ -197,14 +180,10 @@ def test_state_survives_json_and_the_mix_prints_as_its_configuration():
     [
         (lambda: Mix(parts={}), "at least one part"),
         (lambda: Mix(parts={"a": Adaptive(), "b": Adaptive()}), "at most one part may be Adaptive"),
-        (lambda: Mix(parts={"format": Citation()}), "two components share a name"),
         (lambda: Mix(parts={"correctness": Correctness(), "answer": Adaptive()}), "two components share a name"),
         (lambda: Mix(parts={"a": Citation()}, weights={"b": 1.0}), "weights name b; the parts are a"),
-        (lambda: Mix(parts={"a": Citation()}, warmup=Warmup(("b",), 0, 1)), "warmup name b"),
         (lambda: Mix(parts={"a": Citation()}, absent={"b": 0.0}), "absent name b"),
         (lambda: Mix(absent={"answer": 0.0}), "absent cannot name an Adaptive part"),
-        (lambda: Mix(parts={"a": Citation(), "answer": Adaptive()}, only_right=("b",)), "only_right name b"),
-        (lambda: Mix(parts={"a": Citation(), "b": Format()}, gate=None, only_right=("a",)), "only_right needs a part"),
         (lambda: Mix(parts={"correctness": Correctness()}, only_right=("correctness",)), "only_right needs a part"),
         (lambda: Adaptive(beta=1.0), "beta must be in"),
         (lambda: Adaptive(fixed=1.5), "fixed must be in"),
@@ -231,14 +210,11 @@ def test_rewards_are_found_by_file_name_and_a_right_answer_by_its_part():
 @pytest.mark.parametrize(
     ("names", "made", "value"),
     [
-        ((), row(cite=1.0, pt=0.4, ans=1.0, anc=0.0), (1.0 + 0.4 + 0.5) / 3),
         (("citation",), row(cite=1.0, pt=0.4, ans=1.0, anc=0.0), (0.0 + 0.4 + 0.5) / 3),
         (("citation", "pt"), row(cite=-1.0, pt=-0.4, ans=1.0, anc=0.0), 0.5 / 3),  # nor is anything lost
-        (("answer",), row(cite=1.0, pt=0.4, ans=1.0, anc=0.0), (1.0 + 0.4 + 0.0) / 3),
         (("answer",), row(cite=1.0, pt=0.4, ans=0.2, anc=1.0), (1.0 + 0.4 + 0.1 + 0.5) / 3),
         (("answer",), row(ans=1.0, anc=0.6), 0.3 / 3),  # the outcome itself still counts
         (("citation", "pt", "answer"), row(cite=1.0, pt=0.4, ans=1.0, anc=0.99), 0.495 / 3),
-        (("citation", "pt", "answer"), row(cite=1.0, pt=0.4, ans=1.0, anc=1.0), (1.0 + 0.4 + 1.0) / 3),
         (("citation",), row(cite="down", pt=0.4, anc=0.0), 0.4 / 3),  # 0 whatever the judge would have said
         (("answer",), row(cite=1.0, ans="down", anc=0.0), 1.0 / 3),
         (("citation",), row(cite="down", anc=1.0), None),
@@ -257,10 +233,6 @@ def test_the_outcome_may_be_a_part_of_its_own_and_count_as_absent():
     mix = Mix({"em": Correctness(), "cite": Meta("cite")}, gate=None, only_right=("cite",), absent={"em": 0.0})
     rows = [Trajectory(answer=said, answers=gold, meta={"cite": 1.0}) for said, gold in (("a", ("a",)), ("a", ("b",)))]
     assert [score.value for score in mix.score_batch([*rows, Trajectory(meta={"cite": 1.0})])] == [1.0, 0.0, 0.0]
-    late = Warmup(("em",), 9, 9)
-    mix = Mix(mix.parts, {"em": 1.0, "cite": 1.0}, gate=None, only_right=("cite",), warmup=late)
-    nobody_knows = mix.score(Trajectory(answer="a", meta={"cite": 1.0}))  # the outcome's own weight is still 0
-    assert nobody_knows.value is None and "em: no gold" in nobody_knows.why
 
 
 def test_proof_of_use_with_its_process_on_right_answers_only():
@@ -276,3 +248,63 @@ def test_a_mix_covers_the_dialects_that_all_its_parts_cover():
     wider = Mix(parts={"citation": Citation(dialects=("pou", "mine")), "answer": Adaptive()})
     assert wider.covers("mine") and not wider.covers("search_r1")
     assert not Mix(parts={"outcome": Outcome()}, gate=Citation()).covers("search_r1")
+
+
+# PokeeResearch: what fools comparisons of strings does not fool a judge that reads
+
+# (question, gold, answer, whether it is right): the cases of the paper's figure 3, in our words
+BORN = "Nora Fell was born on {} May 1871"
+ONE_WORD_WRONG = ("When was Nora Fell born?", BORN.format(3), BORN.format(4), False)
+MORE_SAID = ("Where does the ferry end?", "Port Ellin", "Port Ellin, on the island of Sark Holm", True)
+OTHER_WORDS = ("How many keepers were there?", "12", "a dozen", True)
+THE_SAME = ("Who built the pier?", "Ivo Kast", "ivo kast.", True)
+CASES = [ONE_WORD_WRONG, MORE_SAID, OTHER_WORDS, THE_SAME]
+
+
+class Reader:
+    """Knows which answers mean the same; remembers what it was asked."""
+
+    name = "reader"
+
+    def __init__(self) -> None:
+        self.asked = []
+
+    def judge_batch(self, pairs):
+        self.asked += pairs
+        right = {(gold, answer): verdict for _, gold, answer, verdict in CASES}
+        labels = [right[pair.premise, pair.hypothesis] for pair in pairs]
+        return [Verdict(float(label), label, "", "reader") for label in labels]
+
+
+def answered(case, think: str | None = "so") -> Trajectory:
+    question, gold, answer, _ = case
+    return Trajectory((Step(think, answer=answer),), question, answer, "answered", "pokee", answers=(gold,))
+
+
+def values(mix) -> list[float | None]:
+    return [score.value for score in mix.score_batch([answered(case) for case in CASES])]
+
+
+def test_only_the_judge_tells_right_from_wrong():
+    reader = Reader()
+    assert values(rewards.pokee_mix(reader, format_weight=0)) == [float(right) for *_, right in CASES]
+    by_words = values(rewards.pokee_mix(metric="f1", format_weight=0))
+    assert by_words[0] > 0.8 and by_words[2] == 0 and by_words[0] > by_words[1]  # the wrong one above a right one
+    assert values(rewards.pokee_mix(metric="em", format_weight=0)) == [0.0, 0.0, 0.0, 1.0]
+    assert [(pair.task, pair.hypothesis) for pair in reader.asked] == [
+        ("correctness", answer) for _, _, answer, _ in CASES[:3]
+    ]  # not about the exact match
+    assert values(rewards.pokee_mix(Down())) == [None, None, None, 1.1]
+
+
+def test_a_valid_format_earns_a_little_with_a_right_answer_and_without():
+    mix = rewards.pokee_mix(Reader())
+    nothing = Trajectory((Step("so"),), dialect="pokee", answers=("x",))
+    rows = [answered(THE_SAME), answered(THE_SAME, None), answered(ONE_WORD_WRONG), nothing]
+    assert [score.value for score in mix.score_batch(rows)] == pytest.approx([1.1, 1.0, 0.1, 0.0])
+    steps = (Step("so", answer="Ivo Kast"), Step("no", verified=False))  # never upheld: no valid format
+    left = Trajectory(steps, "Who built the pier?", "Ivo Kast", "turn_limit", "pokee", answers=("Ivo Kast",))
+    assert rewards.pokee_mix(metric="em").score(left).value == 1.0
+    for given in ({"metric": "judge"}, {"judge": Reader(), "metric": "em"}, {"metric": "em", "format_weight": -1}):
+        with pytest.raises(ConfigError):
+            rewards.pokee_mix(**given)

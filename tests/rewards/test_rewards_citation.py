@@ -31,18 +31,14 @@ def trajectory(verdict: str, ids: tuple[str, ...] = ("E3", "E4")) -> Trajectory:
         ("<helpful>yes</helpful><ref>E3,E3</ref>", (True, True, True)),  # duplicate ids are valid
         ("<helpful>no</helpful><ref>null</ref>", (True, True, True)),
         ("<helpful>yes</helpful><ref>E1</ref>", (True, True, False)),  # of an earlier response
-        ("<helpful>yes</helpful><ref>E3, E9</ref>", (True, True, False)),
         ("<helpful>yes</helpful><ref>null</ref>", (True, False, True)),
         ("<helpful>no</helpful><ref>E3</ref>", (True, False, True)),
         ("<helpful>yes</helpful><ref>E3, null</ref>", (True, False, True)),
-        ("<helpful>no</helpful><ref>null, E3</ref>", (True, False, True)),
         ("<helpful>Yes</helpful><ref>E3</ref>", (False, True, True)),
         ("<helpful>YES</helpful><ref>E9</ref>", (False, True, False)),
         ("<helpful>maybe</helpful><ref>E3</ref>", (False, False, True)),
         ("<helpful>no</helpful><ref></ref>", (False, True, True)),
-        ("<helpful>no</helpful>", (False, True, True)),
         ("<helpful>yes</helpful><ref>E3", (False, False, True)),
-        ("<helpful>yes<ref>E3</ref>", (False, False, True)),
         ("so <helpful>yes</helpful><ref>E3</ref>", (False, True, True)),
         ("", (False, False, True)),
     ],
@@ -68,13 +64,6 @@ def test_after_a_response_without_evidence_only_no_is_valid(verdict, value):
     assert Citation().score(trajectory(verdict, ids=())).value == value
 
 
-@pytest.mark.parametrize("steps", [(), (Step(think="", answer="a"),)])
-def test_no_step_to_judge_is_the_papers_zero_marked_as_not_applicable(steps):
-    score = Citation().score(Trajectory(steps=steps))
-    assert (score.value, score.parts["applies"]) == (0.0, False)
-    assert step_validity(Trajectory(steps=steps)) == [] and cited_evidence(Trajectory(steps=steps)) == ()
-
-
 def test_a_dialect_without_verdicts_is_not_held_to_them():
     made = trajectory("<helpful>yes</helpful><ref>E3</ref>")
     other = msgspec.structs.replace(made, dialect="search_r1")
@@ -84,20 +73,23 @@ def test_a_dialect_without_verdicts_is_not_held_to_them():
 
 
 def test_the_mean_runs_over_steps_two_to_t():
-    evidence = (Evidence("x", id="E1"),)
-    first = Step(call=ToolCall("s"), evidence=evidence)
+    first = Step(call=ToolCall("s"), evidence=(Evidence("x", id="E1"),))
     good = Step(call=ToolCall("s"), evidence=(Evidence("y", id="E2"),), helpful=True, refs=("E1",))
-    bad = Step(answer="a", helpful=True, refs=("E1",))
-    none = Step(call=ToolCall("s"))
+    bad, none = Step(answer="a", helpful=True, refs=("E1",)), Step(call=ToolCall("s"))
     assert Citation().score(Trajectory(steps=(first, good, bad))).value == 0.0
     assert Citation().score(Trajectory(steps=(first, none, none, bad))).value == -1.0
     assert step_validity(Trajectory(steps=(first, good, bad))) == [True, False]
+    for steps in ((), (Step(think="", answer="a"),)):  # no step to judge: the paper's zero, which does not apply
+        nothing = Trajectory(steps=steps)
+        assert (Citation().score(nothing).value, Citation().score(nothing).parts["applies"]) == (0.0, False)
+        assert step_validity(nothing) == [] and cited_evidence(nothing) == ()
 
 
 def test_cited_evidence_takes_valid_yes_steps_only_in_order_and_once():
     valid = trajectory("<helpful>yes</helpful><ref>E4, E3, E4</ref>")
-    assert [item.id for item in cited_evidence(valid)] == ["E1", "E4", "E3"]
-    assert [item.text for item in cited_evidence(valid)] == ["text of E1", "text of E4", "text of E3"]
+    assert [(item.id, item.text) for item in cited_evidence(valid)] == [
+        (name, f"text of {name}") for name in ("E1", "E4", "E3")
+    ]
     for verdict in ("<helpful>no</helpful><ref>null</ref>", "<helpful>yes</helpful><ref>E3, E1</ref>"):
         assert [item.id for item in cited_evidence(trajectory(verdict))] == ["E1"]
 

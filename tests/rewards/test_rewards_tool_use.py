@@ -22,22 +22,16 @@ def call(name="search", /, think="", evidence=(), **arguments) -> Step:
         ([call(query="Old mill")], 0.0, []),
         ([call(query="Old mill"), call(query=" old  MILL?")], 0.5, [2]),
         ([call(query="old mill"), call("web", query="old mill")], 0.0, []),  # another tool
-        ([call(query="old mill"), call(query="new mill"), call(query="old mill")], 1 / 3, [3]),
         ([call(query="a"), call(query="a"), call(query="a")], 2 / 3, [2, 3]),
-        ([call(query="a", k=1), call(query="a", k=2)], 0.0, []),
         ([call(query=["a", "b"]), call(query=["A", "b."])], 0.5, [2]),
         ([call(query="?"), call(query="!")], 0.0, []),  # nothing is left of either: compared as written
+        ([Step(call=ToolCall("s", raw=raw)) for raw in ("x = 1", "x = 2", "X = 1")], 1 / 3, [3]),
     ],
 )
 def test_repeated_by_hand(steps, value, repeats):
     score = ToolUse("repeated").score(Trajectory(tuple(steps)))
     assert score.value == pytest.approx(value)
     assert score.parts == {"calls": len(steps), "steps": repeats}
-
-
-def test_calls_without_arguments_are_compared_as_written():
-    made = [Step(call=ToolCall("s", raw=raw)) for raw in ("x = 1", "x = 2", "X = 1")]
-    assert ToolUse().score(Trajectory(tuple(made))).parts["steps"] == [3]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +43,6 @@ def test_calls_without_arguments_are_compared_as_written():
         (Step(think="She was a quiet baker and left.", answer="?"), 0.0),  # three plain words
         (Step(think="It was a baker.", answer="?"), 1.0),  # one plain word may be chance
         (Step(think="The keeper of the mill of Lund.", answer="Lund"), 1.0),  # known from question and query
-        (Step(think="I know nothing.", answer="Rome"), 1.0),
     ],
 )
 def test_unused_by_words(later, unused):
@@ -58,11 +51,8 @@ def test_unused_by_words(later, unused):
     score = ToolUse("unused").score(trajectory)
     assert score.value == unused
     assert score.parts == {"calls": 1, "steps": [1] if unused else []}
-
-
-def test_a_knob_says_how_many_plain_words_show_use():
-    trajectory = Trajectory((call(evidence=(MILL,)), Step(think="It was a baker.", answer="?")), dialect="search_r1")
-    assert [ToolUse("unused", words=words).score(trajectory).value for words in (1, 2)] == [0.0, 1.0]
+    wary = ToolUse("unused", words=1).score(trajectory)  # one plain word already shows use
+    assert wary.value == (0.0 if later.think == "It was a baker." else unused)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +64,8 @@ def test_only_a_valid_citation_cites_and_what_is_taken_up_is_told_by_words_in_ev
     score = ToolUse("uncited").score(Trajectory(steps, dialect="pou"))
     assert score.value == uncited and score.parts == {"calls": 1, "steps": [1] if uncited else []}
     assert ToolUse("unused").score(Trajectory(steps, dialect="pou")).value == 0.0
-
-
-def test_where_no_verdict_is_asked_for_nothing_is_uncited():
-    steps = (call(query="keeper", evidence=(MILL,)), Step(think="Ada Horn", answer="Ada Horn"))
-    score = ToolUse("uncited").score(Trajectory(steps, dialect="search_r1"))
-    assert score.value is None and score.why == "dialect 'search_r1' has no verdicts that cite"
+    elsewhere = ToolUse("uncited").score(Trajectory(steps, dialect="search_r1"))
+    assert elsewhere.value is None and elsewhere.why == "dialect 'search_r1' has no verdicts that cite"
     assert not ToolUse("uncited").covers("search_r1") and ToolUse("unused").covers("search_r1")
 
 

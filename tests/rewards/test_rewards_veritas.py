@@ -1,16 +1,13 @@
 """VERITAS's three measures: which pairs they make of a trajectory, and what they say of them."""
 
 import pytest
-from paths import SHARED
 from stub_judges import Down, Recorder
 
-from faithful_search.dialects import load
 from faithful_search.errors import ConfigError
 from faithful_search.judges import Pair
 from faithful_search.rewards import InfoThink, ThinkAnswer, ThinkSearch, turns
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
-PAPER = SHARED / "seeds/veritas.txt"
 TOWER = (Evidence("It was finished in 1889.", "Eiffel Tower"), Evidence("Paris lies on the Seine.", "Paris"))
 
 
@@ -143,63 +140,3 @@ def test_a_judge_that_says_nothing_leaves_no_number(reward):
     assert good.value == 1.0
     assert reward(Down()).score(made("good")).parts["abstained"]
     assert reward(Down()).score(Trajectory()).parts.get("abstained") is None
-
-
-# ---- the paper's figures 6 and 7, where they are at hand, and the same shapes made up
-
-SIX = """<think> First, I need to find who keeps the old mill. </think>
-<search> keeper of the old mill </search>
-<information>
-Doc 1: "Ada Horn"\\nAda Horn kept the mill of Lund until 1911, when she became a baker.
-</information>
-<think> The results are about Ada Horn. There is nothing about the keeper's trade. Let me search for the mill. </think>
-<search> keeper of the old mill </search>
-...
-<answer> baker </answer>"""
-SEVEN = """<think>1. Find the style that Ida Munk is known for.</think>
-<search> query: which style is Ida Munk known for? </search>
-<information>...</information>
-<search> query: what style explains Ida Munk? </search>
-<information>...</information>
-<think>she is a known potter in the field</think>
-<search> query: It is Slow Glaze. Is it the same for the other style? </search>
-<information>
-Doc 1: "Slow glaze"\\nA glaze that dries over a week.
-</information>
-<think>the right style is raku, she is tied to a kind of Slow Glaze.</think>
-<answer> impressionism </answer>"""
-
-
-def figures() -> list[tuple[str, str]]:
-    if not PAPER.exists():
-        return [(SIX, SEVEN)]
-    blocks = [block.split("```")[1] for block in PAPER.read_text().split("Unfaithfulness Example\n")[1:3]]
-    return [(SIX, SEVEN), (blocks[0], blocks[1])]
-
-
-@pytest.mark.parametrize("text", [six for six, _ in figures()])
-def test_figure_6_the_thought_is_paired_with_the_documents_before_it(text):
-    trajectory = load("search_r1").parse(text)
-    (asked,) = InfoThink().pairs(trajectory)
-    assert asked.settled is None and asked.pair.task == "info_think"  # a judge must say; none is invented
-    documents = trajectory.steps[0].evidence
-    assert documents and all(item.text in asked.pair.premise for item in documents)
-    assert asked.pair.hypothesis == trajectory.steps[1].think.strip() and asked.step == 2
-    searches = ThinkSearch().pairs(trajectory)
-    assert [item.pair.premise for item in searches] == [step.think.strip() for step in trajectory.steps[:2]]
-    assert len({item.pair.hypothesis for item in searches}) == 1  # it asks the same again
-    score = ThinkAnswer().score(trajectory)  # what stood before the answer was not written down: no verdict on it
-    assert trajectory.answer and score.value is None and score.why == "no thought right before the answer"
-
-
-@pytest.mark.parametrize("text", [seven for _, seven in figures()])
-def test_figure_7_the_answer_is_not_in_the_last_thought(text):
-    trajectory = load("search_r1").parse(text)
-    score = ThinkAnswer().score(trajectory)
-    assert score.value == 0.0
-    (asked,) = ThinkAnswer(Recorder()).pairs(trajectory)
-    assert (asked.step, asked.pair.premise) == (4, trajectory.steps[3].think.strip())
-    assert asked.pair.hypothesis == trajectory.answer.strip() and asked.settled is None
-    found = InfoThink().pairs(trajectory)  # the second search has no thought; the third's response was not written down
-    assert [(item.step, item.settled is not None) for item in found] == [(2, True), (4, False)]
-    assert [item.step for item in ThinkSearch().pairs(trajectory)] == [1, 3]

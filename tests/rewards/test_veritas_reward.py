@@ -96,11 +96,10 @@ def test_the_sum_by_hand(made, value):
 def test_parts_of_weight_zero_are_left_out_and_others_can_be_had():
     assert list(veritas_mix().parts) == ["exact_match", "info_think", "think_answer"]
     assert list(veritas_mix(info_think=0, think_answer=0).parts) == ["exact_match"]
-    every = veritas_mix(think_search=0.5)
-    assert list(every.parts) == ["exact_match", *FAITHFULNESS]
-    assert every.score(episode()).value == pytest.approx(1.57)
-    with pytest.raises(ConfigError, match="at least one part"):
-        veritas_mix(exact_match=0, info_think=0, think_answer=0)
+    assert veritas_mix(think_search=0.5).score(episode()).value == pytest.approx(1.57)
+    for soft, value in ((True, 1.07), (False, 1.12)):  # the mean of p, or of labels
+        mix = veritas_mix(Silent("nothing", p=0.5), info_think=0.1, soft=soft)
+        assert mix.score(episode()).value == pytest.approx(value)
 
 
 def test_the_judges_go_where_they_belong():
@@ -109,12 +108,6 @@ def test_the_judges_go_where_they_belong():
     assert own.asked == 2  # info_think and think_search; the answer is looked for in the thought
     veritas_mix(own, think_search=0.1, search_judge=search, answer_judge=answer).score(episode())
     assert (own.asked, search.asked, answer.asked) == (3, 1, 1)
-
-
-@pytest.mark.parametrize(("soft", "value"), [(True, 1.07), (False, 1.12)])
-def test_soft_averages_p(soft, value):
-    mix = veritas_mix(Silent("nothing", p=0.5), info_think=0.1, soft=soft)
-    assert mix.score(episode()).value == pytest.approx(value)
 
 
 def test_what_does_not_apply_counts_zero_and_what_was_not_judged_empties_the_row():
@@ -159,7 +152,6 @@ def test_a_warm_up_that_cannot_be():
             Warmup(("a",), start, end)
     with pytest.raises(ConfigError, match="citation"):
         veritas_mix(warmup=Warmup(("citation",), 1, 2))
-    assert veritas_mix(warmup=Warmup(FAITHFULNESS, 1, 2)).warmup.parts == ("info_think", "think_answer")
 
 
 def test_before_the_warm_up_a_silent_judge_costs_no_reward():
@@ -253,34 +245,21 @@ RISING = [0.0, 0.025, 0.05, 0.05]
 
 
 @pytest.mark.parametrize(
-    "cadence",
-    [
-        {},
-        {"gradient_accumulation_steps": 2, "steps_per_generation": 1},  # two batches a step
-        {"gradient_accumulation_steps": 2, "steps_per_generation": 4},  # a batch lasts two steps
-        {"num_iterations": 2},
-    ],
+    ("per_generation", "steps"),
+    [(1, [1, 2, 3]), (4, [1, 3])],  # two batches a step; a batch lasts two steps
 )
-def test_the_curriculum_goes_by_optimizer_steps(tmp_path, cadence):
+def test_the_curriculum_goes_by_optimizer_steps(tmp_path, per_generation, steps):
+    cadence = {"gradient_accumulation_steps": 2, "steps_per_generation": per_generation}
     made = trainer(tmp_path, veritas_mix(warmup=CURRICULUM), Writer(FOUND_ONLY), max_steps=3, **cadence)
     made.train()
-    steps = [row["step"] for row in made.state.log_history if "parts/info_think/weight" in row]
-    weights = history(made, "parts/info_think/weight")
-    assert weights == pytest.approx([RISING[step - 1] for step in steps])
-    assert steps == ([1, 3] if "num_iterations" in cadence or cadence.get("steps_per_generation") == 4 else [1, 2, 3])
+    assert [row["step"] for row in made.state.log_history if "parts/info_think/weight" in row] == steps
+    assert history(made, "parts/info_think/weight") == pytest.approx([RISING[step - 1] for step in steps])
     assert set(history(made, "parts/exact_match/weight")) == {1.0}
     assert len(history(made, "parts/info_think")) == len(steps)  # scored before it counts, too
 
 
-@pytest.mark.parametrize(
-    "cadence",
-    [
-        {},
-        {"per_device_train_batch_size": 8},
-        {"gradient_accumulation_steps": 3, "steps_per_generation": 1, "num_iterations": 2},
-    ],
-)
-def test_steps_per_epoch_are_the_trainers(tmp_path, cadence):
+def test_steps_per_epoch_are_the_trainers(tmp_path):
+    cadence = {"gradient_accumulation_steps": 3, "steps_per_generation": 1, "num_iterations": 2}
     made = trainer(tmp_path, veritas_mix(), train_dataset=TASKS[:5], max_steps=-1, num_train_epochs=1, **cadence)
     made.train()
     assert made.state.global_step == made.args.steps_per_epoch(5)
@@ -320,16 +299,12 @@ def test_a_judge_that_is_down_stops_the_run_with_a_checkpoint_and_a_run_goes_on_
 
 
 @pytest.mark.parametrize(
-    ("estimator", "scale", "down"),
-    [("trl", "group", True), ("trl", "batch", True), ("leave_one_out", "group", True), ("trl", "group", False)],
+    ("down", "settings"), [(True, {"advantages": "leave_one_out"}), (False, {"scale_rewards": "batch"})]
 )
-def test_without_a_judge_or_gold_answers_a_batch_leaves_the_weights_as_they_are(
-    tmp_path, caplog, estimator, scale, down
-):
-    mix = veritas_mix(Moody(lambda asked: not down))
+def test_without_a_judge_or_gold_answers_a_batch_leaves_the_weights_as_they_are(tmp_path, caplog, down, settings):
     questions = TASKS if down else [Task("q", "Where?")]
-    settings = {"scale_rewards": scale, "max_abstained": float(down), "max_steps": 1, "train_dataset": questions}
-    settings["advantages"] = estimator
+    settings |= {"max_abstained": float(down), "max_steps": 1, "train_dataset": questions}
+    mix = veritas_mix(Moody(lambda asked: not down))
     made = trainer(tmp_path, mix, Writer(FOUND_ONLY) if down else None, **settings)
     before = [parameter.clone() for parameter in made.model.parameters()]
     with caplog.at_level(logging.WARNING):
@@ -411,14 +386,9 @@ ODD = [
     "<think>so the Teska</think><answer>never closed",
     "<think>Teska <answer>Teska</answer>",
     "<think>...</think>...<answer>Teska</answer>",
-    "",
-    "<|im_end|>",
     "<think>a thought</think><|im_end|>",
-    "<think></think><search>Teska</search>",
     "<think>  </think><search></search>",
-    "<think>The river Teska</think>\n\n<search>river Teska</search>\n",
     "<think>Teska</think><answer> </answer>",
-    "</think>",
     "<think>1</think><search>a</search><answer>Teska</answer>",
 ]
 TRICKY = (
@@ -442,7 +412,7 @@ def trained(tmp_path_factory):
     settings = {"per_device_train_batch_size": 24, "max_steps": 3, "num_generations": 8}
     limits = Limits(turns=3, turn_tokens=120, total_tokens=500, observation_tokens=150, force_answer=True)
     log = path / "trajectories.jsonl"
-    writer = Writer(TURNS * 4 + ODD, 0.15)
+    writer = Writer(TURNS * 3 + ODD, 0.15, seed=1)
     made = trainer(path, mix, writer, TRICKY, trajectory_file=log, limits=limits, **settings)
     made.train()
     return mix, list(read_jsonl(log)), made.state.log_history
