@@ -11,7 +11,7 @@ from faithful_search.dialects import load
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.transformers import TransformersGenerator
-from faithful_search.rewards import AnswerLikelihoodGap, Correctness, Mix
+from faithful_search.rewards import AnswerLikelihoodGap
 from faithful_search.rewards.answer_likelihood_gap import _Question, find_mention
 from faithful_search.rewards.contexts import turn_ids
 from faithful_search.rewards.perturbation import NEUTRAL
@@ -68,12 +68,9 @@ def test_the_formula_by_hand():
     assert score.parts == {"applies": True, **found}
     assert TOKENIZER.decode(answer) == TOKENIZER.decode(same) == "Lima"
     assert "Peru [E1]: The capital of Peru is Lima." in real and real.endswith("It is so.</think><answer>")
+    impossible = _Question(2, [], [], [0])  # either way there is no gap
+    assert (impossible.score(-math.inf, -math.inf).value, impossible.score(-5.0, -math.inf).value) == (0.0, 1.0)
     assert without == real.replace("Peru [E1]: The capital of Peru is Lima.", "Bread [E1]: Dough rests overnight.")
-
-
-def test_an_answer_that_is_impossible_either_way_has_no_gap():
-    assert _Question(2, [], [], [0]).score(-math.inf, -math.inf).value == 0.0
-    assert _Question(2, [], [], [0]).score(-5.0, -math.inf).value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -100,11 +97,8 @@ def test_an_answer_that_was_written_before_the_evidence_came_has_none():
     ("made", "applies"),
     [
         (episode(answer=None), False),
-        (episode(answer="  "), False),
         (episode(refs=()), False),
-        (episode(refs=("E9",)), False),
         (Trajectory((Step(answer="Lima"),), answer="Lima", dialect="pou"), False),
-        (Trajectory(), False),
         (episode(refs=("E2",)), True),  # what it read stays: it cited something else
     ],
 )
@@ -123,12 +117,9 @@ def test_a_cited_passage_is_exchanged_wherever_it_is_shown():
     assert real.count("is Lima.") == 2 and "is Lima." not in without and "Cod is a fish." in without
 
 
-def test_replacements_never_hold_the_answer():
+def test_replacements_never_hold_the_answer_and_come_from_other_questions_of_all_processes():
     _, (_, (without, _)) = scored(episode(), snippets=(("Song", "A ballad of lima beans."),))
     assert "beans" not in without and any(text in without for _, text in NEUTRAL)
-
-
-def test_without_snippets_replacements_come_from_the_batchs_other_questions_of_all_processes():
     owl = episode("x", evidence=(Evidence("Owls hunt at night.", "Owl", "E1"),), question="Which bird?", id="u")
     _, (_, (without, _), *_) = scored(episode(), owl, snippets=())
     assert "Owls hunt at night." in without
@@ -151,30 +142,14 @@ def test_rows_that_cannot_be_asked_about_have_no_value():
     assert unwritten.value is None and "'Cuzco'" in unwritten.why
 
 
-class OnlyProbs:
-    tokenizer = TOKENIZER
-
-    def generate(self, prompts, sampling, max_new_tokens=None): ...
-
-    def choice_probs(self, prompts, choices): ...
-
-
 def test_tokens_of_another_rollout_and_a_policy_that_cannot_be_asked_are_refused():
     other = ChatFormat.of(TOKENIZER, load("pou")).transcript(Trajectory((Step(think="", answer="Lima"),)))
     with pytest.raises(DataError, match="1 turns in its tokens, but 2 steps"):
         scored(episode(tokens=other))
     with pytest.raises(ConfigError, match="bind"):
         AnswerLikelihoodGap().score(episode())
-    with pytest.raises(ConfigError, match="OnlyProbs does not give"):
-        AnswerLikelihoodGap().bind(policy=OnlyProbs()).score(episode())
-
-
-def test_it_counts_on_right_answers_only_where_a_mix_says_so():
-    parts = {"correctness": Correctness(), "gap": AnswerLikelihoodGap(snippets=(BREAD,))}
-    mix = Mix(parts, gate=None, only_right=("gap",))
-    right, wrong = mix.bind(policy=Policy()).score_batch([episode(), episode(answers=("Quito",))])
-    assert right.value == pytest.approx((1 + math.tanh(1.0)) / 2) and wrong.value == 0.0
-    assert wrong.parts["gap"] == FULL and mix.needs_policy
+    with pytest.raises(ConfigError, match="Writing does not give"):
+        AnswerLikelihoodGap().bind(policy=lab.Writing()).score(episode())
 
 
 # Against a slow computation with a real model

@@ -24,8 +24,6 @@ from faithful_search.rewards.perturbation import (
     corpus_snippets,
     degrade,
     lure,
-    made_up_answer,
-    query_of,
     sources,
 )
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
@@ -120,15 +118,12 @@ def test_a_yes_that_rests_on_its_citation_earns_the_drop(tok, tokens):
 
 
 @pytest.mark.parametrize(
-    ("knobs", "value", "why"),
-    [
-        ({"keyword": "Cheese"}, 0.0, "step 2: p(yes) did not follow the evidence (-0.000)"),  # what is not cited
-        ({"keyword": "zebra", "snippets": ("a zebra",)}, -0.7, "step 2: p(yes) did not follow the evidence (-0.700)"),
-    ],
+    ("knobs", "value", "told"),
+    [({"keyword": "Cheese"}, 0.0, "-0.000"), ({"keyword": "zebra", "snippets": ("a zebra",)}, -0.7, "-0.700")],
 )
-def test_a_yes_that_does_not_earns_nothing(knobs, value, why):
+def test_a_yes_that_does_not_earns_nothing(knobs, value, told):
     found = score(trajectory(True), **knobs)
-    assert (found.value, found.why) == (pytest.approx(value), why)
+    assert (found.value, found.why) == (pytest.approx(value), f"step 2: p(yes) did not follow the evidence ({told})")
 
 
 @ALL
@@ -173,18 +168,20 @@ def test_budget_bounds_the_steps_and_only_valid_ones_are_drawn():
     assert all(len(steps) == 2 and steps == sorted(set(steps)) for steps in drawn)
     assert {step for steps in drawn for step in steps} == {2, 3, 5, 6}
     assert len(steps_of(score(long_trajectory("a")))) == 1
-    assert steps_of(score(long_trajectory("a"), budget=9)) == [2, 3, 5, 6]
     every = score(long_trajectory("a"), budget=None)
-    assert steps_of(every) == [2, 3, 5, 6]
+    assert steps_of(every) == steps_of(score(long_trajectory("a"), budget=9)) == [2, 3, 5, 6]
     # Three yes-steps fall by 0.7. The lure replaces the only document that said Paris: p(yes) falls at the no-step too.
     assert every.value == pytest.approx((3 * 0.7 - 0.7) / 4)
 
 
-def test_one_call_for_a_batch_with_real_and_perturbed_in_turn():
+def test_one_call_for_a_batch_with_real_and_perturbed_in_turn_and_its_probes_are_handed_out_once():
+    kept: list = []
     rows = [trajectory(True, "a"), Trajectory(), trajectory(False, "b"), long_trajectory("c")]
-    scores, policy = probed(rows, budget=2)
-    [(prompts, _)] = policy.calls
-    assert len(prompts) == 2 * (1 + 0 + 1 + 2)
+    scores, policy = probed(rows, budget=2, sink=kept.append)
+    [(prompts, _)], [probes] = policy.calls, kept
+    assert [len(own) for own in probes] == [1, 0, 1, 2]
+    assert prompts == [ids for own in probes for probe in own for ids in (probe.real, probe.perturbed)]
+    assert probes == EvidenceSensitivity(budget=2, policy=policy).probes(rows)
     assert [score.parts["applies"] for score in scores] == [True, False, True, True]
     assert all(WORDS.decode(prompt).endswith("<helpful>") for prompt in prompts)
 
@@ -213,11 +210,9 @@ def test_a_part_of_a_batch_is_probed_as_the_whole_is():
 
 
 def test_without_a_policy_or_with_wrong_settings_it_says_what_to_do():
-    for ask in (EvidenceSensitivity().score_batch, EvidenceSensitivity().probes):
-        with pytest.raises(ConfigError, match="bind"):
-            ask([trajectory(True)])
-    wrong = {"budget": (0, "budget"), "draws": ("group", "unknown draws 'group'"), "hard": (1.5, "hard")}
-    for knob, (value, said) in wrong.items():
+    with pytest.raises(ConfigError, match="bind"):
+        EvidenceSensitivity().score(trajectory(True))
+    for knob, (value, said) in {"budget": (0, "budget"), "draws": ("group", "unknown"), "hard": (1.5, "hard")}.items():
         with pytest.raises(ConfigError, match=said):
             EvidenceSensitivity(**{knob: value})
 
@@ -322,19 +317,14 @@ def exchanged(row: Trajectory, refs: Sequence[str], pool=(), seed: int = 0) -> t
     return degrade(row.steps[0], refs, row.question, list(pool), random.Random(seed))[0]
 
 
-def test_only_the_cited_passages_are_exchanged_and_ids_stay():
-    changed = exchanged(trajectory(True), ("E1",))
-    assert [item.id for item in changed] == ["E1", "E2"] and changed[1] == PARIS[1]
-    assert (changed[0].title, changed[0].text) in NEUTRAL
-
-
 def test_snippets_come_from_other_questions_and_share_no_content_word():
     whales = (passage(1, "Lyon lies in France."), passage(2, "Whales sing.", "Whale"))
     rows = [trajectory(True, "a"), trajectory(True, "b", whales, "Who sings?")]
     for seed in range(20):
         one, two = exchanged(rows[0], ("E1", "E2"), sources(rows), seed)
         assert (one.title, one.text) == ("Whale", "Whales sing.") and two.text in NEUTRAL_TEXTS  # each another one
-    assert exchanged(rows[0], ("E1",), sources(rows[:1]))[0].text in NEUTRAL_TEXTS
+    one, two = exchanged(rows[0], ("E1",), sources(rows[:1]))  # only what is cited, and ids stay
+    assert one.id == "E1" and (one.title, one.text) in NEUTRAL and two == PARIS[1]
 
 
 STONES = [{"id": f"p{n}", "title": f"Stone {n}", "text": f"Stone {n} weighs {n} pounds."} for n in range(600)]
@@ -355,9 +345,8 @@ def test_snippets_of_a_corpus_are_drawn_once_and_for_all():
 
 def test_given_snippets_are_the_pool_and_spare_the_built_in_list():
     row = trajectory(True)
-    pool = sources([row], MANY)
-    found = {exchanged(row, ("E1",), pool, seed)[0].text for seed in range(200)}
-    assert len(pool) == 256 and len(found) > 100 and found.isdisjoint(NEUTRAL_TEXTS)
+    found = {exchanged(row, ("E1",), sources([row], MANY), seed)[0].text for seed in range(200)}
+    assert len(found) > 100 and found.isdisjoint(NEUTRAL_TEXTS)
     assert sources([row], ("only text", ("Title", "text"))) == [("", "", "only text"), ("", "Title", "text")]
 
 
@@ -400,13 +389,6 @@ def test_lures_survive_braces_tags_and_missing_queries(writer):
     assert [perturbed.count(tag) for tag in ("</tool_response>", "<helpful>", "<|im_end|>")] == [1, 1, 1]
 
 
-def test_queries_and_names_are_read_off_the_call_and_the_question():
-    assert query_of(Step(call=ToolCall("s", {"queries": ["a b", "c"], "top_k": 3}))) == "a b c"
-    assert query_of(Step()) == ""
-    asked = ("Who directed the film Casablanca in 1942?", "who wrote it?", "?")
-    assert [made_up_answer(question) for question in asked] == ["Casablanca", "wrote", "this"]
-
-
 # Lures that are written
 
 
@@ -433,12 +415,10 @@ def test_the_writer_is_asked_once_a_batch_and_only_about_no_steps():
     assert "lure" not in scores[1].parts["steps"][0]
     written = [next((n for n in author.texts if f"]: {n}\n" in text), "") for text in policy.responses()]
     assert written == ["one", "", "two", "", "", "", "three"]
-    alone = probed(rows, budget=9)[1]
-    prompts = zip(policy.calls[0][0], alone.calls[0][0], strict=True)
+    prompts = zip(policy.calls[0][0], probed(rows, budget=9)[1].calls[0][0], strict=True)
     assert [n for n, (own, other) in enumerate(prompts) if own != other] == [1, 5, 13]  # the lures and nothing else
-    quiet = Author("x")
-    probed([trajectory(True), Trajectory()], writer=quiet)
-    assert quiet.asked == []
+    probed([trajectory(True), Trajectory()], writer=author)
+    assert len(author.asked) == 1
 
 
 @pytest.mark.parametrize("author", [Author(None), Author(" \n"), Author("x", down=True)], ids=["none", "blank", "down"])
@@ -479,11 +459,8 @@ def test_the_rollouts_of_a_question_meet_the_same_replacement(helpful):
 
 
 def test_the_rollouts_of_a_question_are_probed_at_the_same_hop():
-    rows = [long_trajectory(name) for name in "abcdef"]
-    common, _ = probed(rows, draws="question", budget=2)
+    common, _ = probed([long_trajectory(name) for name in "abcdef"], draws="question", budget=2)
     assert len({tuple(steps_of(found)) for found in common}) == 1 and len(steps_of(common[0])) == 2
-    seeds = [EvidenceSensitivity(policy=Policy(), draws="question", seed=n).probes(rows)[0] for n in range(20)]
-    assert {tuple(probe.step for probe in own) for own in seeds} == {(2,), (3,), (5,), (6,)}
 
 
 def test_a_rollout_that_said_no_before_meets_the_same_replacement_at_the_same_hop():
@@ -499,18 +476,14 @@ def test_a_rollout_that_said_no_before_meets_the_same_replacement_at_the_same_ho
 
 
 def test_centred_moves_by_hand():
-    """Yes-moves 0.7, 0.0 and no-moves 0.7, 0.0, 0.0: the means are 0.35 and 0.7/3."""
-    other = (passage(1, "Rome is in Italy."), passage(2, "x"))
-    rows = [trajectory(True, "a"), trajectory(True, "b", other), trajectory(False, "c", CHEESE, "In France?")]
-    rows += [trajectory(False, "d", PARIS, "In France?"), trajectory(False, "e", PARIS, "In France?"), Trajectory()]
-    kept = {"snippets": ("Whales sing.",), "writer": Author("Paris.", "x", "x")}
-    plain, _ = probed(rows, **kept)
-    moves = [found.value for found in plain]
-    assert moves[:3] == pytest.approx([0.7, 0.0, 0.7]) and moves[5] == 0.0
-    centred, _ = probed(rows, centre=True, **kept)
-    yes, no = (moves[0] + moves[1]) / 2, sum(moves[2:5]) / 3
-    expected = [moves[0] - yes, moves[1] - yes, *(move - no for move in moves[2:5]), 0.0]
-    assert [found.value for found in centred] == pytest.approx(expected)
+    """Yes-moves 0.7, 0.0 and no-moves 0.7, 0.0: the means are 0.35."""
+    rome = (passage(1, "Rome is in Italy."), passage(2, "x"))
+    rows = [trajectory(True, "a"), trajectory(True, "b", rome), trajectory(False, "c", CHEESE, "In France?")]
+    rows += [trajectory(False, "d", rome, "In France?"), Trajectory()]
+    kept = {"snippets": ("Whales sing.",), "writer": Author("Paris.", "x")}
+    plain, centred = (probed(rows, centre=centre, **kept)[0] for centre in (False, True))
+    assert [found.value for found in plain] == pytest.approx([0.7, 0.0, 0.7, 0.0, 0.0])
+    assert [found.value for found in centred] == pytest.approx([0.35, -0.35, 0.35, -0.35, 0.0])
     assert [found.parts for found in centred] == [found.parts for found in plain]
 
 
@@ -589,13 +562,3 @@ def test_lures_come_from_foils_then_the_writer_then_the_template():
     assert "France [E" in policy.responses()[0] and "]: Lyon is the capital of France." in policy.responses()[0]
     for writer, made_by in ((author, "written"), (None, "template")):
         assert lure_of(probed(rows, foils=Atlas(), writer=writer)[0][0]) == made_by
-
-
-def test_the_probes_that_are_scored_are_handed_out_once():
-    kept: list = []
-    rows = [trajectory(True, "a"), Trajectory(), long_trajectory("c")]
-    _, policy = probed(rows, budget=None, sink=kept.append)
-    (probes,) = kept
-    assert [len(own) for own in probes] == [1, 0, 4]
-    assert policy.calls[0][0] == [ids for own in probes for probe in own for ids in (probe.real, probe.perturbed)]
-    assert probes == EvidenceSensitivity(budget=None, policy=policy).probes(rows)
