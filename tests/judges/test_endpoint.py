@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import email.utils
 import pickle
 import signal
 import socket
@@ -23,7 +22,6 @@ from faithful_search.judges import Judge, Pair, Request, Writer, load, prompting
 from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.labels import Form, Ladder, label_of
 from faithful_search.wire.llm import Reply, Unanswered
-from faithful_search.wire.retry import retry_after
 
 KEY = "sk-very-secret-0123456789"
 PAIRS = [Pair(f"evidence {n}", f"claim {n} {'yes-please' if n % 3 == 0 else ''}") for n in range(12)]
@@ -64,12 +62,11 @@ def test_the_request_holds_the_prompt_and_the_parameters(server):
     assert {name: request[name] for name in wanted} == wanted
 
 
-@pytest.mark.parametrize(
-    "token", ["<|im_end|>", "</s>", "<end_of_turn>", "[/INST]", "<\uff5cend\u2581of\u2581sentence\uff5c>"]
-)
-def test_control_tokens_that_a_text_spells_do_not_reach_the_server(server, token):
-    judge_at(server).judge_batch([Pair(f"it {token} is", f"so {token}", f"is {token}?")])
-    assert token not in server.requests[0]["messages"][-1]["content"]
+def test_control_tokens_that_a_text_spells_do_not_reach_the_server(server):
+    tokens = ["<|im_end|>", "</s>", "<end_of_turn>", "[/INST]", "<\uff5cend\u2581of\u2581sentence\uff5c>"]
+    judge_at(server).judge_batch([Pair(f"it {token} is", f"so {token}", f"is {token}?") for token in tokens])
+    texts = [request["messages"][-1]["content"] for request in server.requests]
+    assert len(texts) == 5 and not [token for token in tokens if any(token in text for text in texts)]
 
 
 def test_a_server_of_ones_own_is_asked_while_the_hub_is_offline(server, monkeypatch):
@@ -216,14 +213,12 @@ def test_a_server_without_log_probs_gives_certain_probabilities(mode, more):
     ("said", "status", "form"),  # what a refusal leaves as the richest form; None: it is not about the form
     [
         ("extra fields: structured_outputs", 400, Form(20)),
-        ("top_logprobs must be at most 5", 400, Form(5, True)),
         ("Requested sample logprobs of 20, which is greater than max allowed: 5", 400, Form(5, True)),
         ("logprobs are not available for this model", 400, Form(0, True)),
         ("something else", 400, Form(20)),
         ("logprobs need logits_all", 500, Form(0, True)),
         ("the server is out of memory", 500, None),
         ("maximum context length is 512 tokens", 400, None),
-        ("connection lost", None, None),
     ],
 )
 def test_the_next_form_is_the_richest_that_the_refusal_leaves(said, status, form):
@@ -247,15 +242,6 @@ SAID = {
     "empty": "cannot be read",
     "garbage": "neither 1 nor 0: 'It depends.'",
 }
-
-
-@pytest.mark.parametrize(
-    "header", ["Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 32 Jan 2026 99:00:00 GMT", "soon", "nan", ""]
-)
-def test_a_retry_after_that_says_nothing_is_no_wait(header):
-    assert retry_after(header) is None
-    assert 97 < retry_after(email.utils.formatdate(time.time() + 100, usegmt=True)) <= 100
-    assert retry_after(email.utils.formatdate(time.time() - 100, usegmt=True)) == 0
 
 
 @pytest.mark.parametrize("mode", SAID)
@@ -312,19 +298,15 @@ def test_retry_after_is_honoured_and_holds_for_the_other_questions_too(server):
     assert 0.3 <= pause < 3 and server.calls == len(PAIRS) + 1
 
 
-def test_a_server_that_asks_for_too_much_patience_is_not_waited_for():
+def test_nobody_is_waited_for_beyond_the_patience():
+    start = time.monotonic()
     with StubServer("busy", retry_after="3600") as server:
-        start = time.monotonic()
         verdicts = judge_at(server, patience=60).judge_batch(PAIRS)
-        assert time.monotonic() - start < 30 and server.calls == 1
+        assert server.calls == 1
     assert "asks to wait 3600 s" in verdicts[0].why and all(verdict.abstained for verdict in verdicts)
-
-
-def test_one_question_never_takes_longer_than_the_patience():
     with StubServer("hang") as server:
-        start = time.monotonic()
         judge_at(server, timeout=0.5, patience=0.8, retries=50, backoff=0).judge_batch(PAIRS[:1])
-        assert 0.7 < time.monotonic() - start < 15  # all retries together would take 25 s
+    assert 0.7 < time.monotonic() - start < 15  # all retries together would take 25 s
 
 
 @pytest.mark.parametrize(
@@ -357,8 +339,7 @@ def test_a_first_question_that_takes_long_does_not_hold_up_the_others():
     def never_the_first(messages):
         if "claim 0" in messages[-1]["content"]:
             over.wait(10)
-        else:
-            given_up.append(judge.stats.failures)
+        given_up.append(judge.stats.failures)
         return "0"
 
     with StubServer(label=never_the_first) as server:
@@ -373,15 +354,6 @@ def test_a_reasoning_models_thought_is_no_part_of_what_it_writes():
     with StubServer(label=lambda messages: next(said)) as server:
         written = judge_at(server, concurrency=1).write_batch([Request("claims", {"answer": a}) for a in "abc"])
     assert written == ["One claim.", "One claim.", None]
-
-
-def test_writing_fails_like_judging():
-    with StubServer("error") as server:
-        judge = judge_at(server, retries=0)
-        assert judge.write_batch([Request("lure", {"query": "q"})]) == [None]
-        server.mode = "unauthorized"
-        with pytest.raises(JudgeError, match="401"):
-            judge.write_batch([Request("lure", {"query": "q"})])
 
 
 # --- the cache
@@ -503,20 +475,20 @@ def test_a_key_that_no_header_can_carry_is_not_quoted(server, monkeypatch, broke
     assert server.calls == 0 and KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize(("key", "sent"), [(f" {KEY}\n", KEY), ("1", "1")])
-def test_blanks_around_a_key_are_left_out_and_a_short_one_is_no_secret(server, monkeypatch, key, sent):
-    monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", key)
-    assert labels(judge_at(server)) == LABELS  # the label 1 is not hidden
-    assert server.headers[0]["authorization"] == f"Bearer {sent}"
-
-
-def test_the_hubs_token_is_not_sent_to_other_servers(server, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    judge_at(server).judge_batch(PAIRS[:1])
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    judge_at(server).judge_batch(PAIRS[:1])
-    assert "authorization" not in server.headers[0]
-    assert server.headers[1]["authorization"] == f"Bearer {KEY}"
+@pytest.mark.parametrize(
+    ("variables", "sent"),
+    [
+        ({"FAITHFUL_SEARCH_API_KEY": f" {KEY}\n"}, KEY),
+        ({"FAITHFUL_SEARCH_API_KEY": "1"}, "1"),  # too short for a secret: the label 1 is not hidden
+        ({"HF_TOKEN": "hf_secret"}, None),  # which other servers are not sent
+        ({"HF_TOKEN": "hf_secret", "OPENAI_API_KEY": KEY}, KEY),
+    ],
+)
+def test_which_key_a_server_is_sent(server, monkeypatch, variables, sent):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert labels(judge_at(server)) == LABELS
+    assert server.headers[0].get("authorization") == (sent and f"Bearer {sent}")
 
 
 def test_a_key_that_is_needed_and_missing_is_an_error(monkeypatch):
@@ -532,10 +504,8 @@ def test_a_key_that_is_needed_and_missing_is_an_error(monkeypatch):
     ("knobs", "said"),
     [
         ({"concurrency": 0}, "must be positive"),
-        ({"retries": -1}, "must be positive, retries"),
         ({"url": "127.0.0.1:8000"}, "must begin with http"),
         ({"prices": (float("nan"), 1.0), "max_cost": 1.0}, "prices must be numbers of at least 0"),
-        ({"prices": (1.0, -1.0)}, "prices must be numbers of at least 0"),
         ({"max_cost": 1.0}, "max_cost needs prices"),
         ({"url": "http://me:secret@127.0.0.1/v1"}, "must not hold a password"),
     ],

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from served import free_port
 
-from faithful_search.judges import Pair, Request, load
+from faithful_search.judges import Pair, load
 
 PYTHON = os.environ.get("FAITHFUL_SEARCH_TEST_SERVER_PYTHON", "")
 MODEL = os.environ.get("FAITHFUL_SEARCH_TEST_SERVER_MODEL", "")
@@ -95,30 +95,13 @@ def test_log_probs_are_used_where_the_server_has_them(server):
     assert judge.stats.retries == judge.stats.failures == 0
 
 
-def test_texts_are_written(server):
-    judge = load("endpoint", "small", url=server[0], cache=None, write_tokens=400, timeout=120)
-    [text] = judge.write_batch([Request("claims", {"answer": "Lyon is in France."})])
-    assert text is None or text == text.strip() != ""
-    assert judge.stats.calls >= 1 and judge.stats.completion_tokens > 0
-
-
-def test_claims_are_asked_about_together_or_else_apart(server, tmp_path):
+def test_claims_are_asked_about_together_or_else_apart(server):
     pairs = [Pair(PAIRS[0].premise, f"The tower is in {town}.") for town in ("Lyon", "Rome", "France")]
-    judge, again = (load("endpoint", "small", url=server[0], cache=tmp_path / "c.sqlite") for _ in range(2))
+    judge = load("endpoint", "small", url=server[0], cache=None)
     verdicts = judge.judge_batch(pairs)
     assert not any(verdict.abstained for verdict in verdicts)
     together = "support_many@" in verdicts[0].judge
     assert judge.stats.calls - judge.stats.retries == 1 if together else judge.stats.calls >= 1 + len(pairs)
-    assert again.judge_batch(pairs) == verdicts and again.stats.calls == 0
-
-
-def test_control_tokens_that_a_text_spells_are_not_control_tokens(server):
-    def tokens(premise: str) -> int:
-        judge = load("endpoint", "small", url=server[0], cache=None)
-        judge.judge_batch([Pair(premise, "claim")])
-        return judge.stats.prompt_tokens
-
-    assert tokens("x<|im_end|>" * 20) - tokens("x" * 20) > 60  # each would be a single token
 
 
 def test_a_prompt_beyond_the_context_abstains_and_the_others_do_not(server):

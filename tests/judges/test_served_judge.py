@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import pickle
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,23 +17,19 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings, strategies as st
-from paths import ROOT
-from served import command, environment, running
+from served import command, running
 
 from faithful_search.cli import cli
 from faithful_search.errors import JudgeError
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict, is_lexical
 from faithful_search.judges.arguments import JudgeArguments
-from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.remote import CHUNK, RemoteJudge
 from faithful_search.measure.suite import default_rewards
-from faithful_search.rewards import InfoThink
 from faithful_search.serving.app import Limits, Service
 from faithful_search.serving.judging import Judging, identity
-from faithful_search.trajectory import read_jsonl
-from faithful_search.wire.cache import Cache, key_of
+from faithful_search.wire.cache import Cache
 from faithful_search.wire.retry import Patience
 
 PAIRS = [
@@ -87,9 +81,9 @@ def count(judging: Judging, name: str, **labels: str) -> float:
 
 @pytest.fixture(scope="module")
 def words():
-    """The URL of a served comparison of words."""
+    """Asks a served comparison of words."""
     with serving(GroundingJudge()) as (url, _):
-        yield url
+        yield RemoteJudge(url)
 
 
 def asked(url: str, pairs: Sequence[Pair], **settings) -> list[Verdict]:
@@ -137,7 +131,7 @@ def test_a_served_model_says_what_it_says_in_process():
 @settings(max_examples=25)
 @given(st.lists(st.builds(Pair, st.text(), st.text(), st.text()), max_size=5))
 def test_any_text_arrives(words, pairs):
-    assert asked(words, pairs) == GroundingJudge().judge_batch(pairs)
+    assert words.judge_batch(pairs) == GroundingJudge().judge_batch(pairs)
 
 
 # --- once
@@ -174,12 +168,6 @@ def test_a_cache_file_outlives_the_server_but_other_settings_of_the_judge_find_n
     assert [len(judge.asked) for judge in judges] == [len(PAIRS), 0, len(PAIRS)]
 
 
-def test_settings_of_any_form_tell_judges_apart():
-    bodies = ({}, {"top_k": 1, "min_p": 0.1}, {"min_p": 0.1, "top_k": 1}, {"top_k": 2})
-    keys = [key_of(judge=identity(EndpointJudge("m", "http://h/v1", extra_body=body))) for body in bodies]
-    assert keys[1] == keys[2] and len({*keys}) == 3
-
-
 def test_a_model_trained_anew_in_its_place_is_another_judge(tmp_path):
     lab.model().save_pretrained(tmp_path)
     lab.tokenizer().save_pretrained(tmp_path)
@@ -188,36 +176,6 @@ def test_a_model_trained_anew_in_its_place_is_another_judge(tmp_path):
     assert first != identity(GeneratorJudge.from_pretrained(str(tmp_path), threshold=0.7))
     lab.model(seed=1).save_pretrained(tmp_path)
     assert first != identity(GeneratorJudge.from_pretrained(str(tmp_path)))
-
-
-def test_what_a_client_asked_for_that_has_gone_is_there_when_it_comes_back():
-    judge = Noting(seconds=0.4)
-    with serving(judge) as (url, _):
-        body = {"pairs": [{"premise": "evidence", "hypothesis": "x"}]}
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{url}/judge", json=body, timeout=0.2)
-        assert asked(url, numbers(1))[0].p == 0.5
-        assert counted(url)["faithful_search_pairs_judged_total"] == 1
-    assert len(judge.asked) == 1
-
-
-@pytest.mark.slow
-def test_two_processes_of_a_training_share_one_served_judge(tmp_path):
-    """Half of each question's rollouts are in either process; all verdicts are of the server, each pair's once."""
-    flags = ["--max_steps=2", "--eval_limit=0", "--per_device_train_batch_size=4", "--threads=1", "--save_strategy=no"]
-    flags += ["--curriculum_start=0", "--curriculum_end=0", "--temperature=0.3", f"--output_dir={tmp_path}"]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    with served("lexical") as (_, url):
-        launch += ["recipes/veritas.py", "--judge=remote", f"--judge_url={url}", *flags]
-        done = subprocess.run(launch, capture_output=True, text=True, check=False, cwd=ROOT, env=environment())
-        metrics = counted(url)
-    assert done.returncode == 0, done.stderr[-3000:]
-    rollouts, noting = list(read_jsonl(tmp_path / "trajectories.jsonl")), Noting()
-    InfoThink(noting).score_batch(rollouts)
-    assert len(rollouts) == 2 * 8
-    assert metrics["faithful_search_pairs_judged_total"] == len(set(noting.asked)) > 0
-    assert metrics["faithful_search_pairs_total"] > len(set(noting.asked))
-    assert metrics["faithful_search_pairs_abstained_total"] == 0
 
 
 # --- without a verdict
@@ -299,15 +257,14 @@ def test_clients_that_a_busy_server_sends_away_come_back():
 
 
 def test_what_clients_do_wrong_and_waiting_too_long_leave_no_trace_in_the_log(caplog):
-    with serving(Noting(seconds=0.5), body_bytes=1000) as (url, _):
+    judge = Noting(seconds=0.4)
+    with serving(judge, body_bytes=1000) as (url, _):
         for body in (b"{", b"\xff", b"[" * 900, b'{"pairs": 1}', b"x" * 100_000):
             assert 400 <= httpx.post(f"{url}/judge", content=body).status_code < 500
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{url}/judge", json={"pairs": [{"premise": "e", "hypothesis": "x"}]}, timeout=0.05)
-        [late] = asked(url, numbers(1), timeout=0.2)
-        assert late.abstained and "took longer than 0.2 seconds" in late.why
-        assert asked(url, numbers(1))[0].p == 0.5
-    assert not caplog.records
+        [late] = asked(url, numbers(1), timeout=0.1)
+        assert late.abstained and "took longer than 0.1 seconds" in late.why
+        assert asked(url, numbers(1))[0].p == 0.5  # judged meanwhile, for a client that had gone
+    assert len(judge.asked) == 1 and not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -317,10 +274,8 @@ def test_what_clients_do_wrong_and_waiting_too_long_leave_no_trace_in_the_log(ca
         {"verdicts": [{"p": 1.5, "label": True}]},
         {"verdicts": [{"p": None, "label": True}]},
         {"verdicts": [{"p": 0.5, "label": None}]},
-        {"verdicts": [{"p": "high", "label": True}]},
         {"verdicts": [{"p": 0.5, "label": True}] * 2},
         {"other": 1},
-        [1],
     ],
 )
 def test_what_is_no_verdict_is_not_taken_for_one(answer):
@@ -359,11 +314,8 @@ def test_requests_that_the_server_finds_too_large_are_cut():
     ("body", "status", "said"),
     [
         (b"{", 400, "not JSON"),
-        (b"{}", 422, "missing required field `pairs`"),
         (b'{"pairs": [{"premise": "a"}]}', 422, "missing required field `hypothesis`"),
-        (b'{"pairs": [{"premise": "a", "hypothesis": 1}]}', 422, "Expected `str`"),
         (b'{"pairs": [{"premise": "a", "hypothesis": "b", "task": "cook"}]}', 422, "Invalid enum value 'cook'"),
-        (b'{"pairs": "all"}', 422, "Expected `array`"),
         (b"\xff", 400, "not JSON"),
     ],
 )
@@ -434,14 +386,12 @@ def test_a_copy_from_a_pickle_and_a_running_event_loop_can_ask():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_can_ask():
-    with served("lexical") as (_, url):
-        judge = RemoteJudge(url)
-        expected = judge.judge_batch(PAIRS)
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if judge.judge_batch(PAIRS) == expected else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+def test_a_forked_child_can_ask(words):
+    expected = words.judge_batch(PAIRS)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if words.judge_batch(PAIRS) == expected else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.slow

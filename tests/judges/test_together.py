@@ -10,8 +10,6 @@ from stub_server import StubServer, judge_at, label_by_word
 from faithful_search.judges import Pair, prompting
 from faithful_search.judges.endpoint import TOGETHER
 from faithful_search.judges.labels import labels_of
-from faithful_search.rewards.answer_support import AnswerSupport
-from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 CLAIMS = [Pair("evidence", f"claim {n} {'yes-please' if n % 3 == 0 else ''}", "Who?") for n in range(7)]
 LABELS = [n % 3 == 0 for n in range(7)]
@@ -119,19 +117,14 @@ def test_labels_are_read_in_any_order(said, rng):
 
 WRONG = {
     "a number is missing": "1: 1\n3: 0",
-    "the last one is missing": "1: 1\n2: 0",
-    "one is there twice": "1: 1\n2: 0\n2: 0\n3: 1",
     "one is there twice instead of another": "1: 1\n2: 0\n2: 0",
     "one too many": "1: 1\n2: 0\n3: 0\n4: 0",
     "counted from 0": "0: 1\n1: 0\n2: 0",
-    "more text": "Here you are:\n1: 1\n2: 0\n3: 0",
     "text behind": "1: 1 (stated)\n2: 0\n3: 0",
     "neither 1 nor 0": "1: 1\n2: 2\n3: 0",
-    "words": "1: yes\n2: no\n3: no",
     "no numbers": "1\n0\n0",
     "on one line": "1: 1 2: 0 3: 0",
     "a number like 1.0": "1.0\n2.1\n3.1",
-    "one for all": "1",
     "nothing": "",
     "a thought without an end": "<think>1: 1\n2: 0\n3: 0",
 }
@@ -223,20 +216,3 @@ def test_judges_of_two_threads_ask_the_same_once(tmp_path, label, calls):
         with ThreadPoolExecutor(3) as pool:
             found = [labels(verdicts) for verdicts in pool.map(lambda own: own.judge_batch(CLAIMS), judges)]
         assert found == [LABELS] * 3 and server.calls == calls
-
-
-def test_a_long_answer_takes_two_requests():
-    claims = ["The town is yes-please.", "It is old.", "Its bridge is yes-please."]
-
-    def split_and_check(messages):
-        return "\n".join(claims) if "Write the answer's statements" in messages[-1]["content"] else reply(messages)
-
-    search = Step(think="Search.", call=ToolCall("search"), evidence=(Evidence("Found.", "Town", "E1"),))
-    last = Step(think="Found.", helpful=True, refs=("E1",), answer="It is this. It is old. It has a bridge.")
-    long = Trajectory((search, last), "What is it?", last.answer, "answered", "pou", "1")
-    with StubServer(label=split_and_check) as server:
-        score = AnswerSupport(judge_at(server)).score(long)
-        assert server.calls == 2
-    assert score.value == pytest.approx(2 / 3)
-    assert score.parts["texts"] == claims and score.parts["judge"] == MANY
-    assert [pair["label"] for pair in score.parts["pairs"]] == [True, False, True]
