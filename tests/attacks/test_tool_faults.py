@@ -8,10 +8,11 @@ import random
 import re
 import time
 import tracemalloc
+from collections import Counter
 from typing import Any
 
+import lab
 import pytest
-from asking import Asking
 from tool_faults import ADDRESS, FAULTS, HANGING, LARGE, MEGABYTE, SECRET
 
 from faithful_search import dialects
@@ -54,12 +55,35 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_API_KEY", SECRET)
 
 
+class Planned(lab.Writing):
+    """Of `Question 7?` it asks the tool for `plan[7]`, one after the other, and then answers."""
+
+    def __init__(self, plan: list[list[str]]) -> None:
+        super().__init__()
+        self.plan, self.turns = plan, Counter[int]()
+
+    def turn(self, prompt: str) -> str:
+        number = int(re.findall(r"Question (\d+)\?", prompt)[0])
+        turn = self.turns[number]
+        self.turns[number] += 1
+        if turn == CALLS:
+            return lab.answering("no", "null", "so", "Rome")
+        verdict = "<helpful>no</helpful><ref>null</ref>" if turn else ""
+        return lab.searching(f"{verdict}so", "odd", self.plan[number][turn])
+
+
 def calls(ways: list[str]) -> list[ToolCall]:
     return [ToolCall("odd", {"query": f"{way} #{number}"}) for number, way in enumerate(ways)]
 
 
 def is_clean(text: str) -> bool:
     return not any(word in text for word in (SECRET, "10.0.0.7", ADDRESS, "admin"))
+
+
+def ask(ways: list[str], **settings: Any) -> list[Observation]:
+    """What a tool's calls get that go wrong in these ways, each in a session of its own."""
+    with Toolbox([Odd()], **SETTINGS | settings) as toolbox:
+        return toolbox.run_batch(calls(ways), [toolbox.session() for _ in ways])
 
 
 def assert_told(found: Observation) -> None:
@@ -83,9 +107,7 @@ def test_whatever_a_tool_does_its_neighbours_are_answered_and_it_is_told(caplog)
 
 
 def test_what_asyncio_cannot_carry_costs_a_time_out_at_most():
-    ways = [*HANGING, *["good"] * 20]
-    with Toolbox([Odd()], **{**SETTINGS, "timeout": 2}) as toolbox:
-        found = toolbox.run_batch(calls(ways), [toolbox.session() for _ in ways])
+    found = ask([*HANGING, *["good"] * 20], timeout=1)
     for item in found[: len(HANGING)]:
         assert_told(item)
     assert {item.evidence[0].text for item in found[len(HANGING) :]} == {GOOD}
@@ -111,28 +133,28 @@ def test_what_is_shared_kept_and_recorded_of_faults_is_a_tools_own_words(tmp_pat
 def test_on_an_event_loop_of_the_callers_as_an_mcp_server_has():
     ways = [way for way in FAULTS if not ends_or_blocks_its_loop(way)]
 
-    async def ask() -> list[Observation]:
+    async def ask_here(ways: list[str]) -> list[Observation]:
         with Toolbox([Odd()], **SETTINGS) as toolbox:
             session = toolbox.session()
-            return await asyncio.gather(*(toolbox.call(call, session) for call in calls([*ways, "good"])))
+            return await asyncio.gather(*(toolbox.call(call, session) for call in calls(ways)))
 
-    *found, good = asyncio.run(ask())
+    *found, good = asyncio.run(ask_here([*ways, "good"]))
     for item in found:
         assert_told(item)
         assert is_clean(as_text(item))
     assert GOOD in as_text(good)
+    with pytest.raises(KeyboardInterrupt):  # the user's
+        asyncio.run(ask_here(["raises KeyboardInterrupt"]))
 
 
 def ends_or_blocks_its_loop(way: str) -> bool:
     """On the main thread an interrupt is the user's, and the loop with its tasks and threads is the caller's."""
-    own = re.search("interrupt|loop|left behind|exit in a (task|group)|stop in a thread", way)
-    return own is not None
+    return bool(re.search("Interrupt|loop|left behind|Exit in a (task|group)|StopIteration in a thread", way))
 
 
 @pytest.mark.parametrize("way", LARGE)
 def test_what_is_too_large_or_odd_is_cut_and_says_so(way):
-    with Toolbox([Odd()], **SETTINGS) as toolbox:
-        [found] = toolbox.run_batch(calls([way]), [toolbox.session()])
+    [found] = ask([way])
     parts = [getattr(item, part) for item in found.evidence for part in ("text", "title", "source", "url")]
     cut = way in ("texts", "many", "endless")
     assert found.evidence and {type(part) for part in parts} == {str}
@@ -194,13 +216,12 @@ def test_no_rollout_is_lost_and_each_fault_is_text_that_the_policy_saw(rounds, k
     """With `--attack 1000` a thousand rollouts at once."""
     monkeypatch.setattr(logging.getLogger("faithful_search.tools.lane"), "disabled", True)
     plan = planned(rounds)
-    tool, cache = Odd("odd"), Cache(tmp_path / "cache.sqlite") if kept else None
+    cache = Cache(tmp_path / "cache.sqlite") if kept else None
     limits = Limits(turns=6, total_tokens=10**6, observation_tokens=10_000)
     tasks = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(rounds)]
     begun = time.monotonic()
-    with Toolbox([tool], **SETTINGS, cache=cache) as toolbox:
-        policy = Asking(lambda number, turn: ("odd", {"query": plan[number][turn]}), CALLS)
-        found = Engine(policy, toolbox, limits=limits, concurrency=rounds).run(tasks)
+    with Toolbox([Odd("odd")], **SETTINGS, cache=cache) as toolbox:
+        found = Engine(Planned(plan), toolbox, limits=limits, concurrency=rounds).run(tasks)
         stats = toolbox.stats()["odd"]
     print(f"{rounds} rollouts, {stats.calls} calls, {stats.errors} faults, {time.monotonic() - begun:.1f} s")
     assert [t.id for t in found] == [task.id for task in tasks]
@@ -226,12 +247,3 @@ def assert_steps(found: list[Trajectory], plan: list[list[str]]) -> int:
             assert dialects.load("pou").fence.escape(step.note) in response
             assert "did not answer" not in step.note
     return faults
-
-
-def test_the_users_interrupt_still_ends_a_call_on_the_main_thread():
-    async def ask() -> None:
-        with Toolbox([Odd()], **SETTINGS) as toolbox:
-            await toolbox.call(ToolCall("odd", {"query": "raises interrupt"}), toolbox.session())
-
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(ask())

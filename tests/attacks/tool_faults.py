@@ -4,8 +4,9 @@ import asyncio
 import contextvars
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError as FutureCancelled, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from faithful_search.errors import ConfigError, DataError, ToolError
@@ -48,57 +49,40 @@ Word = _odd(str, **dict.fromkeys(("__len__", "__str__", "__getitem__", "__iter__
 Lazy = _odd(Evidence, __getattribute__=_fails)
 
 
-def _raised(error: Callable[[], BaseException]) -> Callable[[], Any]:
-    async def fault() -> Any:
-        raise error()
-
-    return fault
+Error = Callable[[], BaseException]
+Fault = Callable[[], Awaitable[Any]]
 
 
-def _returned(value: Callable[[], Any]) -> Callable[[], Any]:
-    async def fault() -> Any:
-        return value()
-
-    return fault
+def _work(error: Error) -> Any:
+    raise error()
 
 
-def _in_a_thread(error: Callable[[], BaseException]) -> Callable[[], Any]:
+async def _raise(error: Error) -> Any:
+    raise error()
+
+
+async def _in_a_thread(error: Error) -> Any:
     """A synchronous tool: what waits runs on a thread."""
-
-    def work() -> Any:
-        raise error()
-
-    async def fault() -> Any:
-        return await asyncio.to_thread(work)
-
-    return fault
+    return await asyncio.to_thread(_work, error)
 
 
-def _in_its_own_pool(error: Callable[[], BaseException]) -> Callable[[], Any]:
-    def work() -> Any:
-        raise error()
-
-    async def fault() -> Any:
-        with ThreadPoolExecutor(1) as pool:
-            return await asyncio.get_running_loop().run_in_executor(pool, work)
-
-    return fault
+async def _in_a_pool(error: Error) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return await asyncio.get_running_loop().run_in_executor(pool, _work, error)
 
 
-def _in_a_task(error: Callable[[], BaseException]) -> Callable[[], Any]:
-    async def fault() -> Any:
-        return await asyncio.create_task(_raised(error)())
-
-    return fault
+async def _in_a_task(error: Error) -> Any:
+    return await asyncio.create_task(_raise(error))
 
 
-def _in_a_group(error: Callable[[], BaseException]) -> Callable[[], Any]:
-    async def fault() -> Any:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_raised(error)())
-            group.create_task(asyncio.sleep(0.05))
+async def _in_a_group(error: Error) -> Any:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_raise(error))
+        group.create_task(asyncio.sleep(0.05))
 
-    return fault
+
+async def _return(value: Callable[[], Any]) -> Any:
+    return value()
 
 
 async def _left_behind() -> Any:
@@ -152,29 +136,20 @@ def _chained() -> BaseException:
     return error
 
 
-ERRORS: dict[str, Callable[[], BaseException]] = {
-    "runtime": lambda: RuntimeError(ADDRESS),
+_KINDS = (
+    *(RuntimeError, KeyError, MemoryError, RecursionError, SystemError, UserWarning, StopIteration, StopAsyncIteration),
+    *(GeneratorExit, SystemExit, KeyboardInterrupt, BaseException, PanicException, asyncio.CancelledError),
+    *(asyncio.InvalidStateError, ConfigError, DataError),
+)
+ERRORS: dict[str, Error] = {
+    **{kind.__name__: partial(kind, ADDRESS) for kind in _KINDS},
+    "future cancelled": lambda: FutureCancelled(ADDRESS),
     "chained": _chained,
-    "key": lambda: KeyError(ADDRESS),
     "bytes": lambda: ValueError(b"\xff" + ADDRESS.encode()),
-    "no text": lambda: ValueError(),
+    "no text": ValueError,
+    "assertion": AssertionError,
     "half a character": lambda: ValueError("\ud800"),
     "unicode": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, ADDRESS),
-    "memory": lambda: MemoryError(ADDRESS),
-    "recursion": lambda: RecursionError(ADDRESS),
-    "assertion": lambda: AssertionError(),
-    "system": lambda: SystemError(ADDRESS),
-    "warning": lambda: UserWarning(ADDRESS),
-    "stop": lambda: StopIteration(ADDRESS),
-    "stop async": lambda: StopAsyncIteration(ADDRESS),
-    "generator exit": lambda: GeneratorExit(ADDRESS),
-    "exit": lambda: SystemExit(ADDRESS),
-    "interrupt": lambda: KeyboardInterrupt(ADDRESS),
-    "base": lambda: BaseException(ADDRESS),
-    "panic": lambda: PanicException(ADDRESS),
-    "cancelled": lambda: asyncio.CancelledError(ADDRESS),
-    "future cancelled": lambda: FutureCancelled(ADDRESS),
-    "invalid state": lambda: asyncio.InvalidStateError(ADDRESS),
     "group": lambda: ExceptionGroup(ADDRESS, [RuntimeError(ADDRESS), ToolError(ADDRESS)]),
     "base group": lambda: BaseExceptionGroup(ADDRESS, [KeyboardInterrupt(ADDRESS), GeneratorExit()]),
     "mute": Mute,
@@ -187,20 +162,18 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "long": lambda: ValueError(SECRET + "x" * 10 * MEGABYTE),
     "long key": lambda: KeyError("\x00" * 10 * MEGABYTE),
     "many arguments": lambda: ValueError(*range(MEGABYTE)),
-    "config": lambda: ConfigError(ADDRESS),
-    "data": lambda: DataError(ADDRESS),
     "said": lambda: ToolError("There is no such page."),
-    "said nothing": lambda: ToolError(),
+    "said nothing": ToolError,
     "said something odd": lambda: ToolError(object),  # type: ignore[arg-type]
     "said much": lambda: ToolError("x" * 10 * MEGABYTE),
     "said a key": lambda: ToolError(f"401 for {SECRET}"),
     "said half a character": lambda: ToolError("\udfff"),
     "hollow": Hollow,
-    "soon": lambda: ToolError("Busy.", passing=True, retry_after="soon"),  # type: ignore[arg-type]
-    "never": lambda: ToolError("Busy.", passing=True, retry_after=math.nan),
-    "before": lambda: ToolError("Busy.", passing=True, retry_after=-math.inf),
-}
-PASSING: dict[str, Callable[[], BaseException]] = {  # tried again
+    **{
+        f"busy for {after}": partial(ToolError, "Busy.", passing=True, retry_after=after)
+        for after in ("soon", math.nan, -math.inf)
+    },
+    # tried again
     "lost": lambda: ConnectionResetError(104, "reset by ('10.0.0.7', 443)"),
     "no number": lambda: OSError(2**70, ADDRESS),
     "no errno": lambda: OSError(ADDRESS, ADDRESS, ADDRESS),
@@ -229,26 +202,31 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "context": contextvars.copy_context,
     "lock": threading.Lock,
 }
-_DEEDS: dict[str, Callable[[], Any]] = {
+_DEEDS: dict[str, Fault] = {
     "left behind": _left_behind, "stops the loop": _stops_the_loop, "closes the loop": _closes_the_loop,
     "cancels itself": _cancels_itself, "hears no end": _hears_no_end, "too deep": _too_deep, "generator": _generator,
 }  # fmt: skip
 _ELSEWHERE = {"in a thread": _in_a_thread, "in a task": _in_a_task, "in a group": _in_a_group}
 _UNSPEAKABLE = ("masked", "hollow")
-_CARRIED = [name for name in ERRORS if name not in _UNSPEAKABLE]
-FAULTS: dict[str, Callable[[], Any]] = {
-    **{f"raises {name}": _raised(error) for name, error in (ERRORS | PASSING).items()},
-    **{f"raises {name} {where}": made(ERRORS[name]) for where, made in _ELSEWHERE.items() for name in _CARRIED},
-    **{f"raises {name} in a pool": _in_its_own_pool(ERRORS[name]) for name in ("interrupt", "exit", "panic", "mute")},
-    **{f"returns {name}": _returned(value) for name, value in _VALUES.items()},
+_RAISED: dict[str, Fault] = {
+    f"raises {name} {where}": partial(raises, error)
+    for where, raises in _ELSEWHERE.items()
+    for name, error in ERRORS.items()
+}
+HANGING = {way: fault for way, fault in _RAISED.items() if way.split()[1] in _UNSPEAKABLE}
+"""asyncio itself cannot carry these errors from one task to another: who waits for one waits for ever."""
+
+FAULTS: dict[str, Fault] = {
+    **{f"raises {name}": partial(_raise, error) for name, error in ERRORS.items()},
+    **{way: fault for way, fault in _RAISED.items() if way not in HANGING},
+    **{
+        f"raises {name} in a pool": partial(_in_a_pool, ERRORS[name])
+        for name in ("KeyboardInterrupt", "SystemExit", "PanicException", "mute")
+    },
+    **{f"returns {name}": partial(_return, value) for name, value in _VALUES.items()},
     **_DEEDS,
 }
 """Each is called without arguments and awaited; it ends at once, one way or another."""
-
-HANGING: dict[str, Callable[[], Any]] = {
-    f"raises {name} {where}": made(ERRORS[name]) for where, made in _ELSEWHERE.items() for name in _UNSPEAKABLE
-}
-"""asyncio itself cannot carry these errors from one task to another: who waits for one waits for ever."""
 
 LARGE: dict[str, Callable[[], list[Evidence]]] = {
     "texts": lambda: [Evidence("x" * 50 * MEGABYTE)] * 20,

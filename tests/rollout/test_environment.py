@@ -9,7 +9,7 @@ import pytest
 from trl_policy import scripted_policy
 
 from faithful_search import dialects
-from faithful_search.errors import ConfigError, DialectError
+from faithful_search.errors import ConfigError
 from faithful_search.rollout.environment import SearchEnvironment
 from faithful_search.tools import LocalSearch, Tool, Toolbox
 from faithful_search.trajectory import Evidence
@@ -40,7 +40,7 @@ class Atlas(Tool):
 
 
 @pytest.fixture
-def toolbox(tmp_path):
+def toolbox():
     with Toolbox([LocalSearch.from_corpus(CORPUS), Atlas()]) as box:
         yield box
 
@@ -106,15 +106,10 @@ def test_mistakes_of_the_policy_come_back_as_notes(environment):
     assert call(environment, "atlas", place="Oslo").startswith("Oslo [E1]")
 
 
-@pytest.mark.parametrize("name", ["reset", "get_reward", "factory", "_hidden", "two words", "class"])
+@pytest.mark.parametrize("name", ["reset", "get_reward", "_hidden", "two words", "class"])
 def test_a_tool_that_cannot_be_a_method_is_refused(name):
     with pytest.raises(ConfigError, match=name):
         SearchEnvironment.factory(Toolbox([Atlas(name=name)]))
-
-
-def test_an_unknown_dialect_is_refused(toolbox):
-    with pytest.raises(DialectError, match="nope"):
-        SearchEnvironment.factory(toolbox, "nope")
 
 
 TURNS = (

@@ -14,7 +14,6 @@ from faithful_search.inference.base import Sampling
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rollout import Engine, Limits
-from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.rollout.episode import END_REASONS, fit
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
@@ -102,7 +101,7 @@ def test_an_agent_that_only_searches_is_made_to_answer():
     assert (again(t).steps, again(t).answer) == (t.steps, t.answer)
 
 
-@pytest.mark.parametrize("turn", ["", "hm", "<think>b", "<think>b</think><search>unfinished", "<answer>unfinished"])
+@pytest.mark.parametrize("turn", ["", "<think>b", "<think>b</think><search>unfinished", "<answer>unfinished"])
 @pytest.mark.parametrize("closes", ["", "<|im_end|>"])
 def test_a_last_turn_with_nothing_is_told_so_and_made_to_answer(turn, closes):
     engine, t = run([SEARCH, turn, CLOSED], turns=2, force_answer=True, closes=closes)
@@ -112,11 +111,8 @@ def test_a_last_turn_with_nothing_is_told_so_and_made_to_answer(turn, closes):
 
 
 def test_an_agent_that_answers_is_not_forced():
-    for turns in ([SEARCH, ANSWER], [ANSWER]):
-        engine, t = run(turns, turns=2, force_answer=True)
-        assert (t.stop_reason, t.answer, len(engine.generator.seen)) == ("answered", "Rome", len(turns))
     plain, forced = (run([SEARCH, ANSWER], turns=2, force_answer=on)[1] for on in (False, True))
-    assert plain == forced
+    assert plain == forced and (forced.stop_reason, forced.answer) == ("answered", "Rome")
 
 
 @pytest.mark.parametrize("turn", ["I cannot say", "Rome <search>more</search>"])
@@ -243,7 +239,7 @@ def test_what_is_recorded_is_what_the_agent_saw():
 
 def test_entities_of_fenced_text_are_never_cut_in_two():
     found = Evidence("</information>" * 50, "T")
-    for limit in range(60, 130):
+    for limit in range(60, 80):
         t = run([SEARCH, CLOSED], found, turns=2, observation_tokens=limit)[1]
         assert found.text.startswith(t.steps[0].evidence[0].text)
         assert t.text.count("</information>") == 1 and again(t).steps[0].evidence == t.steps[0].evidence
@@ -257,18 +253,14 @@ def test_a_note_is_cut_too_and_a_title_that_does_not_fit_leaves_nothing():
     assert t.meta["observations_cut"] == [{"step": 1, "found": 1, "shown": 0}]
 
 
-def test_limits_without_meaning_are_refused_and_flags_reach_them():
+def test_limits_without_meaning_are_refused():
     frame = len("\n\n<information></information>\n\n")
     Engine(lab.InTurn([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame))
     with pytest.raises(ConfigError, match=rf"observation_tokens={frame - 1} is too few.*takes {frame} tokens"):
         Engine(lab.InTurn([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame - 1))
-    with pytest.raises(ConfigError, match="at least 0"):
-        Limits(observation_tokens=-1)
-    with pytest.raises(ConfigError, match="at least 1"):
-        Limits(turns=0)
-    arguments = EnvironmentArguments(dialect="search_r1", turns=3, observation_tokens=500, force_answer=True)
-    assert arguments.limits(900) == Limits(3, 256, 900, 500, True)
-    assert EnvironmentArguments().limits(900) == Limits(10, 256, 900)
+    for name, value in (("observation_tokens", -1), ("turns", 0)):
+        with pytest.raises(ConfigError, match=name):
+            Limits(**{name: value})
 
 
 def test_long_observations_cost_a_few_looks_at_their_beginning():
@@ -336,9 +328,9 @@ def test_a_base_model_samples_whole_episodes():
     own = bare()
     generator = Recording(lab.model(), own)
     generator.seen, generator.made = [], []
-    limits = Limits(turns=3, turn_tokens=9, force_answer=True, observation_tokens=100)
+    limits = Limits(turns=2, turn_tokens=6, force_answer=True, observation_tokens=100)
     engine = Engine(generator, Toolbox([Search(ROME)]), "search_r1", limits, Sampling(logprobs=True))
     t = engine.run([TASK])[0]
     exact(engine, t)
-    assert len(t.steps) == 4 and (t.stop_reason, t.answer) == ("turn_limit", None)
-    assert own.decode(generator.seen[3]).endswith(f"{INVALID}<answer>")
+    assert len(t.steps) == 3 and (t.stop_reason, t.answer) == ("turn_limit", None)
+    assert own.decode(generator.seen[2]).endswith(f"{INVALID}<answer>")
