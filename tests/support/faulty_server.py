@@ -15,10 +15,13 @@
 """
 
 import json
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -28,20 +31,68 @@ REFUSALS = {"unauthorized": 401, "forbidden": 403, "missing": 404, "busy": 429, 
 
 @dataclass(frozen=True)
 class Request:
-    """What came; `headers` are found in upper and lower case, `body` is what the JSON says, of JSON lines a list."""
+    """What came; `headers` are found in upper and lower case."""
 
     method: str
-    path: str
-    parameters: dict[str, str]
+    target: str
     headers: Mapping[str, str]
-    body: Any
+    data: bytes
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.target).path
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.target).query))
+
+    @cached_property
+    def body(self) -> Any:
+        """What the JSON says, of JSON lines a list."""
+        lines = "ndjson" in self.headers.get("Content-Type", "")
+        return [*map(json.loads, self.data.splitlines())] if lines else json.loads(self.data or b"null")
 
 
 Answer = Callable[[Request], tuple[int, Any]]
 
 
-class FaultyServer:
-    """Serves while the `with` block runs; its attributes may be changed meanwhile.
+class Loopback:
+    """Serves while the `with` block runs; what it does with a request is for `respond` to say.
+
+    Attributes:
+        requests: what came, in order.
+        connections: how many were accepted.
+        busy, busiest: how many requests are answered now, and were at once at most.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+        self.requests: list[Any] = []
+        self.connections = self.busy = self.busiest = 0
+        self.lock, self.over = threading.Lock(), threading.Event()
+        self._server = _Server(self, host)
+        self.host, self.port = host, self._server.server_port
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """The server is gone."""
+        self.over.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def respond(self, request: Request, handler: BaseHTTPRequestHandler) -> None:
+        raise NotImplementedError
+
+
+class FaultyServer(Loopback):
+    """Its attributes may be changed while it serves.
 
     With `faults=n` the mode hits the first n requests only; without, every request.
     """
@@ -56,35 +107,18 @@ class FaultyServer:
         retry_after: str = "0",
         latency: float = 0.0,
     ) -> None:
+        super().__init__()
         if answer is not None:
             self.answer = answer
         self.mode, self.faults, self.retry_after, self.latency = mode, faults, retry_after, latency
         self.more_headers: dict[str, str] = {}
-        self.requests: list[Any] = []
         self.headers: list[Mapping[str, str]] = []
         self.times: list[float] = []
-        self.busy = self.busiest = 0
-        self.lock, self.over = threading.Lock(), threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.told = self
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http://127.0.0.1:{self.port}"
 
     @property
     def calls(self) -> int:
         return len(self.requests)
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """The server is gone."""
-        self.over.set()
-        self._server.shutdown()
-        self._server.server_close()
 
     def noted(self, request: Request) -> Any:
         """What of a request is kept in `requests`."""
@@ -107,12 +141,49 @@ class FaultyServer:
     def refusal(self, status: int, message: str) -> tuple[int, Any]:
         return status, {"error": {"message": message, "type": "error", "code": status}}
 
+    def respond(self, request: Request, handler: BaseHTTPRequestHandler) -> None:
+        mode = self.now(request)
+        self.over.wait(self.latency)
+        if mode == "hang":
+            self.over.wait(60)
+        if mode in ("hang", "closed"):
+            handler.close_connection = True
+            return
+        status, body = self.reply(mode, request)
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = payload[: len(payload) // 2] if mode == "cut" else payload
+        handler.send_response(status)
+        handler.send_header("Content-Type", "application/json; charset=utf-8")
+        handler.send_header("Content-Length", str(len(payload if self.announces_all else sent)))
+        if status in (429, 503):
+            handler.send_header("Retry-After", self.retry_after)
+        for name, value in self.more_headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        if mode != "drip":
+            handler.wfile.write(sent)
+            handler.close_connection = handler.close_connection or len(sent) < len(payload)
+            return
+        for byte in payload:
+            handler.wfile.write(bytes([byte]))
+            if self.over.wait(0.2):
+                return
+
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 512
-    told: FaultyServer
+    request_queue_size = 2048
+
+    def __init__(self, told: Loopback, host: str) -> None:
+        self.told = told
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), _Handler)
+
+    def get_request(self) -> tuple[Any, Any]:
+        accepted = super().get_request()
+        self.told.connections += 1
+        return accepted
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -123,6 +194,11 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
+    def send_error(self, *_: object) -> None:
+        """Who says something else than HTTP is left waiting."""
+        self.server.told.over.wait(60)
+        self.close_connection = True
+
     def handle(self) -> None:
         try:
             super().handle()
@@ -131,46 +207,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         told = self.server.told
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        parts = urlsplit(self.path)
-        lines = "ndjson" in self.headers.get("Content-Type", "")
-        given = [*map(json.loads, body.splitlines())] if lines else json.loads(body or b"null")
-        request = Request(self.command, parts.path, dict(parse_qsl(parts.query)), self.headers, given)
-        mode = told.now(request)
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with told.lock:
             told.busy += 1
             told.busiest = max(told.busiest, told.busy)
         try:
-            told.over.wait(told.latency)
-            self.answer(told, mode, request)
+            told.respond(Request(self.command, self.path, self.headers, data), self)
         finally:
             with told.lock:
                 told.busy -= 1
 
     do_POST = do_PUT = do_GET
-
-    def answer(self, told: FaultyServer, mode: Any, request: Request) -> None:
-        if mode == "hang":
-            told.over.wait(60)
-        if mode in ("hang", "closed"):
-            self.close_connection = True
-            return
-        status, body = told.reply(mode, request)
-        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
-        sent = payload[: len(payload) // 2] if mode == "cut" else payload
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=utf-8")
-        self.send_header("Content-Length", str(len(payload if told.announces_all else sent)))
-        if status in (429, 503):
-            self.send_header("Retry-After", told.retry_after)
-        for name, value in told.more_headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if mode != "drip":
-            self.wfile.write(sent)
-            self.close_connection = self.close_connection or len(sent) < len(payload)
-            return
-        for byte in payload:
-            self.wfile.write(bytes([byte]))
-            if told.over.wait(0.2):
-                return

@@ -1,18 +1,18 @@
 """A web site on loopback with good pages and bad manners, for every test that fetches something."""
 
-import asyncio
-import contextlib
 import functools
 import gzip
-import inspect
 import json
 import ssl
-import threading
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from urllib.parse import parse_qs, unquote, urlsplit
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler
+from itertools import repeat
+from urllib.parse import unquote, urlsplit
+
+from faulty_server import Loopback, Request
 
 HTML = "text/html; charset=utf-8"
 ARTICLE = """<!doctype html>
@@ -26,24 +26,6 @@ ARTICLE = """<!doctype html>
 </article><footer>All rights reserved by nobody.</footer></body></html>
 """
 PARAGRAPH = "The bridge of Tarn has nine arches, and the middle one was rebuilt in 1952."
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A request as it arrived."""
-
-    method: str
-    target: str
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def path(self) -> str:
-        return urlsplit(self.target).path
-
-    @property
-    def query(self) -> dict[str, str]:
-        return {key: values[0] for key, values in parse_qs(urlsplit(self.target).query).items()}
 
 
 @dataclass(frozen=True)
@@ -62,94 +44,44 @@ class Page:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
 
 
-Writer = asyncio.StreamWriter
-Manners = Callable[["WebSite", Seen, Writer], Awaitable[None]]
+Write = Callable[[bytes], object]
 
 
-class WebSite:
+class WebSite(Loopback):
     """Serves until the `with` block ends; see `PAGES` and `MANNERS` for what there is.
 
     Attributes:
         seen: every request so far, in order.
         pages: by path; add to it what a test needs.
-        connections: how many were accepted.
     """
 
     def __init__(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
-        self.host, self.port, self._tls = host, 0, tls
-        self.seen: list[Seen] = []
+        super().__init__(host, tls)
+        self.seen, self.scheme = self.requests, "https" if tls else "http"
         self.pages: dict[str, Page] = pages()
         self.counts: Counter[str] = Counter()
-        self.connections = 0
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def url(self, path: str = "/") -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self._tls else 'http'}://{host}:{self.port}{path}"
+        return f"{self.scheme}://{host}:{self.port}{path}"
 
     def paths(self) -> list[str]:
         """The paths asked for, in order."""
         return [item.path for item in self.seen]
 
-    def __enter__(self) -> "WebSite":
-        ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
-        self._thread.start()
-        assert ready.wait(30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # ended before
-            self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(30)
-
-    async def _serve(self, ready: threading.Event) -> None:
-        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._accept, self.host, 0, ssl=self._tls, backlog=2048)
-        self.port = server.sockets[0].getsockname()[1]
-        ready.set()
-        await self._ended.wait()
-        server.close()
-        await asyncio.sleep(0.01)  # connections just accepted begin, and so can be closed
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: Writer) -> None:
-        self.connections += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while not writer.is_closing():
-                    await self._answer(await _read(reader), writer)
-        finally:
-            self._tasks.discard(task)
-            writer.transport.abort() if writer.transport.is_closing() else writer.close()
-
-    async def _answer(self, seen: Seen, writer: Writer) -> None:
-        self.seen.append(seen)
-        page = self.pages.get(seen.path)
-        if seen.path in RAW:
-            writer.write(RAW[seen.path])
-            writer.close() if seen.path != "/long" else None
-        elif page is None:
-            first, _, rest = seen.path[1:].partition("/")
-            manners = MANNERS.get(first, missing)
-            await manners(
-                self, Seen(seen.method, f"/{rest}?{urlsplit(seen.target).query}", seen.headers, seen.body), writer
-            )
+    def respond(self, request: Request, handler: BaseHTTPRequestHandler) -> None:
+        request = replace(request, headers={key.lower(): value for key, value in request.headers.items()})
+        self.seen.append(request)
+        path, write = request.path, handler.wfile.write
+        if path in RAW:
+            write(RAW[path])
+            handler.close_connection = path != "/long"
+        elif path in self.pages:
+            write(self.pages[path].raw())
         else:
-            writer.write(page.raw())
-        await writer.drain()
-
-
-async def _read(reader: asyncio.StreamReader) -> Seen:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    method, target, _ = head[0].split(" ")
-    headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in head[1:] if line)}
-    return Seen(method, target, headers, await reader.readexactly(int(headers.get("content-length", 0))))
+            first, _, rest = path[1:].partition("/")
+            inner = replace(request, target=f"/{rest}?{urlsplit(request.target).query}")
+            MANNERS.get(first, missing)(self, inner, write)
 
 
 def pages() -> dict[str, Page]:
@@ -192,7 +124,7 @@ def pages() -> dict[str, Page]:
 
 
 @functools.cache
-def bomb(megabytes: int = 100) -> bytes:
+def bomb(megabytes: int = 40) -> bytes:
     """Zeros, packed a thousandfold."""
     packer = zlib.compressobj(wbits=31)
     return b"".join([packer.compress(bytes(1 << 20)) for _ in range(megabytes)] + [packer.flush()])
@@ -221,77 +153,7 @@ def pdf(*pages: str) -> bytes:
     return body + f"xref\n0 {size}\n0000000000 65535 f \n{table}{trailer}".encode()
 
 
-async def missing(site: WebSite, seen: Seen, writer: Writer) -> None:
-    writer.write(Page(b"<p>Nothing here.</p>", status=404).raw())
-
-
-async def status(site: WebSite, seen: Seen, writer: Writer) -> None:
-    """`/status/429?after=2`: that status, with Retry-After."""
-    headers = {"Retry-After": seen.query["after"]} if "after" in seen.query else {}
-    writer.write(Page(b"<p>No.</p>", status=int(seen.path[1:]), headers=headers).raw())
-
-
-async def sometimes(site: WebSite, seen: Seen, writer: Writer) -> None:
-    """`/sometimes/503/2?after=0`: fails twice, then works, then begins again."""
-    site.counts[seen.path] += 1
-    code, times = seen.path[1:].split("/")
-    if site.counts[seen.path] % (int(times) + 1):
-        await status(site, Seen("GET", f"/{code}?{urlsplit(seen.target).query}", {}, b""), writer)
-    else:
-        writer.write(Page(ARTICLE.encode()).raw())
-
-
-async def redirect(site: WebSite, seen: Seen, writer: Writer) -> None:
-    """`/redirect/3`: three redirects, then the article. `/redirect?to=…`: anywhere, `&status=308`."""
-    left = int(seen.path[1:] or 0)
-    target = seen.query.get("to") or (f"/redirect/{left - 1}" if left > 1 else "/article")
-    writer.write(Page(status=int(seen.query.get("status", 302)), headers={"Location": unquote(target)}).raw())
-
-
-async def echo(site: WebSite, seen: Seen, writer: Writer) -> None:
-    told = {"method": seen.method, "target": seen.target, "headers": dict(seen.headers), "body": seen.body.decode()}
-    writer.write(Page(json.dumps(told).encode(), "application/json").raw())
-
-
-async def wait(site: WebSite, seen: Seen, writer: Writer) -> None:
-    """`/wait/0.5`: answers after so many seconds."""
-    await asyncio.sleep(float(seen.path[1:]))
-    writer.write(Page(b"<p>Here at last.</p>").raw())
-
-
-async def silent(site: WebSite, seen: Seen, writer: Writer) -> None:
-    await asyncio.sleep(3600)
-
-
-async def slow_headers(site: WebSite, seen: Seen, writer: Writer) -> None:
-    await _drip(writer, b"HTTP/1.1 200 OK\r\nX-Long: " + b"z" * 100_000)
-
-
-async def slow_body(site: WebSite, seen: Seen, writer: Writer) -> None:
-    writer.write(Page().raw(length=100_000))
-    await _drip(writer, b"z" * 100_000)
-
-
-async def hints(site: WebSite, seen: Seen, writer: Writer) -> None:
-    """One interim answer after another, never the answer."""
-    await _drip(writer, *[b"HTTP/1.1 103 Early Hints\r\n\r\n"] * 10_000)
-
-
-async def _drip(writer: Writer, *data: bytes) -> None:
-    for piece in data if len(data) > 1 else (data[0][place : place + 1] for place in range(len(data[0]))):
-        writer.write(piece)
-        await writer.drain()
-        await asyncio.sleep(0.05)
-
-
-async def endless(site: WebSite, seen: Seen, writer: Writer) -> None:
-    """A body without end or length; `/endless/gzip` says it is packed, and is."""
-    packed = seen.path == "/gzip"
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + b"Content-Encoding: gzip\r\n" * packed)
-    writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
-    await _chunks(writer, _packed_for_ever() if packed else iter(lambda: b"<p>more</p>" * 1000, None))
-
-
+@functools.cache
 def slow_pdf() -> bytes:
     """40 kB that pypdf works on for a minute: a stream that unpacks to a million lines of text."""
     lines = zlib.compress(b"BT /F1 12 Tf 72 700 Td (The river is long.) Tj ET\n" * 1_000_000)
@@ -301,41 +163,114 @@ def slow_pdf() -> bytes:
     return head[:start] + stream + head[end:]
 
 
-SLOW_PDF = slow_pdf()
+def missing(site: WebSite, seen: Request, write: Write) -> None:
+    write(Page(b"<p>Nothing here.</p>", status=404).raw())
+
+
+def status(site: WebSite, seen: Request, write: Write) -> None:
+    """`/status/429?after=2`: that status, with Retry-After."""
+    headers = {"Retry-After": seen.parameters["after"]} if "after" in seen.parameters else {}
+    write(Page(b"<p>No.</p>", status=int(seen.path[1:]), headers=headers).raw())
+
+
+def sometimes(site: WebSite, seen: Request, write: Write) -> None:
+    """`/sometimes/503/2?after=0`: fails twice, then works, then begins again."""
+    site.counts[seen.path] += 1
+    code, times = seen.path[1:].split("/")
+    if site.counts[seen.path] % (int(times) + 1):
+        status(site, replace(seen, target=f"/{code}?{urlsplit(seen.target).query}"), write)
+    else:
+        write(Page(ARTICLE.encode()).raw())
+
+
+def redirect(site: WebSite, seen: Request, write: Write) -> None:
+    """`/redirect/3`: three redirects, then the article. `/redirect?to=…`: anywhere, `&status=308`."""
+    left, asked = int(seen.path[1:] or 0), seen.parameters
+    target = asked.get("to") or (f"/redirect/{left - 1}" if left > 1 else "/article")
+    write(Page(status=int(asked.get("status", 302)), headers={"Location": unquote(target)}).raw())
+
+
+def echo(site: WebSite, seen: Request, write: Write) -> None:
+    told = {"method": seen.method, "target": seen.target, "headers": seen.headers, "body": seen.data.decode()}
+    write(Page(json.dumps(told).encode(), "application/json").raw())
+
+
+def wait(site: WebSite, seen: Request, write: Write) -> None:
+    """`/wait/0.5`: answers after so many seconds."""
+    site.over.wait(float(seen.path[1:]))
+    write(Page(b"<p>Here at last.</p>").raw())
+
+
+def silent(site: WebSite, seen: Request, write: Write) -> None:
+    site.over.wait(3600)
+
+
+def slow_headers(site: WebSite, seen: Request, write: Write) -> None:
+    _drip(site, write, _bytes(b"HTTP/1.1 200 OK\r\nX-Long: " + b"z" * 100_000))
+
+
+def slow_body(site: WebSite, seen: Request, write: Write) -> None:
+    write(Page().raw(length=100_000))
+    _drip(site, write, repeat(b"z", 100_000))
+
+
+def hints(site: WebSite, seen: Request, write: Write) -> None:
+    """One interim answer after another, never the answer."""
+    _drip(site, write, repeat(b"HTTP/1.1 103 Early Hints\r\n\r\n", 10_000))
+
+
+def _bytes(data: bytes) -> Iterator[bytes]:
+    return (bytes([byte]) for byte in data)
+
+
+def _drip(site: WebSite, write: Write, pieces: Iterable[bytes]) -> None:
+    for piece in pieces:
+        write(piece)
+        if site.over.wait(0.05):
+            return
+
+
+def endless(site: WebSite, seen: Request, write: Write) -> None:
+    """A body without end or length; `/endless/gzip` says it is packed, and is."""
+    packed = seen.path == "/gzip"
+    write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + b"Content-Encoding: gzip\r\n" * packed)
+    write(b"Transfer-Encoding: chunked\r\n\r\n")
+    for part in _packed_for_ever() if packed else repeat(b"<p>more</p>" * 1000):
+        write(b"%x\r\n%s\r\n" % (len(part), part))
 
 
 def _packed_for_ever() -> Iterator[bytes]:
     """Gzip that goes on and on and never unpacks to a single byte."""
     packer = zlib.compressobj(wbits=31)
     yield packer.compress(b"") + packer.flush(zlib.Z_FULL_FLUSH)
-    while True:
-        yield b"\0\0\0\xff\xff" * 1000
+    yield from repeat(b"\0\0\0\xff\xff" * 1000)
 
 
-async def crumbs(site: WebSite, seen: Seen, writer: Writer) -> None:
+def crumbs(site: WebSite, seen: Request, write: Write) -> None:
     """A million chunks of one byte."""
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n")
+    write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n")
     for _ in range(1000):
-        writer.write(b"1\r\na\r\n" * 1000)
-        await writer.drain()
-    writer.write(b"0\r\n\r\n")
+        write(b"1\r\na\r\n" * 1000)
+    write(b"0\r\n\r\n")
 
 
-async def _chunks(writer: Writer, parts: Iterator[bytes]) -> None:
-    for part in parts:
-        writer.write(b"%x\r\n%s\r\n" % (len(part), part))
-        await writer.drain()
+def huge_headers(site: WebSite, seen: Request, write: Write) -> None:
+    write(Page(headers={f"X-{number}": "z" * 1000 for number in range(5000)}).raw())
 
 
-async def huge_headers(site: WebSite, seen: Seen, writer: Writer) -> None:
-    writer.write(Page(headers={f"X-{number}": "z" * 1000 for number in range(5000)}).raw())
-
-
-async def endless_header(site: WebSite, seen: Seen, writer: Writer) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+def endless_header(site: WebSite, seen: Request, write: Write) -> None:
+    write(b"HTTP/1.1 200 OK\r\nX-Long: ")
     while True:
-        writer.write(b"z" * 10_000)
-        await writer.drain()
+        write(b"z" * 10_000)
+
+
+MANNERS = {
+    each.__name__.replace("_", "-"): each
+    for each in (
+        *(status, sometimes, redirect, echo, wait, silent, slow_headers, slow_body, hints),
+        *(endless, crumbs, huge_headers, endless_header),
+    )
+}
 
 
 def _claiming(length: str) -> bytes:
@@ -351,9 +286,3 @@ RAW = {
     **{f"/lying-length/{length}": _claiming(length) for length in ("-5", "ten", "99999999999")},
 }
 """What is sent as it is; the connection is then closed, but for `long`."""
-
-MANNERS: dict[str, Manners] = {
-    name.replace("_", "-"): each
-    for name, each in list(globals().items())
-    if inspect.iscoroutinefunction(each) and not name.startswith("_")
-}

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from faulty_server import FaultyServer
-from web_site import PARAGRAPH, SLOW_PDF, Page, WebSite
+from web_site import PARAGRAPH, Page, WebSite, slow_pdf
 
 from faithful_search.errors import ConfigError, JudgeError, ToolError
 from faithful_search.judges import Request
@@ -174,7 +174,7 @@ def test_a_cache_of_pages_serves_another_query_and_keeps_no_failure(site, tmp_pa
 
 def test_nothing_hangs_a_rollout_longer_than_its_time_out(site):
     """Through the toolbox: servers that keep silent or drip, and a document that hangs the only process that reads."""
-    site.pages["/slow.pdf"] = Page(SLOW_PDF, "application/pdf")
+    site.pages["/slow.pdf"] = Page(slow_pdf(), "application/pdf")
     stuck = Reading(seconds=3, workers=1, memory=1_300_000_000)
     reader = browser(site).reader
     pages.read(b"warm", "text/plain", stuck)

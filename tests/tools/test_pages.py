@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from web_site import SLOW_PDF, pdf
+from web_site import pdf, slow_pdf
 
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.tools.retrieval.bm25 import rank
@@ -219,15 +219,15 @@ def test_a_process_is_kept_between_pages_and_replaced_when_it_hangs_crashes_or_h
 
     def fails(body: bytes, told: str, reading: Reading = one) -> None:
         with pytest.raises(ToolError, match=told):
-            read(body, "application/pdf" if body == SLOW_PDF else "text/plain", reading)
+            read(body, "application/pdf" if body == slow_pdf() else "text/plain", reading)
 
     start = time.monotonic()
-    fails(SLOW_PDF, r"took longer than 0\.5 seconds", Reading(0.5, memory=900_000_000, workers=1))
+    fails(slow_pdf(), r"took longer than 0\.5 seconds", Reading(0.5, memory=900_000_000, workers=1))
     assert time.monotonic() - start < 30
     assert read(b"<p>Still here.</p><p>Yes.</p>", "", one) == "Still here.\nYes."
     process = process_of(one)
     threading.Timer(0.3, os.kill, (process.pid, signal.SIGSEGV)).start()
-    fails(SLOW_PDF, "crashed the program that reads pages")
+    fails(slow_pdf(), "crashed the program that reads pages")
     assert "ended with -11" in caplog.text
     assert read(b"next", "", one) == "next" and process_of(one) is not process
     process_of(one).kill()
@@ -295,7 +295,7 @@ def test_more_pages_than_processes_wait_for_each_other_and_those_too_late_are_to
         assert pages._slots(ROOMY).qsize() == ROOMY.workers
         one = Reading(seconds=1, workers=1, memory=900_000_000)
         read(b"warm", "text/plain", one)
-        slow = threads.submit(pages.read, SLOW_PDF, "application/pdf", one)
+        slow = threads.submit(pages.read, slow_pdf(), "application/pdf", one)
         time.sleep(0.2)
         with pytest.raises(ToolError, match="other pages are still being read") as told:
             pages.read(b"late", "text/plain", one, time.monotonic() + 0.2)
