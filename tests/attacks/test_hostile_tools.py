@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+import lab
 import pytest
 from dialect_texts import EVERY, tool_of
 from hostile_texts import (
@@ -33,7 +34,6 @@ from web_site import Page, WebSite, pdf
 
 from faithful_search.dialects import load
 from faithful_search.errors import ToolError
-from faithful_search.inference.base import Completion
 from faithful_search.rollout import Engine, Limits, SearchEnvironment
 from faithful_search.tasks import Task
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Observation, Toolbox
@@ -47,11 +47,12 @@ from faithful_search.wire.guard import Guard
 from faithful_search.wire.http import Http
 
 
-class Door:
-    """A tool whose every output is hostile; a query may ask for an error or for nothing."""
+class Door(lab.Shelf):
+    """A tool whose every output is hostile: its evidence, or its error."""
 
     def __init__(self, *evidence: Evidence, error: str = "", name: str = "shelf") -> None:
-        self.evidence, self.error, self.name = list(evidence), error, name
+        super().__init__(*evidence)
+        self.error, self.name = error, name
 
     async def shelf(self, query: str) -> list[Evidence]:
         """Search the shelf.
@@ -64,20 +65,6 @@ class Door:
         return self.evidence
 
 
-class Policy:
-    """Writes the given turns of a single episode, one after the other."""
-
-    def __init__(self, own, turns: Sequence[str]) -> None:
-        self.tokenizer, self.turns = own, iter(turns)
-
-    def generate(self, prompts, sampling, max_new_tokens=None):
-        ids = self.tokenizer(next(self.turns), add_special_tokens=False)["input_ids"]
-        return [Completion(ids, "stop", [-0.5] * len(ids))]
-
-    def choice_probs(self, prompts, choices):
-        return [[1.0]] * len(prompts)
-
-
 def steered(ids: Sequence[int], family: str) -> Counter[int]:
     return Counter(number for number in ids if number in steering(tokenizer(family)))
 
@@ -88,7 +75,7 @@ def episode(dialect: str, family: str, *evidence: Evidence, error: str = "") -> 
     steps = [Step(think="a", call=call), Step(think="b", call=call, helpful=False if dialect == "pou" else None)]
     turns = [load(dialect).render_turn(step) for step in steps]
     with Toolbox([Door(*evidence, error=error, name=call.name)]) as toolbox:
-        engine = Engine(Policy(tokenizer(family), turns), toolbox, dialect, Limits(2, 10**6, 10**7))
+        engine = Engine(lab.InTurn(turns, tokenizer(family), whole=True), toolbox, dialect, Limits(2, 10**6, 10**7))
         return engine.run([Task("q", "Who?")])[0]
 
 

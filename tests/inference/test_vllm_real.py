@@ -28,7 +28,6 @@ from faithful_search.inference.base import Completion, Sampling
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import load_tasks
 from faithful_search.tools import LocalSearch, Toolbox
-from faithful_search.trajectory import read_jsonl
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -294,31 +293,3 @@ def test_a_server_that_is_killed_in_the_middle_ends_the_rollout_in_an_error(toke
         with pytest.raises(GeneratorError, match=re.escape(url) + r" (cannot be reached|failed).*start it again"):
             search.run(tasks * 25)
         assert time.monotonic() - begun < 60 and process.poll() is not None
-
-
-def trained(out: Path, mode: str) -> subprocess.CompletedProcess:
-    """Two steps of training in that environment; see `vllm_training.py`."""
-    command = [PYTHON, str(SUPPORT / "vllm_training.py"), str(out), mode]
-    found = subprocess.run(command, env=environment() | SETTINGS, capture_output=True, text=True, timeout=600)
-    if "No module named 'trl'" in found.stderr:
-        pytest.skip("the environment has vLLM, but not what training needs")
-    return found
-
-
-def test_training_samples_what_it_trains(tmp_path):
-    """Episodes of different lengths; after a step, vLLM's log-probs are those of the weights that the step has made."""
-    found = trained(tmp_path, "true")
-    assert found.returncode == 0, found.stderr[-3000:]
-    history = json.loads((tmp_path / "state.json").read_text())["log_history"][:2]
-    for row in history:
-        assert 0 < row["sampling/sampling_logp_difference/mean"] < ROUNDING
-        assert row["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=0.1)
-    assert history[0]["grad_norm"] > 0
-    rollouts = list(read_jsonl(tmp_path / "trajectories.jsonl"))
-    assert len(rollouts) == 16 and len({len(item.steps) for item in rollouts}) > 1
-
-
-def test_training_does_not_start_where_weights_do_not_arrive(tmp_path):
-    found = trained(tmp_path, "stale")
-    assert found.returncode != 0 and "vLLM does not follow the training model" in found.stderr
-    assert not (tmp_path / "state.json").exists()

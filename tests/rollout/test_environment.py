@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import lab
 import pytest
-from trl_policy import scripted_policy
 
 from faithful_search import dialects
 from faithful_search.errors import ConfigError
@@ -110,46 +109,6 @@ def test_mistakes_of_the_policy_come_back_as_notes(environment):
 def test_a_tool_that_cannot_be_a_method_is_refused(name):
     with pytest.raises(ConfigError, match=name):
         SearchEnvironment.factory(Toolbox([Atlas(name=name)]))
-
-
-TURNS = (
-    '<tool_call>\n{"name": "atlas", "arguments": {"place": "Oslo"}}\n</tool_call><|im_end|>',
-    '<tool_call>\n{"name": "atlas", "arguments": {"place": "Rome", "limit": 1}}\n</tool_call><|im_end|>',
-    "Both were found.<|im_end|>",
-)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_trls_own_trainer_runs_episodes_in_it(toolbox, tmp_path):
-    trl = pytest.importorskip("trl")
-    from datasets import Dataset
-
-    policy, tokenizer = scripted_policy(TURNS)
-    seen = []
-
-    def reward(completions, environments, **columns):
-        seen.extend(zip(completions, [(ids(one), len(one.observations)) for one in environments], strict=True))
-        return [float(number) for number, _ in enumerate(completions)]
-
-    how = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
-    sizes = {"per_device_train_batch_size": 2, "num_generations": 2, "max_steps": 2, "max_completion_length": 1024}
-    trainer = trl.GRPOTrainer(
-        model=policy,
-        processing_class=tokenizer,
-        reward_funcs=reward,
-        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "Where?"}]}] * 4),
-        args=trl.GRPOConfig(str(tmp_path / "out"), **how, **sizes),
-        environment_factory=SearchEnvironment.factory(toolbox, tokenizer=tokenizer),
-    )
-    trainer.train()
-    assert len(seen) == 4
-    for completion, found in seen:
-        assert [message["content"] for message in completion if message["role"] == "tool"] == [
-            "Oslo [E1]: Oslo fact 0\nOslo [E2]: Oslo fact 1",
-            "Rome [E3]: Rome fact 0",
-        ]
-        assert found == (["E1", "E2", "E3"], 2)
-    assert toolbox.stats()["atlas"].calls == 8
 
 
 def test_a_new_rollout_ends_the_calls_of_the_old_one():

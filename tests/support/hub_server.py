@@ -74,13 +74,11 @@ class HubServer:
                 (f"{api}", self.about, "GET"),
                 (f"{api}/revision/{{revision}}", self.about, "GET"),
                 (f"{api}/refs", self.refs, "GET"),
-                (f"{api}/branch/{{branch}}", self.branch, "POST"),
                 (f"{api}/tag/{{revision}}", self.tag, "POST"),
                 (f"{api}/preupload/{{revision}}", self.preupload, "POST"),
                 (f"{api}/commit/{{revision}}", self.commit, "POST"),
                 (f"{api}/tree/{{revision}}", self.tree, "GET"),
                 (f"{api}/tree/{{revision}}/{{path:path}}", self.tree, "GET"),
-                (f"{api}/paths-info/{{revision}}", self.paths, "POST"),
                 (f"{prefix}/{{owner}}/{{name}}.git/info/lfs/objects/batch", self.batch, "POST"),
                 (f"{prefix}/{{owner}}/{{name}}/resolve/{{revision}}/{{path:path}}", self.resolve, "GET"),
             ]:
@@ -151,13 +149,6 @@ class HubServer:
 
         return JSONResponse({"branches": told(repo.branches, "heads"), "tags": told(repo.tags, "tags"), "converts": []})
 
-    def branch(self, request: Request, repo: Repo) -> Response:
-        name = request.path_params["branch"]
-        if name in repo.branches:
-            return JSONResponse({"error": "Reference already exists"}, 409)
-        repo.branches[name] = repo.branches["main"]
-        return JSONResponse({})
-
     async def tag(self, request: Request, repo: Repo) -> Response:
         repo.tags[(await request.json())["tag"]] = request.path_params["revision"]
         return JSONResponse({})
@@ -219,13 +210,6 @@ class HubServer:
             if deep or len(parts) == 1:
                 entries[path] = _entry(path, content)
         return JSONResponse(list(entries.values()))
-
-    async def paths(self, request: Request, repo: Repo) -> Response:
-        if (found := repo.at(request.path_params["revision"])) is None:
-            return _missing("RevisionNotFound")
-        asked = await request.json() if "json" in request.headers.get("content-type", "") else await request.form()
-        names = asked["paths"] if isinstance(asked, dict) else asked.getlist("paths")
-        return JSONResponse([_entry(path, found[1][path]) for path in names if path in found[1]])
 
     def resolve(self, request: Request, repo: Repo) -> Response:
         found = repo.at(request.path_params["revision"])
@@ -292,8 +276,8 @@ def _of(kind: str, view: Any) -> Any:
 
     async def answer(request: Request) -> Response:
         hub = view.__self__
-        writes = request.method == "POST" and "paths-info" not in request.url.path
-        if (refused := hub._refused(request, request.path_params["owner"] if writes else None)) is not None:
+        owner = request.path_params["owner"] if request.method == "POST" else None
+        if (refused := hub._refused(request, owner)) is not None:
             return refused
         repo = hub.repos.get((kind, _name(request)))
         signed = "authorization" in request.headers

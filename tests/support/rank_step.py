@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import lab
+import tiny_trainer
 import torch
 from peft import LoraConfig
 
@@ -29,7 +30,6 @@ from faithful_search.trajectory import Evidence
 
 TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(4)]
 GROUP = 4
-CALL = '<think>{}row {} {}</think><tool_call>{{"name": "shelf", "arguments": {{"query": "{}"}}}}</tool_call>'
 
 
 class Shelf:
@@ -47,38 +47,39 @@ class Shelf:
         return [Evidence(text.format(query), title.format(query)) for text, title in found]
 
 
-class Planned:
+class Planned(lab.Writing):
     """Writes what the global number of a row says: how many calls, which citations, and the answer."""
 
     def __init__(self, first: int) -> None:
-        self.tokenizer, self.first = lab.tokenizer(), first
+        super().__init__()
+        self.first = first
 
-    def generate(self, prompts: Any, sampling: Sampling, max_new_tokens: Any = None) -> list[Completion]:
-        texts = [self._turn(self.tokenizer.decode(ids), number) for number, ids in enumerate(prompts)]
-        ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-        return [Completion(row, "stop") for row in ids]
+    def generate(self, prompts: Any, sampling: Any, max_new_tokens: Any = None) -> list[Completion]:
+        self.numbers = iter(range(self.first, self.first + len(prompts)))
+        return super().generate(prompts, sampling, max_new_tokens)
 
-    def choice_probs(self, prompts: Any, choices: Any) -> list[list[float]]:
+    def p_yes(self, context: str) -> float:
         raise AssertionError("the training model is to be asked, not the generator")
 
-    def _turn(self, context: str, number: int) -> str:
+    def turn(self, context: str) -> str:
+        number = next(self.numbers)
         said = re.findall(r"<think>(?:<helpful>.*?</ref>)?row (\d+)", context)
         if not said:
-            row = self.first + number
-            return CALL.format("", row, "x" * (7 * row % 40), row)
+            return lab.searching(f"row {number} {'x' * (7 * number % 40)}", "shelf", str(number))
         row, turns = int(said[0]), len(said)
-        verdict = f"<helpful>yes</helpful><ref>E{1 if row % 3 and row < 8 else 9}</ref>"  # later rows have no probe
+        ref = f"E{1 if row % 3 and row < 8 else 9}"  # later rows have no probe
         if turns <= row % 3:
-            return CALL.format(verdict, row, "y" * (5 * row % 30), row)
-        return f"<think>{verdict}row {row}</think><answer>{'Rome' if row % 5 < 2 else 'Oslo'}</answer>"
+            verdict = f"<helpful>yes</helpful><ref>{ref}</ref>"
+            return lab.searching(f"{verdict}row {row} {'y' * (5 * row % 30)}", "shelf", str(row))
+        return lab.answering("yes", ref, f"row {row}", "Rome" if row % 5 < 2 else "Oslo")
 
 
 class Forgetting(Planned):
     """Likewise in Search-R1's format, with thoughts that state what they look for."""
 
-    def _turn(self, context: str, number: int) -> str:
-        said = re.findall(r"row (\d+) asks", context)
-        row = int(said[0]) if said else self.first + number
+    def turn(self, context: str) -> str:
+        number, said = next(self.numbers), re.findall(r"row (\d+) asks", context)
+        row = int(said[0]) if said else number
         if len(said) <= row % 3:
             return f"<think>row {row} asks for Mount{row}</think>\n<search>Mount{row} {'x' * (7 * row % 40)}</search>"
         return f"<think>row {row} asks no more</think>\n<answer>{'Rome' if row % 5 < 2 else 'Oslo'}</answer>"
@@ -144,24 +145,15 @@ def pretend_fsdp() -> None:
     state.AcceleratorState.__init__ = init
 
 
-SETTINGS = {
-    "activation_checkpointing": False,
-    "logging_steps": 1,
+SETTINGS = tiny_trainer.SETTINGS | {
     "num_generations": GROUP,
     "max_steps": 1,
     "max_completion_length": 900,
     "learning_rate": 1.0,
-    "lr_scheduler_type": "constant",
     "optim": "sgd",
     "max_grad_norm": 0.0,
-    "use_cpu": True,
-    "bf16": False,
-    "report_to": "none",
     "save_strategy": "no",
-    "disable_tqdm": True,
     "shuffle_dataset": False,
-    "seed": 3,
-    "beta": 0.0,
 }
 
 
