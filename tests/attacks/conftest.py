@@ -2,7 +2,7 @@
 
 import pytest
 
-_SMALL = 30
+_SMALL = 15
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -184,21 +184,19 @@ def test_a_tool_gets_arguments_of_its_own():
     class Greedy(Tool):
         name = "greedy"
 
-        async def greedy(self, queries: list[str], options: dict[str, list[int]]) -> list[Evidence]:
+        async def greedy(self, queries: list[str]) -> list[Evidence]:
             """Search.
 
             Args:
                 queries: What to look for.
-                options: How.
             """
             queries.clear()
-            options["x"].append(2)
             raise ConnectionError
 
-    call = ToolCall("greedy", {"queries": ["a"], "options": {"x": [1]}})
+    call = ToolCall("greedy", {"queries": ["a"]})
     with Toolbox([Greedy()], **SETTINGS) as toolbox:
         found = toolbox.run_batch([call], [toolbox.session()])
-    assert found[0].error and call.arguments == {"queries": ["a"], "options": {"x": [1]}}
+    assert found[0].error and call.arguments == {"queries": ["a"]}
 
 
 def planned(rounds: int) -> list[list[str]]:

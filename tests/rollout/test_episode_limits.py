@@ -12,7 +12,6 @@ from faithful_search.dialects.base import LAST_CALL
 from faithful_search.errors import ConfigError
 from faithful_search.inference.base import Sampling
 from faithful_search.inference.chat import ChatFormat
-from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.episode import END_REASONS, fit
 from faithful_search.tasks import Task
@@ -313,24 +312,3 @@ def test_the_bos_stands_once_where_template_or_tokenizer_write_it_and_else_not_a
     for own, count in ((silent, written), (bare(**names), 1)):
         ids = ChatFormat.of(own, dialects.load("search_r1")).prompt_ids("Where?")
         assert ids.count(own.bos_token_id) == count == ids[:1].count(own.bos_token_id)
-
-
-def test_a_base_model_samples_whole_episodes():
-    """A real model and generator, without template or EOS of a chat: the ids it is trained on are those it sampled."""
-
-    class Recording(TransformersGenerator):
-        def generate(self, prompts, sampling, max_new_tokens=None):
-            made = super().generate(prompts, sampling, max_new_tokens)
-            self.seen += [list(prompt) for prompt in prompts]
-            self.made += made
-            return made
-
-    own = bare()
-    generator = Recording(lab.model(), own)
-    generator.seen, generator.made = [], []
-    limits = Limits(turns=2, turn_tokens=6, force_answer=True, observation_tokens=100)
-    engine = Engine(generator, Toolbox([Search(ROME)]), "search_r1", limits, Sampling(logprobs=True))
-    t = engine.run([TASK])[0]
-    exact(engine, t)
-    assert len(t.steps) == 3 and (t.stop_reason, t.answer) == ("turn_limit", None)
-    assert own.decode(generator.seen[2]).endswith(f"{INVALID}<answer>")
