@@ -87,7 +87,7 @@ class Loopback:
         self._server.shutdown()
         self._server.server_close()
 
-    def respond(self, request: Request, handler: BaseHTTPRequestHandler) -> None:
+    def respond(self, request: Request, handler: "Handler") -> None:
         raise NotImplementedError
 
 
@@ -141,7 +141,7 @@ class FaultyServer(Loopback):
     def refusal(self, status: int, message: str) -> tuple[int, Any]:
         return status, {"error": {"message": message, "type": "error", "code": status}}
 
-    def respond(self, request: Request, handler: BaseHTTPRequestHandler) -> None:
+    def respond(self, request: Request, handler: "Handler") -> None:
         mode = self.now(request)
         self.over.wait(self.latency)
         if mode == "hang":
@@ -152,14 +152,10 @@ class FaultyServer(Loopback):
         status, body = self.reply(mode, request)
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = payload[: len(payload) // 2] if mode == "cut" else payload
-        handler.send_response(status)
-        handler.send_header("Content-Type", "application/json; charset=utf-8")
-        handler.send_header("Content-Length", str(len(payload if self.announces_all else sent)))
-        if status in (429, 503):
-            handler.send_header("Retry-After", self.retry_after)
-        for name, value in self.more_headers.items():
-            handler.send_header(name, value)
-        handler.end_headers()
+        length = str(len(payload if self.announces_all else sent))
+        later = {"Retry-After": self.retry_after} if status in (429, 503) else {}
+        told = {"Content-Type": "application/json; charset=utf-8", "Content-Length": length}
+        handler.begin(status, {**told, **later, **self.more_headers})
         if mode != "drip":
             handler.wfile.write(sent)
             handler.close_connection = handler.close_connection or len(sent) < len(payload)
@@ -178,7 +174,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, told: Loopback, host: str) -> None:
         self.told = told
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, 0), _Handler)
+        super().__init__((host, 0), Handler)
 
     def get_request(self) -> tuple[Any, Any]:
         accepted = super().get_request()
@@ -186,7 +182,7 @@ class _Server(ThreadingHTTPServer):
         return accepted
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: _Server
@@ -198,6 +194,12 @@ class _Handler(BaseHTTPRequestHandler):
         """Who says something else than HTTP is left waiting."""
         self.server.told.over.wait(60)
         self.close_connection = True
+
+    def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
 
     def handle(self) -> None:
         try:
@@ -217,4 +219,4 @@ class _Handler(BaseHTTPRequestHandler):
             with told.lock:
                 told.busy -= 1
 
-    do_POST = do_PUT = do_GET
+    do_HEAD = do_POST = do_PUT = do_GET

@@ -8,11 +8,10 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler
 from itertools import repeat
 from urllib.parse import unquote, urlsplit
 
-from faulty_server import Loopback, Request
+from faulty_server import Handler, Loopback, Request
 
 HTML = "text/html; charset=utf-8"
 ARTICLE = """<!doctype html>
@@ -69,7 +68,7 @@ class WebSite(Loopback):
         """The paths asked for, in order."""
         return [item.path for item in self.seen]
 
-    def respond(self, request: Request, handler: BaseHTTPRequestHandler) -> None:
+    def respond(self, request: Request, handler: Handler) -> None:
         request = replace(request, headers={key.lower(): value for key, value in request.headers.items()})
         self.seen.append(request)
         path, write = request.path, handler.wfile.write
