@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator
 from random import Random
 from re import (
-    _constants as op,  # the parser of `re` has no public name
+    _compiler as compiler,  # what `re` is made of has no public name
+    _constants as op,
     _parser as parser,
 )
 from typing import Any
@@ -42,11 +43,7 @@ KNOWN = [
 TAILS = ["", "x", "\n", ")", "</think>", "<answer>", "<tool_response>", "</tool_response>", "<information>"]
 
 
-_ONE_OF_EACH = {
-    op.CATEGORY_DIGIT: "1", op.CATEGORY_NOT_DIGIT: "x", op.CATEGORY_SPACE: " ", op.CATEGORY_NOT_SPACE: "x",
-    op.CATEGORY_WORD: "x", op.CATEGORY_NOT_WORD: " ",
-}  # fmt: skip
-_ANYTHING = 'x <"1\n'
+CHARACTERS = [*'x <"1\n', *map(chr, range(0x110000))]
 
 
 def patterns_of(dialect: Dialect) -> list[re.Pattern[str]]:
@@ -75,46 +72,33 @@ def nearly(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
                 yield "".join(pieces[:start]), "".join(pieces[start:end])
 
 
-def _pieces(tree: Any) -> list[list[str]]:
+def _pieces(tree: parser.SubPattern) -> list[list[str]]:
     """Matches of the pattern, one for each alternative, character by character; an empty one is a border."""
     matches: list[list[str]] = [[]]
-    for kind, value in tree:
-        options = _options(kind, value)
-        first, *others = options
+    for item in tree:
+        first, *others = _options(tree, item)
         matches = [[*match, *first] for match in matches] + [[*matches[0], *other] for other in others]
     return matches
 
 
-def _options(kind: Any, value: Any) -> list[list[str]]:
-    if kind is op.LITERAL:
-        return [[chr(value)]]
+def _options(tree: parser.SubPattern, item: tuple[Any, Any]) -> list[list[str]]:
+    kind, value = item
     if kind is op.BRANCH:
         return [pieces for branch in value[1] for pieces in _pieces(branch)]
     if kind is op.SUBPATTERN:
         return _pieces(value[3])
     if kind is op.ATOMIC_GROUP:
         return _pieces(value)
-    if kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
-        return [["", *pieces, ""] for pieces in _pieces(value[2])]
-    if kind in (op.IN, op.ANY, op.NOT_LITERAL):
-        return [["", _one(kind, value), ""]]
     if kind is op.ASSERT:
         return _pieces(value[1])
+    if kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
+        return [["", *pieces, ""] for pieces in _pieces(value[2])]
+    if kind is op.LITERAL:
+        return [[chr(value)]]
+    if kind in (op.IN, op.ANY, op.NOT_LITERAL):
+        one = compiler.compile(parser.SubPattern(tree.state, [item]))
+        return [["", next(filter(one.fullmatch, CHARACTERS)), ""]]
     return [[""]]
-
-
-def _one(kind: Any, value: Any) -> str:
-    if kind is op.ANY:
-        return "x"
-    if kind is op.NOT_LITERAL:
-        return next(character for character in _ANYTHING if ord(character) != value)
-    first, choice = value[0]
-    if first is op.NEGATE:
-        excluded = {chr(code) for what, code in value[1:] if what is op.LITERAL}
-        return next(character for character in _ANYTHING if character not in excluded)
-    if first is op.RANGE:
-        return chr(choice[0])
-    return _ONE_OF_EACH[choice] if first is op.CATEGORY else chr(choice)
 
 
 def _joined(pieces: list[str]) -> list[str]:
