@@ -53,7 +53,6 @@ EIGHT = [False, False, True, False, True, True, True, True], [0.1, 0.2, 0.3, 0.4
         (fleiss_kappa([YES, YES, YES]), None),
         (cohen_kappa(YES, MIXED), 0.0),
         (cohen_kappa([True] * 3, [False] * 3), 0.0),
-        (agreement_rate(YES, YES), 1.0),
         (auroc(YES, [0.1, 0.2, 0.3, 0.4]), None),
         (auroc(MIXED, [0.7] * 4), 0.5),
         (calibration_error(YES, [1.0] * 4), 0.0),
@@ -75,12 +74,10 @@ def test_bins_hold_equally_many_and_keep_ties_together():
 def test_nothing_left_is_no_value():
     nobody = [None, None]
     for found in (
-        agreement_rate(nobody, [True, False]),
         cohen_kappa(nobody, [True, False]),
         fleiss_kappa([nobody, [True, False]]),
         auroc([True, False], nobody),
         calibration_error([True, False], nobody),
-        brier([True, False], nobody),
     ):
         assert (found.value, found.n, found.abstained) == (None, 0, 2)
     assert reliability([True], [None]) == []
@@ -95,8 +92,6 @@ def test_abstentions_are_counted_and_left_out():
 
 
 def test_columns_of_different_lengths_are_refused():
-    with pytest.raises(DataError, match="one entry for each pair"):
-        agreement_rate([True], [True, False])
     with pytest.raises(DataError, match="one entry for each pair"):
         auroc([True, False], [0.1, 0.2], groups=["a"])
     with pytest.raises(DataError, match="two raters"):

@@ -110,24 +110,16 @@ def test_what_was_judged_before_a_judge_broke_off_is_kept_and_half_a_line_asked_
         assert len(judge.asked) == asked and lines_of(path)[-1]["id"] == "r3"
 
 
-def test_a_limit_is_a_seeded_sample_of_each_source(tmp_path):
-    judge = knowing()
-    found = run(rows(), {"r": judge}, tmp_path, **DRAWS, limit=2, seed=1)
-    assert found.settings["pairs"] == {"a": 2, "b": 2} and len(judge.asked) == 4
-    assert found.settings["limit"] == 2 and found.settings["seed"] == 1
-
-
 def test_the_table_and_the_file_hold_every_number(tmp_path):
     asked = {"lexical": GroundingJudge(), "containment": LexicalJudge(), "r": knowing(0)}
-    found = run(rows(), asked, tmp_path, **DRAWS)
+    found = run(rows(), asked, tmp_path, **DRAWS, limit=5)
     text = found.table()
     assert text.splitlines()[0].split()[:4] == ["judge", "labels", "pairs", "true"]
     assert sum(line.startswith(("lexical ", "containment ", "r ")) for line in text.split("\n\n")[0].splitlines()) == 9
     assert "Fleiss' κ of 3 judges" in text
     stored = json.loads((tmp_path / "agreement.json").read_text(encoding="utf-8"))
-    assert stored["against"][-1]["abstained"] == 1
-    assert stored["settings"]["judges"]["r"] == "recorder" and stored["settings"]["bins"] == 10
-    assert stored["curves"]["lexical"] == [{"p": 0.0, "share": 0.0, "n": 6}, {"p": 1.0, "share": 1.0, "n": 6}]
+    assert stored["settings"]["judges"]["r"] == "recorder" and stored["settings"]["pairs"] == {"a": 5, "b": 5}
+    assert [(own["p"], own["share"]) for own in stored["curves"]["lexical"]] == [(0.0, 0.0), (1.0, 1.0)]
     assert stored == json.loads(msgspec.json.encode(found))
     one_class = run([row for row in rows() if row.label], {"r": knowing()}, tmp_path / "true", **DRAWS)
     row = against(one_class, "r")
@@ -136,15 +128,13 @@ def test_the_table_and_the_file_hold_every_number(tmp_path):
 
 def test_what_cannot_be_run_is_refused(tmp_path):
     short = SimpleNamespace(name="short", judge_batch=lambda pairs: [])
-    (tmp_path / "file").write_text("")
-    for given, judge, out, message in (
-        (rows(), {}, tmp_path, "at least one judge"),
-        ([], {"r": knowing()}, tmp_path, "no labelled rows"),
-        (rows(), {"short": short}, tmp_path, "short gave 0 verdicts for 12 pairs"),
-        (rows(), {"r": knowing()}, tmp_path / "file", "cannot make the folder"),
+    for given, judges, message in (
+        (rows(), {}, "at least one judge"),
+        ([], {"r": knowing()}, "no labelled rows"),
+        (rows(), {"short": short}, "short gave 0 verdicts for 12 pairs"),
     ):
         with pytest.raises((ConfigError, DataError, JudgeError), match=message):
-            run(given, judge, out)
+            run(given, judges, tmp_path)
 
 
 def test_specs_name_their_judges(monkeypatch):
@@ -160,10 +150,7 @@ def test_specs_name_their_judges(monkeypatch):
     monkeypatch.setattr(labelled, "load_judge", lambda *args, **knobs: made.append((args, knobs)))
     specs = ("nli:org/model", "generator:/some/dir/", "endpoint:org/m@v1@http://127.0.0.1:8000/v1")
     assert [parse_judge(spec)[0] for spec in specs] == ["nli:model", "generator:dir", "endpoint:m@v1"]
-    assert made[1:] == [
-        (("generator", "/some/dir/"), {}),
-        (("endpoint", "org/m@v1"), {"url": "http://127.0.0.1:8000/v1", "together": False}),
-    ]
+    assert made[2] == (("endpoint", "org/m@v1"), {"url": "http://127.0.0.1:8000/v1", "together": False})
     assert parse_judge("containment") == ("containment", LexicalJudge())
 
 
@@ -200,8 +187,7 @@ def test_two_audits_are_compared_pair_by_pair(tmp_path):
     assert found.judges == ("recorder", "lexical") and found.against == [] and found.curves == {}
     (row,) = found.between
     assert (row.source, row.agreement.value, row.agreement.n) == ("info_think", 0.5, 3)  # 0, 2, 4 of six; three rows
-    assert row.kappa.value == 0.0
-    assert json.loads((tmp_path / "out" / "agreement.json").read_text(encoding="utf-8"))["settings"]["draws"] == 50
+    assert row.kappa.value == 0.0 and (tmp_path / "out" / "agreement.json").exists()
     for path in (one, two):  # a pair that needed no judge is nobody's verdict
         records = lines_of(path)
         for record in records[:-1]:
@@ -232,21 +218,17 @@ def test_audits_beside_a_persons_labels(tmp_path):
     same = [audited(tmp_path / f"{n}.jsonl", GroundingJudge(), "info_think_lexical") for n in (1, 2)]
     found = from_scores(same, labels=person, **DRAWS)
     assert found.judges == tuple(map(str, same))  # both call themselves lexical
-    assert {row.agreement.value for row in found.against} == {0.5}
-    assert found.against[0].true == 0.5 and found.among["info_think"].value is None
-    assert from_scores(same[:1], labels=person, **DRAWS).against[0].pairs == 6
+    assert [(row.agreement.value, row.true, row.pairs) for row in found.against] == [(0.5, 0.5, 6)] * 2
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
     one = audited(tmp_path / "one.jsonl", knowing())
     other = audited(tmp_path / "other.jsonl", knowing(), texts=("7",))
-    strings, more = (audited(tmp_path / f"{n}.jsonl", knowing(), "think_answer_sub_em") for n in (1, 2))
     bad = file_of(tmp_path / "bad.jsonl", [{"row": 1, "scores": {"a": 3}}])
     for paths, message in (
         ([one], "two or more"),
         ([one, tmp_path / "." / "one.jsonl"], "given twice"),
         ([one, other], "no judged pair is in all"),
-        ([strings, more], "no judged pair is in all"),
         ([one, bad], r"bad\.jsonl, line 1: not a row's scores"),
     ):
         with pytest.raises((ConfigError, DataError), match=message):

@@ -14,7 +14,7 @@ from faithful_search.judges import Verdict
 from faithful_search.measure import metrics
 from faithful_search.measure.audit import Audit, audit
 from faithful_search.measure.metrics import asks
-from faithful_search.measure.report import page as audit_page, page as page_of, sentences
+from faithful_search.measure.report import page as audit_page, sentences
 from faithful_search.measure.stats import mean_ci
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 from faithful_search.wire.files import replacing
@@ -72,10 +72,10 @@ def test_hostile_text_adds_no_element(tmp_path, text):
     assert kept["plain"].count("script") == kept["plain"].count("style") == 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_shown_as_it_is(tmp_path_factory, text):
-    found = elements(make(tmp_path_factory.mktemp("page"), [rollout(1, f"a{text}b")]))
+    found = elements(make(tmp_path_factory.mktemp("page"), [rollout(1, f"a{text}b")], metrics=["answer_support"]))
     assert [tag for tag, _ in found].count("script") == 1
     assert not [attrs for _, attrs in found if any(name.startswith("on") for name in attrs)]
 
@@ -94,13 +94,10 @@ def test_the_page_says_what_was_measured_and_how_sure_that_is(tmp_path):
     page = make(tmp_path, [rollout(n) for n in range(4)])
     text, shown = page.read_text(encoding="utf-8"), plain(page)
     told = [re.sub(r"<[^>]+>", "", line) for line in re.findall(r'<p class="told">(.*?)</p>', text)]
-    assert len(told) == 3 and told[0].startswith(
-        "Best: in 100% (95% interval 51% to 100%), answers contain a gold answer"
-    )
+    assert told[0].startswith("Best: in 100% (95% interval 51% to 100%), answers contain a gold answer")
     assert told[1].startswith("Worst: in 0%") and told[2].startswith("How sure: 4 trajectories are measured")
     assert "judge: lexical" in text.partition("</header>")[0] and "faithful-search 0" in text.partition("</header>")[0]
     assert "Audit of rollouts.jsonl" in shown and "4 trajectories scored" in shown and "helpful, cites E1" in shown
-    assert "info_think_lexical" in shown and "info_think_faithfulness" not in shown.partition("Metrics")[2]
     assert text.count('class="evidence cited"') == 4 and text.count('class="evidence"') == 4
     assert "does each call follow from its thought? (words are compared, which is no judge)" in shown
     assert re.search(r"nested ?4 ?Vienna lies on the Danube\.", shown)  # a kind of issue, and one of them
@@ -114,16 +111,17 @@ def test_every_result_says_what_it_asks():
 
 
 def test_reasons_stand_at_their_steps_and_say_why_a_metric_does_not_apply(tmp_path):
-    search = Step(
-        think="Vienna?", call=ToolCall("search", {"query": "Vienna"}, ""), evidence=(Evidence("Graz.", id="D1"),)
-    )
+    call = ToolCall("search", {"query": "Vienna"}, "")
+    search = Step(think="Vienna?", call=call, evidence=(Evidence("Graz.", id="D1"),))
     last = Step(think="So.", answer="Vienna lies here. Linz lies there.")
-    done = Trajectory((search, search, last), "Where?", last.answer, "answered", "search_r1")
-    shown = plain(make(tmp_path, [done]))
+    page = make(tmp_path, [Trajectory((search, search, last), "Where?", last.answer, "answered", "search_r1")])
+    shown = plain(page)
     first, second, third = (shown.split(f"step {n}")[-1].split(f"step {n + 1}")[0] for n in (1, 2, 3))
     assert "repeated_calls counts against it" in second and "repeated_calls" not in first + third
     assert "“Vienna lies here.”" in third and "“Linz lies there.”" in third
     assert "n/a citation_validity" in shown and "has no verdicts to check" in shown
+    # what should not happen is good when it does not
+    assert '<span class="chip low">unused_evidence_lexical <b>1.00</b>' in page.read_text(encoding="utf-8")
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -171,26 +169,17 @@ def test_in_a_browser_nothing_runs_and_nothing_overflows(browser, hostile_page, 
     page.close()
 
 
-def test_in_a_browser_the_list_can_be_filtered(browser, hostile_page):
-    page, _ = opened(browser, hostile_page, 1280)
-    everything = len(HOSTILE) + 1
-    assert page.inner_text("#shown") == f"{everything} of {everything} shown"
-    page.fill("#words", "vienna question 6")
-    assert page.inner_text("#shown") == f"1 of {everything} shown"
-    assert page.locator(".rollout:not([hidden]) .question").text_content() == "Question 6: Vienna?"
-    page.fill("#words", "")
-    page.select_option("#metric", "exact_match_squad")
-    page.fill("#most", "0.5")
-    scores = "items => items.map((item) => JSON.parse(item.dataset.scores).exact_match_squad)"
-    values = page.eval_on_selector_all(".rollout:not([hidden])", scores)
-    assert all(value <= 0.5 for value in values) and len(values) < everything
-    page.close()
-
-
-def test_in_a_browser_metrics_bars_and_kinds_of_issues_lead_to_their_rows(browser, tmp_path):
+def test_in_a_browser_rows_are_found_by_words_scores_metrics_bars_and_kinds_of_issues(browser, tmp_path):
     clean = [msgspec.structs.replace(rollout(n), steps=rollout(n).steps[:1], answer=None) for n in (1, 2)]
     page, problems = opened(browser, make(tmp_path, [*clean, rollout(3)]), 1280)
     shown = lambda: page.eval_on_selector_all(".rollout:not([hidden])", "items => items.map((item) => item.id)")  # noqa: E731
+    page.fill("#words", "vienna question 2")
+    assert shown() == ["row-2"] and page.inner_text("#shown") == "1 of 3 shown"
+    page.fill("#words", "")
+    page.select_option("#metric", "exact_match_squad")
+    page.fill("#most", "0.5")
+    assert shown() == ["row-1", "row-2"]
+    page.fill("#most", "")
     page.click(".kind a")
     assert shown() == ["row-3"] and page.input_value("#issue") == "nested"
     page.click(".metrics a:has-text('exact_match_squad')")
@@ -202,31 +191,16 @@ def test_in_a_browser_metrics_bars_and_kinds_of_issues_lead_to_their_rows(browse
     page.close()
 
 
-def test_in_a_browser_it_can_be_printed_used_by_keyboard_and_linked_to(browser, hostile_page):
+def test_in_a_browser_it_can_be_printed_and_linked_to(browser, hostile_page):
     page, _ = opened(browser, hostile_page, 1280)
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(251, 250, 248)"
-    assert not page.locator(".filters").is_visible()
     page.emulate_media(media="screen")
-    is_open = lambda row: page.locator(f"#row-{row}").evaluate("item => item.open")  # noqa: E731
-    page.focus("#row-1 > summary")
-    page.keyboard.press("Enter")
-    assert is_open(1)
-    page.goto(f"{hostile_page.as_uri()}#row-3")
-    assert is_open(3) and not is_open(2)
     page.goto(f"{hostile_page.as_uri()}#row-2-step-2")
-    assert is_open(2) and page.locator("#row-2-step-2").is_visible()
+    assert page.locator("#row-2-step-2").is_visible() and not page.locator("#row-3").evaluate("item => item.open")
     page.goto(f"{hostile_page.as_uri()}#row-99")
     assert page.inner_text("#shown") == "row 99 is not on this page: --report-rows shows more"
     page.close()
-
-
-def test_what_should_not_happen_is_good_when_it_does_not_and_a_silent_judge_is_no_zero():
-    levels = [("repeated_calls", 0.0, "high"), ("repeated_calls", 1.0, "low"), ("protocol_format", 0.0, "low")]
-    for name, value, level in (*levels, ("query_from_question_lexical", 0.0, "")):
-        assert page_of._chip(name, page_of.Score(value))["level"] == level
-    silent = page_of.Score(None, "", {"abstained": True})
-    assert page_of._chip("protocol_format", silent)["shown"] == "abstained"
 
 
 def test_words_that_stand_nowhere_before_are_marked(tmp_path):
@@ -239,14 +213,14 @@ def test_words_that_stand_nowhere_before_are_marked(tmp_path):
 
 
 def test_long_rows_are_folded_and_make_no_long_page(tmp_path):
-    long = "Danube water. " * 100_000
+    long = "Danube water. " * 20_000
     search = Step(think=long, call=ToolCall("search", {"query": "x"}, ""), evidence=(Evidence(long, "Vienna", "E1"),))
     many = Step(think="again", call=ToolCall("search", {"query": "y"}, ""))
     rows = [Trajectory((search, *[many] * 200), "Where?", "Vienna", "answered", "search_r1")]
     made = make(tmp_path, rows, metrics=["protocol_format"])
     assert made.stat().st_size < 250_000
     text = made.read_text(encoding="utf-8")
-    assert "20,000 characters more" in text and "1,378,499 characters are not on this page" in text
+    assert "20,000 characters more" in text and "258,499 characters are not on this page" in text
     assert "and 101 steps more, in the file" in text
 
 
@@ -258,13 +232,14 @@ def test_histograms_count_the_rows_of_the_audit_alone(tmp_path):
     assert ": 2<" in page and ": 6<" not in page
 
 
-def test_a_label_without_a_probability_is_shown(tmp_path):
+def test_a_label_without_a_probability_and_a_judge_without_a_label_are_shown(tmp_path):
     class Sure(CountingJudge):
-        def _verdict(self, label):
-            return Verdict(None, label)
+        def judge_batch(self, pairs):
+            return [Verdict(None, True if pair.task == "think_answer" else None) for pair in pairs]
 
     shown = plain(make(tmp_path, [rollout(1)], judge=Sure()))
     assert "think_answer_faithfulness upheld" in shown and "think_answer_faithfulness upheld (" not in shown
+    assert "info_think_faithfulness abstained" in shown  # no zero
 
 
 def test_best_and_worst_are_two_metrics_also_where_all_are_equal():

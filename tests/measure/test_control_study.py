@@ -97,12 +97,6 @@ def test_what_cannot_be_asked_is_said():
     for why, asked in refused.items():
         with pytest.raises(ConfigError, match=why):
             plan(*asked)
-
-    def server():
-        raise ConfigError("the passages of a server cannot be read")
-
-    elsewhere = plan(TASKS, ["blocked"], server)
-    assert elsewhere.left_out["blocked"].endswith("since the passages of a server cannot be read")
     nowhere = plan(TASKS, ["blocked", "changed"])
     assert [task.id for task in nowhere.asked] == [f"q{number}@open" for number in range(4)]
     assert nowhere.left_out["blocked"].startswith("4 of 4 questions left out")
@@ -140,16 +134,12 @@ def test_a_second_run_in_the_folder_leaves_the_first_one_as_it_is(tmp_path):
     assert kept(tmp_path, B) == {task.id for task in found.asked}
 
 
-OTHERS = Trajectory(question="q").to_json(), Trajectory(id="q0@open").to_json()
-
-
 @pytest.mark.parametrize(
     ("content", "settings", "message"),
     [
         ('{"messages": []}\n', A, "holds something else than .*: give another --out, or --overwrite"),
-        (f"{OTHERS[0]}\n", A, "holds something else"),
-        (f"{OTHERS[1]}\n", None, r"settings\.json does not say how what lies there was made"),
-        ('{"steps": [', A, None),  # of a study that was killed while it wrote its first rollout
+        (f"{Trajectory(question='q').to_json()}\n", A, "holds something else"),
+        (f"{Trajectory(id='q0@open').to_json()}\n", None, r"settings\.json does not say how what lies there was made"),
     ],
 )
 def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path, content, settings, message):
@@ -157,12 +147,9 @@ def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path,
     rollouts.write_text(content)
     if settings:
         (tmp_path / "settings.json").write_text(json.dumps(settings))
-    if message is not None:
-        with pytest.raises(ConfigError, match=message):
-            run_study(agents(), found, tmp_path, A)
-        assert rollouts.read_text() == content
-    run_study(agents(), found, tmp_path, A, anew=message is not None)
-    assert len(rollouts.read_text().splitlines()) == 8
+    with pytest.raises(ConfigError, match=message):
+        run_study(agents(), found, tmp_path, A)
+    assert rollouts.read_text() == content
 
 
 # --- a served model
@@ -199,8 +186,7 @@ def test_a_served_agent_calls_tools_reads_what_they_return_and_its_turns_are_bou
         sent = server.requests[:2]
         [edited] = ServedAgent("stub", server.url, toolbox).run([task])
         [short] = ServedAgent("stub", server.url, toolbox, turns=1).run([task])
-    said = "The keeper is Ivo Kast."
-    assert (found.answer, found.stop_reason, found.answers, found.id) == (said, "answered", ("Ivo Kast",), "q1")
+    assert (found.answer, found.stop_reason, found.id) == ("The keeper is Ivo Kast.", "answered", "q1")
     first = found.steps[0]
     assert first.call.name == "local_search" and first.evidence[0] == Evidence(PASSAGES[1].text, "Belt harbour", "E1")
     assert sent[0]["tools"][0]["function"]["name"] == "local_search" and sent[1]["messages"][-1]["tool_call_id"] == "c1"
@@ -218,7 +204,12 @@ def test_calls_that_cannot_be_read_are_answered(arguments, toolbox):
 
 
 def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alone(monkeypatch, toolbox):
-    replies = {"one": Reply("The keeper is Mila", cut=True), "two": Reply(""), "three": Reply("Mila Dorn")}
+    replies = {
+        "one": Reply("The keeper is Mila", cut=True),
+        "two": Reply(""),
+        "three": Reply("Mila Dorn"),
+        "four": Reply("", cut=True),  # as of a model that reasoned until its tokens were spent
+    }
 
     class Model:
         def __init__(self, *given):
@@ -227,19 +218,14 @@ def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alo
         async def chat(self, messages, body):
             return replies[messages[-1]["content"].split()[-1].rstrip("?")]
 
-    def run(dialect="openai"):
-        return ServedAgent("stub", "http://127.0.0.1:9", toolbox, dialect=dialect).run(tasks)
-
     monkeypatch.setattr(served, "LLM", Model)
     tasks = [Task(name, f"Who is {name}?") for name in replies]
-    cut, empty, whole = run()
+    cut, empty, whole, spent = ServedAgent("stub", "http://127.0.0.1:9", toolbox).run(tasks)
     assert (cut.answer, cut.stop_reason, cut.steps[-1].think) == (None, "turn_token_limit", "The keeper is Mila")
     assert (empty.answer, empty.stop_reason, whole.answer) == (None, "no_action", "Mila Dorn")
-    replies["two"] = Reply("", cut=True)  # as of a model that reasoned until its tokens were spent
-    _, empty, _ = run()
-    assert (empty.answer, empty.stop_reason) == (None, "turn_token_limit")
-    replies |= {"two": Reply(""), "three": Reply("<think>I know.</think><answer>Mila Dorn</answer>")}
-    _, empty, whole = run("pou")
+    assert (spent.answer, spent.stop_reason) == (None, "turn_token_limit")
+    replies["three"] = Reply("<think>I know.</think><answer>Mila Dorn</answer>")
+    _, empty, whole, _ = ServedAgent("stub", "http://127.0.0.1:9", toolbox, dialect="pou").run(tasks)
     assert (empty.steps, empty.stop_reason, whole.answer) == ((), "no_action", "Mila Dorn")
 
 
@@ -250,8 +236,6 @@ def test_an_endpoint_that_fails_is_no_verdict_about_the_agent(toolbox):
         assert found.stop_reason == FAILED and "context length" in found.meta["why"] and ended == []
     with StubServer("unauthorized") as server, pytest.raises(JudgeError, match="the key is missing or wrong"):
         ServedAgent("stub", server.url, toolbox).run(TASKS)
-    with pytest.raises(ConfigError, match="must be positive"):
-        ServedAgent("stub", "http://127.0.0.1:1/v1", toolbox, turns=0)
     for url in ("127.0.0.1:8000", "http://me:secret@host/v1"):
         with pytest.raises(ConfigError, match=r"must begin with http|must not hold a password") as error:
             ServedAgent("stub", url, toolbox)
@@ -287,11 +271,9 @@ def test_the_command_tells_the_cost_asks_and_compares(files, tmp_path):
         again = controls(*words)
         assert server.calls == first == 24  # 4 questions, 3 conditions, 2 requests
     assert done.exit_code == 0, done.output
-    cost, rest = done.output.split("\n", 1)
-    assert cost.startswith(f"12 episodes with {server.url}, up to 256 tokens a reply: about 36 requests with ")
-    assert "at most 48 requests with " in cost
-    assert "25% of the right answers were given without the evidence too: 1 of 4" in rest
-    assert "changed: 4 of 4 questions left out" in rest and "controls.png in out" in rest
+    assert done.output.startswith(f"12 episodes with {server.url}, up to 256 tokens a reply: about 36 requests with ")
+    assert "25% of the right answers were given without the evidence too: 1 of 4" in done.output
+    assert "changed: 4 of 4 questions left out" in done.output
     assert again.exit_code == 0 and again.output.startswith("0 episodes")
     study = json.loads((tmp_path / "out" / RESULTS).read_text())
     assert study["rows"]["closed"]["memory_share"]["value"] == 0.25 and study["settings"]["match"] == "contains"

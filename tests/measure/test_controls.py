@@ -89,13 +89,12 @@ def test_an_oracle_of_memory_and_a_reader_are_at_the_two_ends(toolbox):
 def test_a_subset_none_and_facts_never_remembered(toolbox):
     told = [
         msgspec.structs.replace(task, meta={**task.meta, "remembered": place % 2 == 0})
-        for place, task in enumerate(TASKS)
+        for place, task in enumerate(TASKS[:20])
     ]
-    some = rows(toolbox, lambda question: True, told, controls=10)
-    assert some["follow_rate"].n == some["memory_share"].n == 10
-    assert some["follow_rate"].not_applicable == len(TASKS) - 10
-    assert (some["exact_match_unremembered"].n, some["exact_match_unremembered"].value) == (20, 1.0)
-    none = rows(toolbox, lambda question: True, controls=0)
+    some = rows(toolbox, lambda question: True, told, controls=5)
+    assert some["follow_rate"].n == some["memory_share"].n == 5 and some["follow_rate"].not_applicable == 15
+    assert (some["exact_match_unremembered"].n, some["exact_match_unremembered"].value) == (10, 1.0)
+    none = rows(toolbox, lambda question: True, TASKS[:2], controls=0)
     assert not {"follow_rate", "memory_share", "exact_match_changed", "exact_match_unremembered"} & none.keys()
 
 
@@ -209,7 +208,6 @@ SHOWN = [
     (episode(search("I know the answer Rome.", PARIS), Step(think="So it is Rome.", answer="Rome")), 1.0, 1.0),
     # what was said before and is only repeated is not taken up, even when the evidence holds it too
     (episode(search("I know the answer Paris.", PARIS), Step(think="So, Paris.", answer="Paris")), 1.0, 1.0),
-    (episode(search("Look.", BREAD, query="Paris tower"), Step(think="So.", answer="Paris")), 1.0, 1.0),
     # a search that failed, and another one: the first is left out
     (episode(search("Look.", BREAD), search("No.", PARIS, helpful=False), END), 0.0, 0.0),
     (episode(search("Look.", BREAD), search("Yes.", PARIS, helpful=True), END), 0.5, 0.0),
@@ -268,10 +266,6 @@ def test_titles_that_begin_like_a_refusal_are_answers():
 )
 def test_query_provenance_by_hand(steps, expected):
     trajectory = Trajectory(steps=steps, question="Who built the tower at Orlen?")
-    assert [QueryProvenance(source).score(trajectory).value for source in SOURCES] == expected
-
-
-def test_query_provenance_names_the_agents_own_words():
-    found = QueryProvenance().score(Trajectory(steps=(search("x", query="Orlen Teska 1904"),), question="At Orlen?"))
-    assert found.parts["words"] == {"question": ["orlen"], "evidence": [], "thought": ["1904", "teska"]}
-    assert found.why == "first in the agent's own words: '1904', 'teska'"
+    scores = [QueryProvenance(source).score(trajectory) for source in SOURCES]
+    assert [score.value for score in scores] == expected
+    assert not expected[2] or scores[2].why.startswith("first in the agent's own words: ")

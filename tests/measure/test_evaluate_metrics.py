@@ -1,28 +1,24 @@
 """The metrics as `evaluate` modules: loaded, installed, computed, explained; their cards and pages."""
 
-import ast
 import importlib.util
 import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import evaluate
 import msgspec
 import pytest
 import yaml
-from agent_rows import CountingJudge, file_of
+from agent_rows import CountingJudge
 from hypothesis import given, settings, strategies as st
 from lab import tokenizer
 from paths import ROOT
 
 import faithful_search as fs
 from faithful_search.errors import ConfigError, DataError, DialectError, JudgeError
-from faithful_search.judges import GroundingJudge
 from faithful_search.measure import metrics, widget
-from faithful_search.measure.rows import read_trajectories
 
 pytestmark = pytest.mark.usefixtures("evaluate_offline")
 FOLDERS = ROOT / "evaluate_metrics"
@@ -66,7 +62,7 @@ def reading(word, silent="\0"):
 # what there is
 
 
-def test_every_folder_has_its_metric():
+def test_every_metric_has_its_folder():
     assert [path.name for path in sorted(FOLDERS.iterdir()) if path.is_dir()] == NAMES
 
 
@@ -75,10 +71,8 @@ def test_a_metrics_folder_is_what_evaluate_and_the_hub_expect(name):
     files = {path.name: path.read_text(encoding="utf-8") for path in (FOLDERS / name).iterdir() if path.is_file()}
     assert files.keys() == {f"{name}.py", "README.md", "app.py", "requirements.txt"}
     module = load(name)
-    assert module.name == module.measure == name and len(files[f"{name}.py"].splitlines()) <= 60
-    assert len(module.description) > 80 and "@" in module.citation
+    assert module.name == module.measure == name and len(module.description) > 80 and "@" in module.citation
     assert "predictions" in module.inputs_description and "Returns" in module.inputs_description
-    assert set(module.features) == {"predictions", "references"}
     card = files["README.md"]
     head = yaml.safe_load(card.split("---\n")[1])
     assert head["sdk"] == "gradio" and head["app_file"] == "app.py" and set(head["tags"]) == {"evaluate", "metric"}
@@ -87,21 +81,16 @@ def test_a_metrics_folder_is_what_evaluate_and_the_hub_expect(name):
     assert all(said in card for said in ("docs/judges.md", *metrics.load(name)))
     assert all(need in files["requirements.txt"] for need in ("faithful-search[", "evaluate"))
     assert f'"{name}.py"' in files["app.py"] and "widget.build(metric" in files["app.py"]
-    assert ast.unparse(ast.parse(files["app.py"]).body[-1]).startswith("if __name__ == '__main__'")
-    if importlib.util.find_spec("gradio") and name != "evidence_sensitivity":
-        spec = importlib.util.spec_from_file_location(f"app_{name}", FOLDERS / name / "app.py")
-        app = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(app)
-        assert type(app.page).__name__ == "Interface"
 
 
-def test_the_wheel_and_the_sources_hold_the_folders():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    build = project["tool"]["hatch"]["build"]["targets"]
-    carried = ("evaluate_metrics", "recipes/configs", "spaces")
-    assert build["wheel"]["force-include"] == {folder: f"faithful_search/{folder}" for folder in carried}
-    assert {f"/{folder.partition('/')[0]}" for folder in carried} <= set(build["sdist"]["include"])
-    assert any(item.startswith("evaluate") for item in project["project"]["optional-dependencies"]["evaluate"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODEL_FREE)
+def test_a_metrics_page_is_built(name):
+    pytest.importorskip("gradio")
+    spec = importlib.util.spec_from_file_location(f"app_{name}", FOLDERS / name / "app.py")
+    app = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(app)
+    assert type(app.page).__name__ == "Interface"
 
 
 # computing
@@ -140,15 +129,13 @@ def test_values_by_hand():
     assert result["info_think_lexical_stderr"] == pytest.approx((0.75 * 0.25 / 4) ** 0.5)
     cited = load("citation_validity").compute(predictions=[CITED, INVENTED, SEARCHED])
     assert cited["citation_validity"] == 0.5 and cited["citation_validity_n"] == 2
-    assert cited["citation_validity_not_applicable"] == 1
     assert cited["citation_validity_not_applicable_share"] == pytest.approx(1 / 3)
     rows, questions = [SEARCHED, CARELESS, SEARCHED], ["Which river?", "Which river? ", "Another?"]
     result = load("info_think_faithfulness").compute(predictions=rows, questions=questions, judge="lexical")
     assert result["info_think_lexical_n"] == 2 and result["info_think_lexical"] == pytest.approx(0.75)
-    assert result["judge"] == "lexical"
 
 
-def test_correctness_names_its_normaliser():
+def test_correctness_names_its_normaliser_and_asks_for_references():
     wordy = SEARCHED.replace("<answer>Teska</answer>", "<answer>the Teska, a river</answer>")
     module = load("answer_correctness")
     squad = module.compute(predictions=[wordy], references=["Teska"])
@@ -156,8 +143,13 @@ def test_correctness_names_its_normaliser():
     assert (squad["exact_match_squad"], squad["sub_em_squad"]) == (0.0, 1.0)
     assert squad["f1_squad"] == pytest.approx(2 / 3)
     pokee = module.compute(predictions=[wordy], references=["Teska"], how="pokee")
-    assert "f1_squad" not in pokee and pokee["f1_pokee"] == pytest.approx(2 / 5)
-    assert pokee["judge"] is None
+    assert "f1_squad" not in pokee and pokee["f1_pokee"] == pytest.approx(2 / 5) and pokee["judge"] is None
+    with pytest.raises(ConfigError, match="references"):
+        module.compute(predictions=[SEARCHED])
+    own = msgspec.structs.replace(fs.parse(SEARCHED), answers=("Teska",))
+    assert module.compute(predictions=[own])["exact_match_squad"] == 1.0
+    some = module.compute(predictions=[SEARCHED, SEARCHED], references=["Teska", None])
+    assert some["exact_match_squad"] == 1.0 and some["exact_match_squad_not_applicable"] == 1
 
 
 def test_tool_use_tells_of_the_corpus():
@@ -168,7 +160,6 @@ def test_tool_use_tells_of_the_corpus():
     assert result["tool_calls"] == {"local_search": 2, "knowledge_graph": 1}
     assert result["tool_ratios"] == pytest.approx({"local_search": 2 / 3, "knowledge_graph": 1 / 3})
     assert result["tool_entropy"] == pytest.approx(0.9183, abs=1e-4) and result["tool_entropy_n"] == 3
-    assert result["tool_entropy_low"] <= result["tool_entropy"] <= result["tool_entropy_high"]
     assert module.compute(predictions=[CITED])["tool_entropy"] is None
     available = module.compute(predictions=[CITED, other], tools=["local_search", "knowledge_graph", "web_search"])
     assert available["tool_ratios"]["web_search"] == 0.0
@@ -182,11 +173,10 @@ def test_add_add_batch_and_combine_measure_what_compute_measures():
     module.add_batch(predictions=[CARELESS, MESSAGES], questions=["b", "c"])
     assert module.compute() == at_once
     both = evaluate.combine([load("answer_correctness"), load("tool_use")])
-    for _ in range(2):
-        both.add_batch(predictions=[SEARCHED], references=["Teska"])
+    both.add_batch(predictions=[SEARCHED], references=["Teska"])
     both.add(prediction=SEARCHED, reference="Rhine")
     result = both.compute()
-    assert result["exact_match_squad"] == pytest.approx(2 / 3) and result["tool_calls"] == {"search": 3}
+    assert result["exact_match_squad"] == 0.5 and result["tool_calls"] == {"search": 2}
 
 
 def test_details_tell_why_and_can_be_saved(tmp_path):
@@ -221,9 +211,6 @@ def test_knobs_of_a_metric_go_through_compute():
     thoughtless = SEARCHED.replace(f"<think>{THOUGHT}</think>", "")
     assert metric.compute(predictions=[thoughtless])["info_think_lexical"] == 0.0
     assert metric.compute(predictions=[thoughtless], unthinking=False)["info_think_lexical"] is None
-    strict = GroundingJudge(threshold=1.01)
-    assert metric.compute(predictions=[SEARCHED], judge=strict)["info_think_lexical"] == 0.0
-    assert 0 < metric.compute(predictions=[SEARCHED], judge=strict, soft=True)["info_think_lexical"] <= 1
     with pytest.raises(ConfigError, match="no knob sofft; it has: soft, unthinking"):
         metric.compute(predictions=[SEARCHED], sofft=True)
 
@@ -233,12 +220,8 @@ def test_a_prompted_judge_is_named_with_its_prompts_versions():
         def write_batch(self, requests: list) -> list[str | None]:
             return ["The Teska."] * len(requests)
 
-    for metric, prompts in (
-        ("info_think_faithfulness", "info_think"),
-        ("answer_support", "support support_many claims"),
-    ):
-        name = load(metric).compute(predictions=[CITED], judge=Prompted())["judge"]
-        assert re.fullmatch(r"counting@1 " + r"@\S+ ".join(prompts.split()) + r"@\S+", name)
+    name = load("answer_support").compute(predictions=[CITED], judge=Prompted())["judge"]
+    assert re.fullmatch(r"counting@1 support@\S+ support_many@\S+ claims@\S+", name)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +239,6 @@ def test_rows_that_cannot_be_read_are_named_and_left_out():
     rows = [SEARCHED, "no tags at all", None, 7, "", {"steps": 3}, SEARCHED]
     result = load("info_think_faithfulness").compute(predictions=rows)
     assert [item["index"] for item in result["errors"]] == [1, 2, 3, 4, 5] and all(e["error"] for e in result["errors"])
-    assert "NoneType" in result["errors"][1]["error"]
     assert result["trajectories"] == 2 and result["info_think_lexical"] == 1.0
 
 
@@ -272,24 +254,13 @@ def test_nothing_to_score_is_an_error_and_leaves_nothing_locked():
         assert module.compute(predictions=[SEARCHED])["trajectories"] == 1
 
 
-def test_references_are_asked_for_where_they_are_needed():
-    module = load("answer_correctness")
-    with pytest.raises(ConfigError, match="references"):
-        module.compute(predictions=[SEARCHED])
-    own = msgspec.structs.replace(fs.parse(SEARCHED), answers=("Teska",))
-    assert module.compute(predictions=[own])["exact_match_squad"] == 1.0
-    some = module.compute(predictions=[SEARCHED, SEARCHED], references=["Teska", None])
-    assert some["exact_match_squad"] == 1.0 and some["exact_match_squad_not_applicable"] == 1
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"predictions": SEARCHED}, "list of trajectories"),
         ({"predictions": MESSAGES}, "one conversation"),
         ({"predictions": [SEARCHED], "references": ["a", "b"]}, "a list references=.* for each of the 1"),
-        ({"predictions": [SEARCHED], "references": "Teska"}, "a list references="),
-        ({"predictions": [SEARCHED], "questions": []}, "a list questions="),
+        ({"predictions": [SEARCHED], "questions": "Where?"}, "a list questions="),
     ],
 )
 def test_inputs_of_the_wrong_shape_are_explained(wrong, message):
@@ -349,38 +320,36 @@ def test_the_version_installed_last_is_the_only_one_and_a_damaged_copy_is_put_ri
     assert metrics.install_metrics(tmp_path) == first and versions(first[0]) == [first[0].parent.name]
 
 
-def test_a_cache_that_cannot_be_written_and_a_missing_folder_are_explained(tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_explained(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="HF_MODULES_CACHE"):
         metrics.install_metrics(tmp_path / "file")
-    monkeypatch.setattr("faithful_search.bundled._DATA", tmp_path / "a" / "b" / "c" / "data")
-    with pytest.raises(ConfigError, match="reinstall"):
-        metrics.install_metrics(tmp_path)
 
 
 # cards and pages
 
 
-def example(name: str) -> tuple[str, str]:
-    text = (FOLDERS / name / "README.md").read_text(encoding="utf-8")
-    match = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
-    assert match is not None, name
+def example(page: Path) -> tuple[str, str]:
+    """The first block of Python that loads a metric, and the output that is promised below it."""
+    text = page.read_text(encoding="utf-8")
+    match = re.search(r"```python\n([^`]*evaluate\.load[^`]*)```\n\n```text\n(.*?)```", text, re.DOTALL)
+    assert match is not None, page
     return match[1], match[2]
 
 
-def test_installed_metrics_load_by_bare_name_and_their_cards_examples_print_what_they_say(tmp_path):
-    examples = {name: example(name) for name in MODEL_FREE}
+def test_installed_metrics_load_by_bare_name_and_every_example_prints_what_it_says(tmp_path):
+    examples = [example(page) for page in (ROOT / "README.md", *(FOLDERS / name / "README.md" for name in MODEL_FREE))]
     modules = str(tmp_path / "modules")
     parts = ["import os, faithful_search as fs", f"print(os.path.exists({modules!r}), len(fs.install_metrics()))"]
-    parts += [f"print('@', {name!r})\nexec({code!r}, {{}})" for name, (code, _) in examples.items()]
+    parts += [f"exec({code!r}, {{}})" for code, _ in examples]
     printed = python("\n".join(parts), tmp_path)
-    promised = "".join(f"@ {name}\n{output}" for name, (_, output) in examples.items())
+    promised = "".join(output for _, output in examples)
     assert printed == f"False {len(NAMES)}\n{promised}"  # importing the package installed nothing
 
 
 @pytest.mark.slow
 def test_the_card_that_needs_a_policy_prints_what_it_says(tmp_path):
-    code, promised = example("evidence_sensitivity")
+    code, promised = example(FOLDERS / "evidence_sensitivity" / "README.md")
     assert python(f"import faithful_search as fs\nfs.install_metrics()\n{code}", tmp_path) == promised
 
 
@@ -394,15 +363,3 @@ def test_a_note_of_our_own_environment_is_no_evidence():
     name, metric = "unused_evidence_lexical_n", load("tool_use")
     assert metric.compute(predictions=[text])[name] == 1  # anybody's prose may be evidence
     assert metric.compute(predictions=[text], fenced=True)[name] == 0
-
-
-def test_the_audit_and_the_modules_count_the_same_rows(tmp_path):
-    alone = "<think>I know that.</think><answer>Teska</answer>"
-    rows = [SEARCHED, alone, CARELESS, "no tags at all"]
-    path = file_of(tmp_path / "rows.jsonl", [{"text": row} for row in rows])
-    audited = [row.trajectory and row.trajectory.dialect for row in read_trajectories(path)]
-    found = load("protocol_format").compute(predictions=rows)
-    assert audited == ["search_r1", "search_r1", "search_r1", None]
-    assert found["trajectories"] == 3 and [error["index"] for error in found["errors"]] == [3]
-    assert found["dialects"] == {"search_r1": 3}
-    assert fs.parse(alone).answer == "Teska"

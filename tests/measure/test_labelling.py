@@ -6,7 +6,7 @@ import json
 import pytest
 from agent_rows import CountingJudge, file_of, lines_of
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from stub_server import StubServer
 
 from faithful_search.cli import cli
@@ -68,7 +68,6 @@ def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_cou
     [file] = found.files
     assert (found.pairs, file.pairs, file.settled, file.rows, file.skipped) == (2, 3, 1, 5, 2) and not found.complete
     assert [why.split(":")[0] for why in file.reasons] == ["row 2", "row 3"]
-    assert "1 need no judge" in (tmp_path / "out" / "README.md").read_text()
     again = label([path], tmp_path / "out", judge=scripted(), dialect="search_r1", limit=1)
     assert again.files == found.files  # a shorter read does not shrink a file's record
 
@@ -141,7 +140,7 @@ def test_files_may_be_added_but_not_other_judges_or_metrics(tmp_path):
 
 
 @given(st.integers(min_value=0, max_value=3000))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 def test_a_file_cut_at_any_byte_goes_on_without_loss_or_repetition(tmp_path_factory, at):
     folder = tmp_path_factory.mktemp("labels")
     path = many(folder / "mine.jsonl", 8)
@@ -153,17 +152,6 @@ def test_a_file_cut_at_any_byte_goes_on_without_loss_or_repetition(tmp_path_fact
     judge = scripted()
     label([path], folder / "out", judge=judge)
     assert pairs.read_bytes() == whole and len(judge.asked) == 8 - left
-
-
-def test_a_line_that_is_no_label_is_named_and_kept(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 2)
-    label([path], tmp_path / "out", judge=scripted())
-    pairs = tmp_path / "out" / "pairs.jsonl"
-    damaged = b'{"id": 1}\n' + pairs.read_bytes()
-    pairs.write_bytes(damaged)
-    with pytest.raises(DataError, match="line 1: not a line of labelling"):
-        label([path], tmp_path / "out", judge=scripted())
-    assert pairs.read_bytes() == damaged
 
 
 def test_a_judge_that_breaks_off_keeps_what_it_said_and_no_second_run_writes_meanwhile(tmp_path):
@@ -188,14 +176,15 @@ def test_a_judge_that_breaks_off_keeps_what_it_said_and_no_second_run_writes_mea
 def test_a_sample_is_seeded_and_a_larger_one_contains_it(tmp_path):
     path = many(tmp_path / "mine.jsonl", 40)
     few, more, other, grown = (scripted() for _ in range(4))
-    label([path], tmp_path / "few", judge=few, sample=6)
-    label([path], tmp_path / "more", judge=more, sample=15)
-    assert len(few.asked) == 6 and len(more.asked) == 15 and set(few.asked) < set(more.asked)
-    label([path], tmp_path / "other", judge=other, sample=6, seed=1)
-    assert set(other.asked) != set(few.asked)
-    assert label([path], tmp_path / "few", judge=grown, sample=15).pairs == 15
+    for name, judge, how in (
+        ("few", few, {"sample": 6}),
+        ("more", more, {"sample": 15}),
+        ("other", other, {"sample": 6, "seed": 1}),
+        ("few", grown, {"sample": 15}),
+    ):
+        label([path], tmp_path / name, judge=judge, **how)
+    assert len(few.asked) == 6 and len(more.asked) == 15 and set(other.asked) != set(few.asked) < set(more.asked)
     assert {*few.asked, *grown.asked} == set(more.asked) and len(grown.asked) == 9
-    assert label([path], tmp_path / "all", judge=scripted(), sample=1000).pairs == 40
 
 
 @given(
@@ -208,21 +197,12 @@ def test_samples_are_nested_and_in_order(letters, one, two, seed):
     assert [cuts.index(cut) for cut in more] == sorted(cuts.index(cut) for cut in more)
 
 
-def test_processes_give_what_one_gives(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 600)
-    for workers in (1, 2):
-        label([path], tmp_path / str(workers), workers=workers)
-    assert rows_of(tmp_path / "1") == rows_of(tmp_path / "2")
-
-
 def test_what_cannot_be_labelled_is_refused(tmp_path):
     path = many(tmp_path / "mine.jsonl", 2)
-    (tmp_path / "empty").mkdir()
     for files, wrong, message in (
         ([], {}, "at least one"),
         (["-"], {}, "standard input"),
         ([path, tmp_path / "none.jsonl"], {}, "cannot read .*none"),
-        ([tmp_path / "empty"], {}, "is a folder without"),
         ([path], {"sample": 0}, "sample must be at least 1"),
         ([path], {"metric": "citation"}, "citation.*info_think, think_search"),
     ):
@@ -232,40 +212,36 @@ def test_what_cannot_be_labelled_is_refused(tmp_path):
     short = file_of(tmp_path / "short.jsonl", [{"text": "<answer>x</answer>"}])
     with pytest.raises(DataError, match="no info_think pair in the 1 rows read"):
         label([short], tmp_path / "x", dialect="search_r1")
+    label([path], tmp_path / "out", judge=scripted())
+    pairs = tmp_path / "out" / "pairs.jsonl"
+    damaged = b'{"id": 1}\n' + pairs.read_bytes()
+    pairs.write_bytes(damaged)
+    with pytest.raises(DataError, match="line 1: not a line of labelling"):
+        label([path], tmp_path / "out", judge=scripted())
+    assert pairs.read_bytes() == damaged
 
 
-def command(path, out, server, *more):
-    judge = ["--judge", "endpoint", "--judge-model", "stub", "--judge-url", server.url, "--judge-cache", "none"]
-    return CliRunner().invoke(cli, ["label", str(path), "--out", str(out), *judge, *more])
-
-
-def test_the_provenance_says_which_files_judge_and_prompt(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 5)
-    with StubServer(label=lambda messages: "1" if "yes" in messages[-1]["content"] else "0") as server:
-        done = command(path, tmp_path / "out", server, "--license", "cc-by-4.0")
-        assert done.exit_code == 0, done.output
-        calls = server.calls
-        done = command(path, tmp_path / "out", server)
-        assert done.exit_code == 0 and server.calls == calls
-    found = json.loads((tmp_path / "out" / "provenance.json").read_text())
+def test_the_command_leaves_pairs_open_where_a_server_fails_and_says_which_files_judge_and_prompt(tmp_path):
+    path, out = many(tmp_path / "mine.jsonl", 5), tmp_path / "out"
+    with StubServer(mode="garbage", label=lambda said: "1" if "yes" in said[-1]["content"] else "0") as server:
+        judge = ["--judge", "endpoint", "--judge-model", "stub", "--judge-url", server.url, "--judge-cache", "none"]
+        command = ["label", str(path), "--out", str(out), *judge, "--license", "cc-by-4.0"]
+        done = CliRunner().invoke(cli, command)
+        assert done.exit_code == 3 and "pairs without a label: 5" in done.output
+        server.mode = "ok"
+        for calls in (5, 0):
+            before = server.calls
+            assert CliRunner().invoke(cli, command).exit_code == 0 and server.calls == before + calls
+    found = json.loads((out / "provenance.json").read_text())
     assert found["files"][0]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert found["files"][0]["dialects"] == {"search_r1": 5}
     (name, digest), *_ = found["prompts"].items()
     assert name.startswith("info_think@") and len(digest) == 64
     assert found["judges"] == {f"endpoint:stub {name}": 5}
     assert (found["judge"], found["license"], found["finished"]) == ("endpoint:stub", "cc-by-4.0", True)
-    card = (tmp_path / "out" / "README.md").read_text()
+    card = (out / "README.md").read_text()
     assert "license: cc-by-4.0" in card and f"`{name}`" in card and "terms of the judge" in card
     assert str(tmp_path) not in card + json.dumps(found)
-
-
-def test_a_server_that_is_down_leaves_pairs_open_and_exit_code_3(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 3)
-    with StubServer(mode="garbage") as server:
-        done = command(path, tmp_path / "out", server)
-        assert done.exit_code == 3 and "pairs without a label: 3" in done.output
-        server.mode = "ok"
-        assert command(path, tmp_path / "out", server).exit_code == 0 and len(rows_of(tmp_path / "out")) == 3
 
 
 def test_the_folder_is_a_dataset_and_a_labelled_file(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
-"""The rows that show reading: verdicts in natural states, on blanked responses, and what citations state."""
+"""What an evaluation tells of a policy that reads and one that does not: verdicts, blanked responses, citations."""
 
 import json
+import pickle
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -9,27 +10,29 @@ import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from stub_judges import Down
 
 from faithful_search.coldstart.twins import TRAINING_BLANKS
-from faithful_search.errors import ConfigError, JudgeError
+from faithful_search.errors import ConfigError, GeneratorError
 from faithful_search.hub.cards import model_card
 from faithful_search.inference.base import Sampling
 from faithful_search.judges import GroundingJudge, LexicalJudge, Verdict, reads_queries
 from faithful_search.judges.embedding import EmbeddingJudge
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.judges.nli import NLIJudge
-from faithful_search.measure.behaviour import no_share, retry_share
+from faithful_search.measure.behaviour import no_share, retry_share, tool_counts
 from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, Record, difference, differences
 from faithful_search.measure.probes import BLANK_TURNS, UNSEEN_BLANKS, UNSEEN_SNIPPETS, Blanked, blank_engine
-from faithful_search.measure.report import table_rows
+from faithful_search.measure.report import table, table_rows
 from faithful_search.measure.stats import pooled_estimate
 from faithful_search.measure.suite import NO, RETRY, default_rewards, evaluate_policy, evaluate_rollouts
 from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, gap, verdict_columns
-from faithful_search.rewards import CitationStatesFact, EvidenceSensitivity
+from faithful_search.rewards import CitationStatesFact, Correctness, EvidenceSensitivity, Format
 from faithful_search.rewards.perturbation import NEUTRAL
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import load_tasks
+from faithful_search.tools import LocalSearch, Toolbox
 from faithful_search.training import runs
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 from faithful_search.world import Asked, Change, bundled_world
@@ -155,6 +158,63 @@ def found(toolbox):
     return {reads: evaluate_policy(engine(toolbox, Looker(reads)), TASKS) for reads in (True, False)}
 
 
+def test_a_policy_that_reads_scores_and_nothing_of_it_is_left_when_its_tools_are_blanked(toolbox, found):
+    read = found[True]
+    ones = ("exact_match", "f1", "valid_format", "citation_validity", "answer_support_facts", "answered")
+    assert [read.rows[name].value for name in ones] == [1.0] * 6
+    assert read.rows["evidence_sensitivity"].value == pytest.approx(0.7) and read.rows["exact_match"].n == len(TASKS)
+    calls = {name: sum(own) for name, own in read.tool_calls.items()}
+    assert calls == tool_counts(read.trajectories) and all(calls.values())
+    assert read.trajectories[0].meta["scores"]["exact_match"] == 1.0
+    again = evaluate_policy(engine(toolbox), [TASKS[0], TASKS[1], TASKS[0]], {"valid_format": Format()})
+    assert again.rows["valid_format"].n == 2 and again.questions == [TASKS[0].id, TASKS[1].id, TASKS[0].id]
+    blind = evaluate_policy(engine(Blanked(toolbox)), TASKS, {"exact_match": Correctness()})
+    assert blind.rows["exact_match"].value == 0.0 and difference(read, blind, "exact_match").value == -1.0
+    assert all(item.text == item.title == "content" for t in blind.trajectories for item in t.evidence.values())
+
+
+class Failing(Looker):
+    """Writes so many turns, then its server is down."""
+
+    left = 4
+
+    def generate(self, prompts, *args):
+        self.left -= 1
+        if self.left < 0:
+            raise GeneratorError("the server is down")
+        return super().generate(prompts, *args)
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_was(toolbox, tmp_path):
+    tasks = [TASKS[0], *TASKS[:4], TASKS[0]]  # a question's copies end before and after the interruption
+    failing = engine(toolbox, Failing())
+    failing.concurrency = 2
+    with pytest.raises(GeneratorError):
+        evaluate_policy(failing, tasks, folder=tmp_path)
+    rollouts = tmp_path / "evaluating.jsonl"
+    kept = [Trajectory.from_json(line).id for line in rollouts.read_text().splitlines()]
+    assert kept[:2] == [TASKS[0].id, f"{TASKS[0].id}#1"] and len(kept) < len(tasks)
+    rollouts.write_text(rollouts.read_text() + '{"steps": [')  # killed while it wrote
+    whole = evaluate_policy(engine(toolbox), tasks)
+    for asks in (True, False):
+        policy = Failing()
+        policy.left = 100
+        again = evaluate_policy(engine(toolbox, policy), tasks, folder=tmp_path)
+        assert again.rows == whole.rows and again.trajectories == whole.trajectories
+        assert (policy.left < 100) is asks
+
+
+def test_a_blanked_toolbox_is_a_toolbox():
+    inner = Toolbox([LocalSearch.from_corpus([{"id": "p1", "title": "Belt", "text": "The keeper is Ivo Kast."}])])
+    box = pickle.loads(pickle.dumps(Blanked(inner, "nothing here")))
+    assert (box.names, box.schemas) == (inner.names, inner.schemas)
+    calls = [ToolCall("local_search", {"query": "keeper of Belt"}), ToolCall("nosuch", {}), None]
+    blanked, unknown, nothing = box.run_batch(calls, [box.session() for _ in calls])
+    assert {item.text for item in blanked.evidence} == {"nothing here"} and blanked.evidence[0].source == "p1"
+    assert "Unknown tool" in unknown.note and nothing.evidence == ()
+    assert box.stats()["local_search"].calls == 1
+
+
 def test_p_yes_of_natural_states_is_compared_within_tool_and_relation(found):
     reads, blind = found[True], found[False]
     judged = [sum(bool(step.evidence) for step in item.steps[:-1]) for item in reads.trajectories]
@@ -169,15 +229,13 @@ def test_p_yes_of_natural_states_is_compared_within_tool_and_relation(found):
 
 def test_verdicts_are_asked_about_in_one_call_of_the_policy(found):
     policy, rollouts = Looker(), found[True].trajectories
-    scores = Verdicts(policy=policy).score_batch(rollouts)
-    assert len(policy.asked) == 1 and len(policy.asked[0]) == sum(len(own) for own in found[True].verdicts)
     texts = [msgspec.structs.replace(item, tokens=None) for item in rollouts]  # rendered again
-    for again in (scores, Verdicts(policy=Looker()).score_batch(texts)):
-        assert [score.parts["verdicts"] for score in again] == found[True].verdicts
+    for own in (rollouts, texts):
+        scores = Verdicts(policy=policy).score_batch(own)
+        assert [score.parts["verdicts"] for score in scores] == found[True].verdicts
+    assert [len(asked) for asked in policy.asked] == [sum(len(own) for own in found[True].verdicts)] * 2
     Verdicts(policy=policy).score_batch([])
     assert policy.asked[-1] == []  # other processes may wait for this call
-    with pytest.raises(ConfigError, match="bind"):
-        Verdicts().score_batch([])
 
 
 class Reader:
@@ -188,11 +246,6 @@ class Reader:
     def judge_batch(self, pairs):
         assert {pair.task for pair in pairs} <= {"states"}
         return [Verdict(1.0, "fact" in pair.premise, "", self.name) for pair in pairs]
-
-
-class Unsure(Reader):
-    def judge_batch(self, pairs):
-        raise JudgeError("down")
 
 
 class Entailing(Reader):
@@ -223,9 +276,9 @@ def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
     )
     (score,) = Verdicts(Reader(), policy=Constant()).score_batch([row])
     assert score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)] and score.value is None
-    (unsure,) = Verdicts(Unsure(), policy=Constant()).score_batch([row])
+    (unsure,) = Verdicts(Down(), policy=Constant()).score_batch([row])
     assert unsure.parts == {"abstained": True, "verdicts": []}
-    rewards = {GAP: Verdicts(Unsure(), policy=Constant())}
+    rewards = {GAP: Verdicts(Down(), policy=Constant())}
     estimate = evaluate_rollouts([row] * 3, list("abc"), rewards, ["web"]).rows[GAP]
     assert (estimate.value, estimate.n, estimate.abstained, estimate.not_applicable) == (None, 0, 3, 0)
 
@@ -256,7 +309,12 @@ def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
 def test_paired_differences_survive_a_file_and_are_over_the_questions_of_both(found):
     before, after = found[False], found[True]
     back = Evaluation.from_dict(json.loads(json.dumps(before.to_dict())))
-    assert back.verdicts == before.verdicts
+    assert (back.verdicts, back.rows, back.values, back.trajectories) == (
+        before.verdicts,
+        before.rows,
+        before.values,
+        [],
+    )
     for name in (GAP, AUROC, NO, "tool_entropy", "citation_states_fact"):
         change = difference(back, after, name)
         assert change == difference(before, after, name)
@@ -264,8 +322,6 @@ def test_paired_differences_survive_a_file_and_are_over_the_questions_of_both(fo
     change, swapped = difference(back, after, GAP), difference(after, back, GAP)
     assert change.value == pytest.approx(0.7) and change.low > 0.5 and change.n == after.rows[GAP].n
     assert (swapped.value, swapped.low) == (pytest.approx(-change.value), pytest.approx(-change.high))
-    rewards = {GAP: Verdicts(policy=Looker())}
-    assert difference(before, evaluate_rollouts(after.trajectories[:6], after.questions[:6], rewards, []), GAP).n <= 6
     none = evaluate_rollouts([rollout(Step(answer="a"))], ["x"], {}, [])
     assert difference(none, after, GAP).value is None and difference(after, none, AUROC).n == 0
 
@@ -277,10 +333,13 @@ def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp
     record = Record(**run, steps=1, history=[], before=before, after=after)
     metrics = record.metrics()
     assert names <= metrics["differences"].keys() and metrics["differences"] == differences(before, after)
-    assert all(set(own) == {"value", "low", "high", "n"} for own in metrics["differences"].values())
     assert names <= metrics["before"]["rows"].keys()
-    assert "differences" not in msgspec.structs.replace(record, before=None).metrics()
+    *lines, warning = table(before, after, ("cold start", "GRPO")).splitlines()
+    assert warning.startswith("…_lexical: words are compared, which is no judge")
+    column = lines[0].index("GRPO")
+    assert all(line[column - 1] == " " and line[column] != " " for line in lines)
     cells = {row[0]: row for row in table_rows(before, after, ("before", "after"))}
+    assert cells["metric"][1:3] == ["before [95% CI]", "after [95% CI]"]
     assert names <= cells.keys() and cells[GAP][3].startswith("+0.700 [") and cells[GAP][3].endswith("*")
     card = model_card(record, "r", []).read_text(encoding="utf-8")
     assert all(f"\n{name} " in card and f"type: {name}\n" in card for name in names)
@@ -296,7 +355,7 @@ def test_words_kept_for_measuring_are_not_trained_on():
     assert not texts & {item.text for item in WORLD.statements}
 
 
-def test_which_word_a_response_reads_depends_on_its_call_alone(toolbox):
+def test_blanked_episodes_are_short_and_which_word_a_response_reads_depends_on_its_call_alone(toolbox, found):
     calls = [ToolCall("local_search", {"query": asked_for(task)}) for task in TASKS]
     box = Blanked(toolbox, UNSEEN_BLANKS)
     first, again = (box.run_batch(order, [box.session() for _ in order]) for order in (calls, calls[::-1]))
@@ -304,6 +363,10 @@ def test_which_word_a_response_reads_depends_on_its_call_alone(toolbox):
     assert all(len(own) == 1 for own in words) and {*UNSEEN_BLANKS} >= set.union(*words)
     assert len(set.union(*words)) > 2
     assert [shown.evidence for shown in first] == [shown.evidence for shown in again[::-1]]
+    assert {len(item.steps) for item in blank_engine(engine(toolbox)).run(TASKS)} == {BLANK_TURNS} == {3}
+    rows = found[True].rows  # a reader says no and goes on
+    assert rows[NO].value == rows[RETRY].value == 1.0 and rows[NO].n == rows[RETRY].n == len(TASKS)
+    assert blank_engine(Engine(Looker(), toolbox, "pou", Limits(turns=2))).limits.turns == 2
 
 
 BLIND = rollout(  # no, then another tool; no, then the same tool; yes; no, then an answer
@@ -333,15 +396,6 @@ def test_shares_on_blanked_responses_by_hand_and_their_rows_count_questions():
     assert NO not in evaluate_rollouts(plain, list("abcd"), {}, ["web"]).rows
 
 
-def test_blanked_episodes_are_short_and_a_reader_says_no_and_goes_on(toolbox, found):
-    rollouts = blank_engine(engine(toolbox)).run(TASKS)
-    assert {len(item.steps) for item in rollouts} == {BLANK_TURNS} == {3}
-    assert {item.text for row in rollouts for item in row.evidence.values()} <= {*UNSEEN_BLANKS}
-    rows = found[True].rows
-    assert rows[NO].value == rows[RETRY].value == 1.0 and rows[NO].n == rows[RETRY].n == len(TASKS)
-    assert blank_engine(Engine(Looker(), toolbox, "pou", Limits(turns=2))).limits.turns == 2
-
-
 def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monkeypatch):
     """Two processes have every other question each; the main one has all in one order, blanked ones too."""
     gathered: dict[int, list] = {0: [], 1: []}
@@ -353,10 +407,8 @@ def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monke
 
         policy = Looker()
         state = SimpleNamespace(process_index=rank, num_processes=2, is_main_process=rank == 0)
-        trainer = SimpleNamespace(
-            generator=policy, policy=policy, toolbox=toolbox, engine=engine(toolbox, policy),
-            generating=nullcontext, asking=lambda *rewards: nullcontext(),
-        )  # fmt: skip
+        own = {"generator": policy, "policy": policy, "toolbox": toolbox, "engine": engine(toolbox, policy)}
+        trainer = SimpleNamespace(**own, generating=nullcontext, asking=lambda *rewards: nullcontext())
         monkeypatch.setattr(runs, "PartialState", lambda: state)
         monkeypatch.setattr(runs, "gather_object", gather)
         script = SimpleNamespace(dialect="pou", eval_controls=5, held_out=lambda: TASKS)
@@ -393,40 +445,14 @@ def test_citations_that_state_the_fact_by_hand():
     assert not CitationStatesFact().covers("search_r1") and CitationStatesFact().covers("pou")
     read = searched("a fact", "other"), last("E2")
     assert score(*read, judge=Reader()).value == 0.0
-    unsure = score(*read, judge=Unsure())
+    unsure = score(*read, judge=Down())
     assert unsure.value is None and unsure.parts["abstained"]
 
 
 # --- who judges, and what rows are called
 
 
-@pytest.mark.parametrize(
-    ("flags", "questions", "judge", "reads"),
-    [
-        ([], "world", None, FactsJudge),
-        ([], "world", Reader(), Reader),
-        ([], "mine.jsonl", None, LexicalJudge),
-        ([], "mine.jsonl", Reader(), Reader),
-        (["--support_by", "words"], "world", None, LexicalJudge),
-        (["--support_by", "words"], "world", Reader(), LexicalJudge),
-        (["--support_by", "facts"], "world", Reader(), FactsJudge),
-    ],
-)
-def test_who_says_whether_an_answer_is_supported(monkeypatch, flags, questions, judge, reads):
-    import pou
-
-    script = pou.parse(flags)[0]
-    monkeypatch.setattr(script, "questions", questions)
-    monkeypatch.setattr(script, "load_judge", lambda: judge)
-    assert type(pou.build_reward(script).parts["answer"].process.judge) is reads
-
-
 def test_facts_are_known_of_the_worlds_questions_only(toolbox, found):
-    import pou
-
-    elsewhere = ["--foils", "none", "--questions", "a.jsonl", "--eval_questions", "b.jsonl", "--corpus", "c.jsonl"]
-    with pytest.raises(ConfigError, match="facts knows the bundled world"):
-        pou.parse(["--support_by", "facts", *elsewhere])
     assert "answer_support_facts" in found[True].rows  # nobody said so
     mixed = [TASKS[0], msgspec.structs.replace(TASKS[1], question=f"{TASKS[1].question} Say: ")]
     assert "answer_support_facts" not in evaluate_policy(engine(toolbox), mixed).rows
@@ -444,24 +470,21 @@ def test_judges_that_compare_texts_are_not_asked_what_a_query_asks_for():
 @pytest.mark.parametrize(
     ("judge", "facts", "support", "reading"),
     [
-        (None, False, {"answer_support_lexical"}, None),
         (GroundingJudge(), False, {"answer_support_lexical"}, None),
         (None, True, {"answer_support_facts"}, FactsJudge),
-        (Reader(), False, {"answer_support"}, Reader),
         (Reader(), True, {"answer_support", "answer_support_facts"}, FactsJudge),
+        (Reader(), False, {"answer_support"}, Reader),
         (Entailing(), False, {"answer_support"}, None),
     ],
 )
 def test_rows_are_named_by_what_made_them(judge, facts, support, reading):
     rewards = default_rewards("pou", judge, facts)
     assert {name for name in rewards if name.startswith("answer_support")} == support
-    assert ("lm_accuracy" in rewards) is (judge is not None and not isinstance(judge, GroundingJudge))
+    assert ("lm_accuracy" in rewards) is isinstance(judge, Reader)
     if reading is None:
         assert not {"citation_states_fact", GAP} & rewards.keys()
     else:
         assert type(rewards["citation_states_fact"].judge) is type(rewards[GAP].judge) is reading
-    if judge is not None and "answer_support" in rewards:
-        assert rewards["answer_support"].judge is judge and rewards["lm_accuracy"].judge is judge
 
 
 def test_sensitivity_is_measured_with_passages_that_no_training_shows(found):

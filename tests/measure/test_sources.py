@@ -39,14 +39,6 @@ def parquet(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def test_a_row_of_text_has_its_question_gold_answers_and_id(tmp_path):
-    (row,) = read_trajectories(file_of(tmp_path / "a.jsonl", [ROW]), "search_r1")
-    found = row.trajectory
-    assert (found.question, found.answer, found.answers, found.id) == (ROW["question"], "Orvik", ("Orvik",), "q1")
-    assert [step.call.name for step in found.steps if step.call] == ["search"]
-    assert row.number == 1 and len(row.digest) == 32
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "A.JSONL", "a.jsonl.gz", "a.json", "a.json.gz", "a.parquet"])
 def test_every_layout_gives_the_same_trajectories(tmp_path, name):
     rows = [{**ROW, "id": f"q{number}"} for number in range(5)]
@@ -59,7 +51,10 @@ def test_every_layout_gives_the_same_trajectories(tmp_path, name):
     found = list(read_trajectories(path, "search_r1"))
     assert [row.number for row in found] == [1, 2, 3, 4, 5]
     assert [row.trajectory for row in found] == [Reader("search_r1").parse(json.dumps(row).encode()) for row in rows]
-    assert len({row.digest for row in found}) == 5
+    assert len({row.digest for row in found}) == 5 and len(found[0].digest) == 32
+    first = found[0].trajectory
+    assert (first.question, first.answer, first.answers, first.id) == (ROW["question"], "Orvik", ("Orvik",), "q0")
+    assert [step.call.name for step in first.steps if step.call] == ["search"]
 
 
 def test_the_standard_input_is_read(monkeypatch):
@@ -86,7 +81,6 @@ def test_messages_are_read_also_when_they_were_stored_as_text_or_split_into_prom
     assistant = [{"role": "assistant", "content": TEXT}]
     user = [{"role": "user", "content": "Where is the lighthouse?"}]
     for row in (
-        {"messages": [*user, *assistant]},
         {"messages": json.dumps([*user, *assistant])},
         {"prompt": user, "completion": assistant},
         {"prompt": user, "completion": json.dumps(assistant)},
@@ -105,24 +99,19 @@ def test_broken_rows_are_named_and_never_end_the_run(tmp_path):
     bad = {
         '{"text": "half': "not JSON",
         "[1, 2]": "found list",
-        "17": "found int",
         '{"question": "Where?"}': "it has: question",
         '{"text": "  "}': "no column",
         json.dumps({"text": TEXT, "dialect": "klingon"}): "unknown dialect 'klingon'",
         '{"text": "nothing that any agent writes"}': "no dialect fits",
         '{"steps": [{"think": 3}]}': "not a trajectory",
+        json.dumps(ROW)[:40]: "seems cut off",
     }
-    first, *broken, last = read_trajectories(file_of(tmp_path / "a.jsonl", [ROW, *bad, ROW]))
-    assert first.trajectory is not None and last.trajectory is not None and last.number == 10
+    path = file_of(tmp_path / "a.jsonl", [ROW, *bad])
+    path.write_bytes(path.read_bytes().rstrip())  # the last one is half a line
+    first, *broken = read_trajectories(path)
+    assert first.trajectory is not None
     for number, (row, expected) in enumerate(zip(broken, bad.values(), strict=True), start=2):
         assert (row.number, row.trajectory) == (number, None) and expected in row.error
-
-
-def test_half_a_line_at_the_end_is_an_error_of_that_row(tmp_path):
-    path = file_of(tmp_path / "a.jsonl", [ROW, json.dumps(ROW)[:40]])
-    path.write_bytes(path.read_bytes().rstrip())
-    first, last = read_trajectories(path, "search_r1")
-    assert first.trajectory is not None and last.number == 2 and "seems cut off" in last.error
 
 
 def test_what_strict_json_forbids_is_read_nevertheless():
@@ -140,6 +129,8 @@ def test_a_named_column_is_the_one_that_is_read(tmp_path):
     first, second = read_trajectories(path, "search_r1", text_column="mine")
     assert first.trajectory.answer == "Orvik"
     assert second.error == "no column 'mine' with text; it has: text"
+    (row,) = read_trajectories(parquet(tmp_path / "a.parquet", [{"what": "x", "else": 1}]))
+    assert row.trajectory is None and row.error.startswith("no column with messages or text; it has: what, else")
 
 
 def test_the_question_may_stand_in_the_prompt():
@@ -155,12 +146,10 @@ ANSWERS = [
     ("['late 1967' '1967']", ("late 1967", "1967")),
     ("['a', \"b's\"]", ("a", "b's")),
     ("['September\\xa017']", ("September\xa017",)),
-    ("[]", ()),
     ("[sic] a title", ("[sic] a title",)),
     ([["x"], "y"], ("x", "y")),
     ({"target": ["x"]}, ("x",)),
     ("x<|answer_split|>y", ("x", "y")),
-    (1967, ("1967",)),
     (None, ()),
 ]
 
@@ -178,7 +167,6 @@ def test_printed_lists_of_any_text_come_back(answers):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b"", "no rows in it"),
         ("a.jsonl", b"\n \n", "no rows in it"),
         ("a.json", b"[]", "no rows in it"),
         ("a.csv", b"a,b\n", r"expected \.jsonl"),
@@ -196,14 +184,15 @@ def test_files_that_cannot_be_read_say_why(tmp_path, name, content, message):
 
 
 def test_a_missing_file_a_folder_and_an_unknown_dialect_are_clear(tmp_path):
-    for path in (tmp_path / "none.jsonl", tmp_path / "none.parquet", tmp_path / "none.json"):
-        with pytest.raises(DataError, match="cannot read"):
-            list(read_trajectories(path))
     (tmp_path / "folder.jsonl").mkdir()
-    with pytest.raises(DataError, match=r"is a folder without .jsonl"):
-        list(read_trajectories(tmp_path / "folder.jsonl"))
-    with pytest.raises(DataError, match="not on this machine: download it first"):
-        list(read_trajectories("https://host/a.jsonl"))
+    for path, message in (
+        (tmp_path / "none.jsonl", "cannot read"),
+        (tmp_path / "none.parquet", "cannot read"),
+        (tmp_path / "folder.jsonl", "is a folder without .jsonl"),
+        ("https://host/a.jsonl", "not on this machine: download it first"),
+    ):
+        with pytest.raises(DataError, match=message):
+            list(read_trajectories(path))
     with pytest.raises(DialectError, match="klingon"):
         list(read_trajectories(tmp_path / "none.jsonl", "klingon"))
 
@@ -239,13 +228,6 @@ def test_a_gzip_that_is_cut_short_gives_its_rows_first(tmp_path):
     assert 150 < len(rows) < 200 and all(row.trajectory for row in rows)
 
 
-def test_parquet_without_a_known_column_says_which_there_are(tmp_path):
-    path = parquet(tmp_path / "a.parquet", [{"what": "x", "else": 1}])
-    for column, message in ((None, "no column with messages or text"), ("mine", "no column 'mine' with text")):
-        (row,) = read_trajectories(path, text_column=column)
-        assert row.trajectory is None and row.error.startswith(f"{message}; it has: what, else")
-
-
 OBJECTS = st.dictionaries(st.text(max_size=5), st.text(alphabet='ab"\\{}[],\u00e9', max_size=8), max_size=3)
 
 
@@ -257,16 +239,10 @@ def test_an_arrays_elements_are_found_whatever_they_hold(tmp_path_factory, rows,
     assert [json.loads(raw.data) for raw in Source(path)] == rows
 
 
-def test_a_byte_order_mark_before_an_array_is_no_row(tmp_path):
-    path = tmp_path / "rows.json"
-    path.write_text(f"[{stored().to_json()}, {stored().to_json()}]", encoding="utf-8-sig")
-    assert [row.error for row in read_trajectories(path)] == ["", ""]
-
-
 def test_an_array_is_read_up_to_an_element_that_is_broken(tmp_path):
     path = tmp_path / "a.json"
     for broken in ('{"text": nonsense}', "[" * 200_000, f"{json.dumps(ROW)[:40]}"):
-        path.write_text(f"[{json.dumps(ROW)}, 3, {broken}, {json.dumps(ROW)}]")
+        path.write_text(f"[{json.dumps(ROW)}, 3, {broken}, {json.dumps(ROW)}]", encoding="utf-8-sig")
         source = Source(path)
         assert [bool(source.reader(raw).error) for raw in source] == [False, True]
         assert "a.json: row 3 is not JSON" in source.error

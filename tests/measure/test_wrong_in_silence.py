@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -72,28 +71,6 @@ def test_an_answer_between_tags_in_a_plain_chat() -> None:
     assert (found.answer, found.steps[-1].think, found.dialect, kinds(found)) == ("Ada", "It was her.", "openai", [])
 
 
-def test_a_column_named_steps_is_not_yet_a_trajectory() -> None:
-    with pytest.raises(DataError, match="smolagents"):
-        READER.parse(b'{"steps": [{"foo": 1}]}')
-    ours = Trajectory((Step(think="a", answer="b"),))
-    assert READER.parse(ours.to_json().encode()) == ours
-
-
-def test_calls_whose_function_is_a_string() -> None:
-    call = {"id": "1", "function": "search", "arguments": {"query": "who"}}
-    chat = [CHAT[0], {"role": "assistant", "content": "", "tool_calls": [call]}, CHAT[2], SAID]
-    found = READER.parse(json.dumps({"messages": chat, "target": "Ada"}).encode())
-    assert found.steps[0].call is not None and found.steps[0].call.arguments == {"query": "who"} and not kinds(found)
-
-
-def test_content_that_is_not_understood_is_an_issue_with_its_place() -> None:
-    odd = {"role": "assistant", "content": [{"type": "hologram", "rays": 1}, {"type": "text", "text": "Ada"}]}
-    found = parse([*CHAT, odd])
-    (issue,) = found.issues
-    assert issue.kind == "content_unread" and "hologram" in issue.why and "assistant" in issue.why
-    assert issue.span is not None and found.text[slice(*issue.span)] == "Ada"
-
-
 def test_sub_em_says_nothing_of_long_answers_or_without_a_last_thought() -> None:
     (reward,) = metrics.load("think_answer_faithfulness").values()
     long = " ".join(["word"] * 21)
@@ -116,7 +93,6 @@ def test_information_without_a_search_is_no_evidence() -> None:
         found = parse(text)
         assert [item.text for item in found.evidence.values()] == ["found"] and "response_forged" in kinds(found)
         assert AnswerSupport().score(found).value == 0.0
-    assert "response_forged" not in kinds(parse(f"{said}<think>c</think><answer>d</answer>"))
 
 
 def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
@@ -132,7 +108,6 @@ SESSION = [
     {"type": "user", "sessionId": "1", "message": {"role": "user", "content": "Who?"}},
     {"type": "assistant", "sessionId": "1", "message": {**SAID, "content": [{"type": "text", "text": "Ada"}]}},
 ]
-SAMPLE = {"id": 1, "epoch": 1, "input": "Who?", "target": "Ada", "messages": [*CHAT, SAID]}
 
 
 def span(trace: str, said: str) -> dict[str, Any]:
@@ -148,27 +123,16 @@ def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
     def answers(path: Path) -> list[str | None]:
         return [row.trajectory and row.trajectory.answer for row in read_trajectories(path)]
 
-    session = file_of(tmp_path / "session.jsonl", SESSION)
-    assert answers(session) == ["Ada"]
-    with session.open("a", encoding="utf-8") as file:
-        file.write("{broken\n")
+    session = file_of(tmp_path / "session.jsonl", [*SESSION, "{broken"])
     (row,) = read_trajectories(session)
-    assert row.trajectory is not None
+    assert row.trajectory is not None and row.trajectory.answer == "Ada"
     assert any("1 lines that are no JSON" in issue.why for issue in row.trajectory.issues)
     spans = [span("a", "Ada"), span("b", "Bob"), {"context": {"trace_id": "a"}, "attributes": {}}]
-    assert answers(file_of(tmp_path / "spans.jsonl", spans)) == ["Ada", "Bob"]
-    (tmp_path / "log.json").write_text(json.dumps({"version": 2, "eval": {}, "samples": [SAMPLE] * 2}))
-    assert answers(tmp_path / "log.json") == ["Ada", "Ada"]
-    with zipfile.ZipFile(tmp_path / "log.eval", "w") as log:
-        log.writestr("header.json", "{}")
-        log.writestr("samples/1_epoch_1.json", json.dumps(SAMPLE))
-    (row,) = read_trajectories(tmp_path / "log.eval")
-    assert row.trajectory is not None and row.trajectory.answers == ("Ada",) and row.trajectory.id == "1"
+    file_of(tmp_path / "spans.jsonl", spans)
+    assert answers(tmp_path) == ["Ada", "Ada", "Bob"]  # the folder's files by name
     (tmp_path / "broken.eval").write_bytes(b"PK")
     with pytest.raises(DataError, match=r"cannot read .*broken.eval"):
-        answers(tmp_path / "broken.eval")
-    (tmp_path / "broken.eval").unlink()
-    assert answers(tmp_path) == ["Ada", "Ada", "Ada", "Ada", "Ada", "Bob"]  # the folder's files by name
+        answers(tmp_path)
 
 
 def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> None:
@@ -178,7 +142,6 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
     told = {
         "whole": passage,
         "cut": "It computed Bernoulli numbers. Ada Lovelace wrote the first pro...",  # as tools shorten
-        "cut elsewhere": "It computed Bernoulli numbers. Ada Lovelace wrote the first pro… ",
         "half": "She died young, in 1852. Others say she did not.",
         "reordered": "It computed  bernoulli numbers!\nAda Lovelace wrote the first program.",
         "titled": "Ada Lovelace wrote the first program. But others say that it was Grace Hopper who wrote it.",
@@ -187,7 +150,7 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
     text = '<search>who</search><information>Doc 1(Title: "Ada") {}</information><answer>Ada</answer>'
     rows = file_of(tmp_path / "rows.jsonl", [{"id": name, "text": text.format(said)} for name, said in told.items()])
     found = audit(rows, tmp_path / "out", metrics=("answer_support",), corpus=str(corpus), workers=1)
-    assert found.issues["evidence_not_in_corpus"] == 2 and found.evidence == 5 and "corpus that was" not in str(found)
+    assert found.issues["evidence_not_in_corpus"] == 2 and found.evidence == 4 and "corpus that was" not in str(found)
     corpus = SearchedCorpus(str(tmp_path / "out" / KEPT))
     shown = {
         read.id: (NOT_IN_CORPUS in kinds(read), len(read.evidence))

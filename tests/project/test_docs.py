@@ -3,7 +3,6 @@
 The README's Python blocks, which are whole programs, are run in `test_package`.
 """
 
-import json
 import re
 import shlex
 import sys
@@ -16,7 +15,6 @@ from unittest.mock import create_autospec
 
 import click
 import pytest
-from click.testing import CliRunner
 from paths import ROOT
 from recipe_runs import parse
 
@@ -31,10 +29,6 @@ PAGES = [
 ]
 DATA = ["--questions", "q.jsonl", "--eval_questions", "e.jsonl", "--corpus", "c.jsonl"]
 """What `…` stands for: the data that a configuration asks for."""
-QUICK = [
-    ["audit", "rollouts.jsonl"],
-    shlex.split("agreement DATA --judge lexical --judge containment --split heldout --seed 0"),
-]
 CITED = """<think>Look it up.</think><tool_call>{"name": "local_search", "arguments": {"query": "Peru"}}</tool_call>
 <tool_response>
 Peru [E1]: The capital of Peru is Lima.
@@ -99,18 +93,6 @@ def test_the_command_takes_the_flags(words):
     while isinstance(command, click.Group):
         command, rest = command.commands[rest[0]], rest[1:]
     command.make_parser(click.Context(command)).parse_args(rest)
-
-
-@pytest.mark.parametrize("words", QUICK, ids=" ".join)
-def test_what_needs_no_model_runs(words, tmp_path, monkeypatch):
-    assert ["faithful-search", *words] in [found for _, found in COMMANDS]
-    monkeypatch.chdir(tmp_path)
-    Path("rollouts.jsonl").write_text(json.dumps({"text": CITED}))
-    Path("DATA").mkdir()
-    rows = [{"premise": f"It is {n}.", "claim": f"It is {n + n % 2}.", "label": 1 - n % 2} for n in range(40)]
-    Path("DATA/rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = CliRunner().invoke(cli, words)
-    assert done.exit_code == 0, done.output
 
 
 def test_files_that_launchers_and_scripts_are_given_are_there():
