@@ -162,7 +162,8 @@ def test_a_policy_that_reads_scores_and_nothing_of_it_is_left_when_its_tools_are
     read = found[True]
     ones = ("exact_match", "f1", "valid_format", "citation_validity", "answer_support_facts", "answered")
     assert [read.rows[name].value for name in ones] == [1.0] * 6
-    assert read.rows["evidence_sensitivity"].value == pytest.approx(0.7) and read.rows["exact_match"].n == len(TASKS)
+    assert read.rows["evidence_sensitivity"].value > 0.5 and read.rows["exact_match"].n == len(TASKS)
+    assert found[False].rows["evidence_sensitivity"].value == pytest.approx(0.0)
     calls = {name: sum(own) for name, own in read.tool_calls.items()}
     assert calls == tool_counts(read.trajectories) and all(calls.values())
     assert read.trajectories[0].meta["scores"]["exact_match"] == 1.0
@@ -334,8 +335,7 @@ def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp
     metrics = record.metrics()
     assert names <= metrics["differences"].keys() and metrics["differences"] == differences(before, after)
     assert names <= metrics["before"]["rows"].keys()
-    *lines, warning = table(before, after, ("cold start", "GRPO")).splitlines()
-    assert warning.startswith("…_lexical: words are compared, which is no judge")
+    lines = table(before, after, ("cold start", "GRPO")).splitlines()
     column = lines[0].index("GRPO")
     assert all(line[column - 1] == " " and line[column] != " " for line in lines)
     cells = {row[0]: row for row in table_rows(before, after, ("before", "after"))}
