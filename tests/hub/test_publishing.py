@@ -45,7 +45,7 @@ LOADED = """
 import json
 import evaluate
 from datasets import load_dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import faithful_search as fs
 from faithful_search.hub.models import license_of, trained_with
@@ -54,14 +54,12 @@ from faithful_search.judges import Pair, load
 
 generator = open_generator("me/policy")
 ids = generator.tokenizer("What is the currency of Japan?").input_ids
-plain = AutoModelForCausalLM.from_pretrained("me/policy", revision="v1")
-read = AutoTokenizer.from_pretrained("me/policy")("Japan", return_tensors="pt")
+AutoModelForCausalLM.from_pretrained("me/policy", revision="v1")
 rows = load_dataset("me/rollouts", split="train")
 judge = load("nli", "me/judge")
 text = "<think>S</think><search>a</search><information>b</information><think>S</think><answer>c</answer>"
 print(json.dumps({
     "probabilities": generator.choice_probs([ids], [[ids[:1], ids[1:2]]])[0],
-    "logits": plain(**read).logits[0, -1, :4].tolist(),
     "dialect": trained_with("me/policy")["dialect"],
     "licences": [license_of("me/policy"), license_of("me/nothing")],
     "verdict": judge.judge_batch([Pair("w1 w2.", "w3.", task="support")])[0].p,
@@ -108,8 +106,8 @@ def staged(tmp_path_factory):
     record = Record(**how, settings=settings, steps=5, history=[])
     model_card(record, "recipes/pou.py", ["--output_dir", str(policy)], ("rewards.png",))
     row = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "stderr": 0.1}
-    measured = {"rows": {"exact_match": row}, "questions": ["q"], "values": {"exact_match": [0.5]}, "tool_calls": {}}
-    found = {"after": {**measured, "made_by": {}}, "settings": settings, "steps": 5}
+    measured = {"questions": ["q"], "values": {"exact_match": [0.5]}, "tool_calls": {}, "made_by": {}}
+    found = {"after": {"rows": {"exact_match": row}, **measured}, "settings": settings, "steps": 5}
     (policy / "metrics.json").write_text(json.dumps(found))
     (policy / "rewards.png").write_bytes(b"png")
     (policy / "trajectories.jsonl").write_text("stays")
@@ -178,17 +176,12 @@ def test_everything_loads_from_there_and_says_the_same(hub, staged, pushed, tmp_
     done = run(hub, tmp_path, code=LOADED)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     from faithful_search.inference.loading import open_generator
     from faithful_search.judges import Pair, load
 
     generator = open_generator(str(tiny_policy()))
     ids = generator.tokenizer("What is the currency of Japan?").input_ids
-    model = AutoModelForCausalLM.from_pretrained(tiny_policy())
-    read = AutoTokenizer.from_pretrained(tiny_policy())("Japan", return_tensors="pt")
     assert found["probabilities"] == generator.choice_probs([ids], [[ids[:1], ids[1:2]]])[0]
-    assert found["logits"] == model(**read).logits[0, -1, :4].tolist()
     local = load("nli", str(staged / "judge")).judge_batch([Pair("w1 w2.", "w3.", task="support")])[0]
     assert (found["verdict"], found["format"], found["dialect"]) == (local.p, 1.0, "search_r1")
     assert found["licences"] == ["apache-2.0", None]

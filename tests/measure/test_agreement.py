@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from faithful_search.errors import DataError
 from faithful_search.measure.agreement.statistics import (
     agreement_rate,
     auroc,
@@ -16,7 +15,6 @@ from faithful_search.measure.agreement.statistics import (
     fleiss_kappa,
     reliability,
 )
-from faithful_search.measure.stats import Estimate
 
 FEW = 50
 pairs_of_labels = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30)
@@ -64,38 +62,23 @@ def test_statistics_by_hand(found, expected):
 
 
 def test_bins_hold_equally_many_and_keep_ties_together():
-    halves = [(own.p, own.share, own.n) for own in reliability(*EIGHT, bins=2)]
-    assert halves == [(pytest.approx(0.25), 0.25, 4), (pytest.approx(0.75), 1.0, 4)]
     assert [b.n for b in reliability([True] * 100, np.linspace(0, 1, 100).tolist())] == [10] * 10
     lopsided = reliability([True] * 97 + [False] * 3, [0.0] * 97 + [1.0] * 3)
     assert [(b.p, b.n) for b in lopsided] == [(0.0, 97), (1.0, 3)]
 
 
-def test_nothing_left_is_no_value():
-    nobody = [None, None]
+def test_what_is_missing_is_counted_and_left_out_and_nothing_left_is_no_value():
+    some, nobody, truth = [True, None, True], [None] * 3, [True, False, False]
     for found in (
-        cohen_kappa(nobody, [True, False]),
-        fleiss_kappa([nobody, [True, False]]),
-        auroc([True, False], nobody),
-        calibration_error([True, False], nobody),
+        cohen_kappa(nobody, truth),
+        fleiss_kappa([nobody, truth]),
+        auroc(truth, nobody),
+        calibration_error(truth, nobody),
     ):
-        assert (found.value, found.n, found.abstained) == (None, 0, 2)
+        assert (found.value, found.n, found.abstained) == (None, 0, 3)
     assert reliability([True], [None]) == []
-
-
-def test_abstentions_are_counted_and_left_out():
-    a, b = [True, True, None, False], [True, False, True, None]
-    found = agreement_rate(a, b)
-    assert (found.value, found.n, found.abstained) == (0.5, 2, 2)
-    assert auroc([True, False, True], [0.9, 0.1, None]) == Estimate(1.0, 1.0, 1.0, 2, 0.0, abstained=1)
-    assert fleiss_kappa([[True, False, None], [True, False, True]]).abstained == 1
-
-
-def test_columns_of_different_lengths_are_refused():
-    with pytest.raises(DataError, match="one entry for each pair"):
-        auroc([True, False], [0.1, 0.2], groups=["a"])
-    with pytest.raises(DataError, match="two raters"):
-        fleiss_kappa([[True]])
+    for found in (agreement_rate(some, truth), auroc(truth, [0.9, None, 0.1]), fleiss_kappa([some, truth, truth])):
+        assert (found.n, found.abstained) == (2, 1)
 
 
 @given(pairs_of_labels)

@@ -12,7 +12,6 @@ from paths import SHARED
 
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import GroundingJudge, LexicalJudge, Pair
-from faithful_search.measure import agreement
 from faithful_search.measure.agreement import from_scores, is_scores, labelled, parse_judge, run
 from faithful_search.measure.agreement.labelled import Labelled, load
 from faithful_search.measure.agreement.statistics import cohen_kappa
@@ -44,15 +43,9 @@ def office(pair):
     return int(pair.premise.split()[3])
 
 
-def knowing(*silent, name="recorder", breaks_at=None):
+def knowing(*silent, name="recorder"):
     """A judge that knows that even offices are where they are said to be."""
-
-    def say(pair):
-        if office(pair) == breaks_at:
-            raise JudgeError("the key was refused")
-        return None if office(pair) in silent else office(pair) % 2 == 0
-
-    return CountingJudge(say, name)
+    return CountingJudge(lambda pair: None if office(pair) in silent else office(pair) % 2 == 0, name)
 
 
 def against(found, judge, source="all"):
@@ -74,40 +67,21 @@ def test_judges_beside_labels_and_each_other(tmp_path):
     assert found.between[-1].kappa.value == cohen_kappa(said, truth).value == found.among["all"].value == 1.0
 
 
-def test_the_judge_reads_the_pair_its_question_and_task_and_equal_ones_once(tmp_path):
-    judge, (one, two) = knowing(), rows(2)
-    found = run([one, two, two, replace(two, task="info_think")], {"r": judge}, tmp_path, **DRAWS)
-    pair = Pair("The office number 1 is in Oslo.", "Rome", "Where is it?", "support")
-    assert judge.asked[1:] == [pair, replace(pair, task="info_think")] and against(found, "r").pairs == 4
-
-
-def test_a_second_run_asks_only_what_is_missing_or_was_abstained_from(tmp_path):
+def test_a_second_run_asks_only_what_is_missing_or_was_abstained_from_and_equal_pairs_once(tmp_path):
     row = against(run(rows(), {"r": knowing(3, 4)}, tmp_path, **DRAWS), "r")
     assert (row.pairs, row.abstained, row.agreement.abstained, row.agreement.value) == (10, 2, 2, 1.0)
-    second, third = knowing(), knowing()
+    second, third, fourth = knowing(), knowing(), knowing()
     again = run(rows(14), {"r": second}, tmp_path, **DRAWS)
     assert list(map(office, second.asked)) == [3, 4, 12, 13]
     assert (against(again, "r").abstained, against(again, "r").pairs) == (0, 14)
     assert run(rows(14), {"r": third}, tmp_path, **DRAWS) == again and third.asked == []
-    other, same = knowing(name="recorder v2"), knowing()
+    moved = Labelled("r3", "The office number 3 moved.", "Oslo", "Where to?", False, "a", "heldout", "g1")
+    run([*rows(3), moved, moved, replace(moved, task="info_think")], {"r": fourth}, tmp_path, **DRAWS)
+    pair = Pair("The office number 3 moved.", "Oslo", "Where to?", "support")
+    assert fourth.asked == [pair, replace(pair, task="info_think")]
+    other = knowing(name="recorder v2")
     run(rows(4), {"r": other}, tmp_path, **DRAWS)
-    changed = [*rows(3), Labelled("r3", "The office number 3 moved.", "Oslo", "", False, "a", "heldout", "g1")]
-    run(changed, {"r": same}, tmp_path, **DRAWS)
-    assert len(other.asked) == 4 and [pair.premise for pair in same.asked] == ["The office number 3 moved."]
-
-
-def test_what_was_judged_before_a_judge_broke_off_is_kept_and_half_a_line_asked_again(tmp_path, monkeypatch):
-    path = tmp_path / "verdicts.jsonl"
-    monkeypatch.setattr(agreement, "CHUNK", 2)
-    with pytest.raises(JudgeError, match=r"key was refused; 2 lines are in .*verdicts\.jsonl"):
-        run(rows(4), {"r": knowing(breaks_at=3)}, tmp_path, **DRAWS)
-    assert len(lines_of(path)) == 2 and not (tmp_path / "agreement.json").exists()
-    run(rows(4), {"r": knowing()}, tmp_path, **DRAWS)
-    path.write_bytes(path.read_bytes()[:-20])
-    for asked in (1, 0):
-        judge = knowing()
-        run(rows(4), {"r": judge}, tmp_path, **DRAWS)
-        assert len(judge.asked) == asked and lines_of(path)[-1]["id"] == "r3"
+    assert len(other.asked) == 4
 
 
 def test_the_table_and_the_file_hold_every_number(tmp_path):
@@ -142,7 +116,7 @@ def test_specs_name_their_judges(monkeypatch):
         "oracle": "unknown judge 'oracle'",
         "embedding": "needs a model",
         "lexical:x": "has no model",
-        **dict.fromkeys(("endpoint:gpt", "endpoint:@http://h", "endpoint:m@ftp://h"), "endpoint:MODEL@URL"),
+        "endpoint:m@ftp://h": "endpoint:MODEL@URL",
     }.items():
         with pytest.raises(ConfigError, match=message):
             parse_judge(spec)
@@ -151,7 +125,6 @@ def test_specs_name_their_judges(monkeypatch):
     specs = ("nli:org/model", "generator:/some/dir/", "endpoint:org/m@v1@http://127.0.0.1:8000/v1")
     assert [parse_judge(spec)[0] for spec in specs] == ["nli:model", "generator:dir", "endpoint:m@v1"]
     assert made[2] == (("endpoint", "org/m@v1"), {"url": "http://127.0.0.1:8000/v1", "together": False})
-    assert parse_judge("containment") == ("containment", LexicalJudge())
 
 
 @dataclass(frozen=True)
@@ -180,7 +153,7 @@ def audited(path, judge, metric="info_think_faithfulness", texts=("0 1", "2 3 4"
     return file_of(path, [*records, {"row": 99, "digest": "dd", "error": "half a line"}])
 
 
-def test_two_audits_are_compared_pair_by_pair(tmp_path):
+def test_two_audits_are_compared_pair_by_pair_and_with_a_persons_labels(tmp_path):
     one = audited(tmp_path / "one.jsonl", knowing())
     two = audited(tmp_path / "two.jsonl", GroundingJudge(), "info_think_lexical")
     found = from_scores([one, two], tmp_path / "out", **DRAWS)
@@ -195,9 +168,12 @@ def test_two_audits_are_compared_pair_by_pair(tmp_path):
             judged["parts"]["pairs"].append({"step": 9, "p": 0.0, "label": False, "why": "rule", "settled": True})
         file_of(path, records)
     assert from_scores([one, two], **DRAWS).between[0] == row
-    silent = audited(tmp_path / "silent.jsonl", knowing(1, 3))
-    (row,) = from_scores([silent, two], **DRAWS).between
+    (row,) = from_scores([audited(tmp_path / "silent.jsonl", knowing(1, 3)), two], **DRAWS).between
     assert (row.agreement.value, row.agreement.abstained) == (0.75, 2)
+    same = [two, audited(tmp_path / "same.jsonl", GroundingJudge(), "info_think_lexical")]
+    found = from_scores(same, labels=one, **DRAWS)
+    assert found.judges == tuple(map(str, same))  # both call themselves lexical
+    assert [(row.agreement.value, row.true, row.pairs) for row in found.against] == [(0.5, 0.5, 6)] * 2
 
 
 def test_rows_that_are_not_in_both_audits_are_left_out_and_of_one_scored_again_the_last_line_counts(tmp_path):
@@ -211,14 +187,6 @@ def test_rows_that_are_not_in_both_audits_are_left_out_and_of_one_scored_again_t
     silent.write_text(silent.read_text() + one.read_text())  # asked again, and not finished yet
     found = from_scores([one, silent], **DRAWS)
     assert found.between[0].agreement.value == 1.0 and found.settings["left_out"] == {str(one): 0, str(silent): 0}
-
-
-def test_audits_beside_a_persons_labels(tmp_path):
-    person = audited(tmp_path / "person.jsonl", knowing(name="a person"), "info_think_lexical")
-    same = [audited(tmp_path / f"{n}.jsonl", GroundingJudge(), "info_think_lexical") for n in (1, 2)]
-    found = from_scores(same, labels=person, **DRAWS)
-    assert found.judges == tuple(map(str, same))  # both call themselves lexical
-    assert [(row.agreement.value, row.true, row.pairs) for row in found.against] == [(0.5, 0.5, 6)] * 2
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):

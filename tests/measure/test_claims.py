@@ -2,7 +2,7 @@
 
 from agent_rows import CountingJudge, silent_on
 
-from faithful_search.measure.claims import Claim, claims_of, distinct
+from faithful_search.measure.claims import Claim, claims_of
 from faithful_search.trajectory import Evidence, Step, Trajectory
 
 FOUND = (
@@ -19,18 +19,16 @@ def answered(answer: str | None, evidence=FOUND) -> Trajectory:
 class Writing(CountingJudge):
     """Also writes the claims."""
 
-    text: str | None = None
+    def __init__(self, text=None):
+        super().__init__()
+        self.text = text
 
     def write_batch(self, requests):
         return [self.text for _ in requests]
 
 
-def test_a_short_answer_is_supported_where_it_stands_and_a_passage_found_twice_counts_once():
-    assert claims_of(answered("Ivo Kast")) == [Claim("Ivo Kast", True, ("E1",))]
-    assert [item.id for item in distinct(answered("x"))] == ["E1", "E2"]
-
-
 def test_each_claim_has_its_own_sources_or_none_where_only_several_say_it_together():
+    assert claims_of(answered("Ivo Kast")) == [Claim("Ivo Kast", True, ("E1",))]  # found twice, it counts once
     text = "The keeper of Belt is Ivo Kast. Belt lies on the island of Sark Holm. He was born in Arvon in 1871."
     found = claims_of(answered(text))
     assert [claim.sources for claim in found] == [("E1",), ("E2",), ()]
@@ -39,18 +37,14 @@ def test_each_claim_has_its_own_sources_or_none_where_only_several_say_it_togeth
     assert claims_of(answered("Ivo Kast, on Sark Holm"), judge) == [Claim("Ivo Kast, on Sark Holm", True)]
 
 
-def test_a_judge_that_failed_has_not_judged():
+def test_a_judge_that_failed_has_not_judged_and_nothing_found_or_said_makes_no_claims():
     for judge in (CountingJudge(silent_on("")), Writing(), CountingJudge(refuses="401: the key is wrong")):
         assert claims_of(answered("x"), judge) == [Claim("x", None)]  # the writer made no claims of it
+    assert claims_of(answered("Ivo Kast", ())) == claims_of(answered(None)) == claims_of(answered(" ")) == []
 
 
 def test_a_judge_that_writes_makes_the_claims():
-    judge = Writing()
-    judge.text = "Ivo Kast keeps Belt.\nBelt is on Sark Holm."
+    judge = Writing("Ivo Kast keeps Belt.\nBelt is on Sark Holm.")
     found = claims_of(answered("Ivo Kast"), judge)
     assert [claim.text for claim in found] == ["Ivo Kast keeps Belt.", "Belt is on Sark Holm."]
     assert len(judge.asked) == 2 + 2 * 2  # each claim with all evidence, and with each of two pieces
-
-
-def test_nothing_found_or_said_makes_no_claims():
-    assert claims_of(answered("Ivo Kast", ())) == claims_of(answered(None)) == claims_of(answered(" ")) == []

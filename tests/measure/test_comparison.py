@@ -47,36 +47,30 @@ def test_audits_are_paired_by_question_and_each_is_compared_with_the_first(tmp_p
     assert asked[0].rows == [[number + 1], [20 - number]]
 
 
-def test_rows_without_a_question_are_paired_by_id_and_without_that_not_at_all(tmp_path):
+def test_rows_without_a_question_are_paired_by_id_and_other_ways_of_measuring_are_named(tmp_path):
     bare = [{name: value for name, value in rollout(n).items() if name != "question"} for n in range(6)]
     audited(tmp_path / "a", bare)
-    audited(tmp_path / "b", [*bare, {"output": bare[0]["output"]}])
+    audited(tmp_path / "b", [*bare, {"output": bare[0]["output"]}], how="pokee")
     found = compare(open_sides([tmp_path / "a" / "audit", tmp_path / "b" / "audit"]))
-    assert found.shared == [6]
-    assert [note.partition(": ")[2] for note in found.notes] == ["1 rows without question and id are in no pair"]
-
-
-def test_other_ways_of_measuring_are_named(tmp_path):
-    for name, how in (("a", "squad"), ("b", "pokee")):
-        audited(tmp_path / name, [rollout(n) for n in range(3)], how=how)
-    found = compare(open_sides([tmp_path / "a" / "audit", tmp_path / "b" / "audit"]))
-    assert "how: 'squad' there, 'pokee' here" in found.notes[0]
-    assert found.differences["f1_pokee"][0].value is None
+    assert found.shared == [6] and found.differences["f1_pokee"][0].value is None
+    told = "\n".join(found.notes)
+    assert "1 rows without question and id are in no pair" in told and "how: 'squad' there, 'pokee' here" in told
 
 
 def test_what_shares_nothing_or_has_not_ended_is_refused(tmp_path):
+    one, other = tmp_path / "a" / "audit", tmp_path / "b" / "audit"
     audited(tmp_path / "a", [rollout(0)])
     audited(tmp_path / "b", [rollout(1)])
     with pytest.raises(DataError, match="shares no question with"):
-        compare(open_sides([tmp_path / "a" / "audit", tmp_path / "b" / "audit"]))
+        compare(open_sides([one, other]))
     with pytest.raises(ConfigError, match="name another"):
-        open_sides([tmp_path / "a" / "audit"])
+        open_sides([one])
     with pytest.raises(DataError, match="neither an audit's folder nor one with"):
         open_sides([tmp_path])
-    summary = tmp_path / "a" / "audit" / "audit.json"
+    summary = one / "audit.json"
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "finished": False}))
     with pytest.raises(DataError, match="has not ended"):
-        open_sides([tmp_path / "a" / "audit"])
+        open_sides([one])
 
 
 def evaluation(values: list[float | None]) -> Evaluation:
@@ -94,12 +88,8 @@ def test_the_evaluations_of_runs_are_compared_and_one_can_be_named(tmp_path):
     assert (found.differences["em"][0].value, found.differences["em"][0].n) == (-1.0, 6)
     with pytest.raises(DataError, match="no evaluation called 'none'"):
         open_sides([f"{tmp_path}/pou#none"])
-
-
-def test_a_mean_that_a_judge_left_open_is_not_compared():
-    known = evaluation([1.0] * 6)
-    unknown = msgspec.structs.replace(known, rows={"em": mean_ci([])})
-    assert compare([Side("a", known), Side("b", unknown)]).differences["em"][0].value is None
+    unknown = msgspec.structs.replace(ones, rows={"em": mean_ci([])})  # a judge left it open
+    assert compare([Side("a", ones), Side("b", unknown)]).differences["em"][0].value is None
 
 
 def test_the_command_prints_a_table_and_links_the_page_to_the_reports(tmp_path, monkeypatch):

@@ -97,6 +97,11 @@ def test_what_cannot_be_asked_is_said():
     for why, asked in refused.items():
         with pytest.raises(ConfigError, match=why):
             plan(*asked)
+
+    def server():
+        raise ConfigError("the passages of a server cannot be read")
+
+    assert "since the passages of a server" in plan(TASKS, ["blocked"], server).left_out["blocked"]
     nowhere = plan(TASKS, ["blocked", "changed"])
     assert [task.id for task in nowhere.asked] == [f"q{number}@open" for number in range(4)]
     assert nowhere.left_out["blocked"].startswith("4 of 4 questions left out")
@@ -118,20 +123,12 @@ def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
     assert (again.asked, len(closed.asked), study.rows["open"]["right"].n) == (["q3@open"], 4, 4)
     assert len(list(read_jsonl(tmp_path / ROLLOUTS))) == 8
     nobody = dict.fromkeys(agents())
-    assert run_study(nobody, found, tmp_path, A) == study and kept(tmp_path / "nowhere", A) == set()
-
-
-def test_a_second_run_in_the_folder_leaves_the_first_one_as_it_is(tmp_path):
-    found = plan(TASKS, ["closed"])
-    run_study(agents(), found, tmp_path, A)
-    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert run_study(nobody, found, tmp_path, A) == study
     with Ledger(tmp_path / ROLLOUTS, "study"), pytest.raises(DataError, match="another evaluation"):
-        run_study(agents(), found, tmp_path, B, anew=True)
+        run_study(nobody, found, tmp_path, B, anew=True)
     with pytest.raises(ConfigError, match=r"other settings \(policy: .* now\): give another --out, or --overwrite"):
-        run_study(agents(), found, tmp_path, B)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
-    run_study(agents(), found, tmp_path, B, anew=True)
-    assert kept(tmp_path, B) == {task.id for task in found.asked}
+        run_study(nobody, found, tmp_path, B)
+    assert kept(tmp_path, A) == {task.id for task in found.asked}
 
 
 @pytest.mark.parametrize(
@@ -186,21 +183,15 @@ def test_a_served_agent_calls_tools_reads_what_they_return_and_its_turns_are_bou
         sent = server.requests[:2]
         [edited] = ServedAgent("stub", server.url, toolbox).run([task])
         [short] = ServedAgent("stub", server.url, toolbox, turns=1).run([task])
+        server.label = lambda said: said[-1]["content"] if said[-1]["role"] == "tool" else call(arguments)
+        for arguments in ("{", "[1]", '{"words": "x"}'):  # calls that cannot be read are answered
+            [broken] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1])
+            assert "local_search" in broken.answer and broken.steps[0].evidence == (), arguments
     assert (found.answer, found.stop_reason, found.id) == ("The keeper is Ivo Kast.", "answered", "q1")
     first = found.steps[0]
     assert first.call.name == "local_search" and first.evidence[0] == Evidence(PASSAGES[1].text, "Belt harbour", "E1")
     assert sent[0]["tools"][0]["function"]["name"] == "local_search" and sent[1]["messages"][-1]["tool_call_id"] == "c1"
     assert edited.answer == "The keeper is Una Orr." and (short.answer, short.stop_reason) == (None, "turn_limit")
-
-
-@pytest.mark.parametrize("arguments", ["{", "[1]", '{"words": "x"}'])
-def test_calls_that_cannot_be_read_are_answered(arguments, toolbox):
-    def broken(messages):
-        return messages[-1]["content"] if messages[-1]["role"] == "tool" else call(arguments)
-
-    with StubServer(label=broken) as server:
-        [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1])
-    assert "local_search" in found.answer and found.steps[0].evidence == ()
 
 
 def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alone(monkeypatch, toolbox):
@@ -263,27 +254,33 @@ def controls(*words):
     return CliRunner().invoke(cli, ["controls", *words])
 
 
-def test_the_command_tells_the_cost_asks_and_compares(files, tmp_path):
-    with StubServer(label=reads) as server:
-        words = ["stub", "--url", server.url, "--turns", "4", *files]
-        done = controls(*words)
-        first = server.calls
-        again = controls(*words)
-        assert server.calls == first == 24  # 4 questions, 3 conditions, 2 requests
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith(f"12 episodes with {server.url}, up to 256 tokens a reply: about 36 requests with ")
-    assert "25% of the right answers were given without the evidence too: 1 of 4" in done.output
-    assert "changed: 4 of 4 questions left out" in done.output
+def test_the_command_tells_the_cost_asks_compares_and_goes_on_where_an_endpoint_failed(files, tmp_path):
+    with StubServer("context", faults=3, label=reads) as server:
+        words = ["stub", "--url", server.url, "--turns", "4", "--concurrency", "1", *files]
+        some, rest, again = controls(*words), controls(*words), controls(*words)
+    assert some.output.startswith(f"12 episodes with {server.url}, up to 256 tokens a reply: about 36 requests with ")
+    assert some.exit_code == 3 and "3 rollouts failed and count nowhere; the same command tries again" in some.output
+    assert rest.exit_code == 0 and rest.output.startswith("3 episodes")
+    assert "25% of the right answers were given without the evidence too: 1 of 4" in rest.output
+    assert "changed: 4 of 4 questions left out" in rest.output
     assert again.exit_code == 0 and again.output.startswith("0 episodes")
     study = json.loads((tmp_path / "out" / RESULTS).read_text())
     assert study["rows"]["closed"]["memory_share"]["value"] == 0.25 and study["settings"]["match"] == "contains"
     assert (tmp_path / "out" / "controls.png").stat().st_size > 10_000
 
 
-def test_rollouts_with_other_annotations_or_passages_are_not_gone_on_with(files, tmp_path):
+def test_annotated_questions_are_asked_in_changed_worlds_and_not_gone_on_with_by_other_annotations(files, tmp_path):
+    def annotated(line):
+        return {"evidence_triples": [[f"{line['question'][21:-1]} harbour", "keeper", line["answers"][0]]]}
+
+    rewrite(tmp_path / "questions.jsonl", annotated)
     with StubServer(label=reads) as server:
-        words = ["stub", "--url", server.url, "--conditions", "closed", *files]
-        assert controls(*words).exit_code == 0
+        words = ["stub", "--url", server.url, "--conditions", "changed", *files]
+        done = controls(*words)
+        assert done.exit_code == 0, done.output
+        rows = json.loads((tmp_path / "out" / RESULTS).read_text())["rows"]
+        follow = rows["changed"]["follow_rate"]
+        assert list(rows) == ["open", "changed"] and (follow["value"], follow["n"]) == (1.0, 4)
         rewrite(tmp_path / "corpus.jsonl", lambda line: {"title": "T"})
         other = controls(*words)
         assert other.exit_code == 1 and "passages: " in other.output and "questions: " not in other.output
@@ -291,32 +288,10 @@ def test_rollouts_with_other_annotations_or_passages_are_not_gone_on_with(files,
         assert "questions: " in controls(*words).output
 
 
-def test_questions_that_are_annotated_are_asked_in_changed_worlds(files, tmp_path):
-    def annotated(line):
-        return {"evidence_triples": [[f"{line['question'][21:-1]} harbour", "keeper", line["answers"][0]]]}
-
-    rewrite(tmp_path / "questions.jsonl", annotated)
-    with StubServer(label=reads) as server:
-        done = controls("stub", "--url", server.url, "--conditions", "changed", *files)
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "out" / RESULTS).read_text())["rows"]
-    follow = rows["changed"]["follow_rate"]
-    assert list(rows) == ["open", "changed"] and (follow["value"], follow["n"]) == (1.0, 4)
-
-
-def test_the_command_goes_on_where_an_endpoint_failed(files):
-    with StubServer("context", faults=3, label=reads) as server:
-        words = ["stub", "--url", server.url, "--concurrency", "1", *files]
-        some, rest = controls(*words), controls(*words)
-    assert some.exit_code == 3 and "3 rollouts failed and count nowhere; the same command tries again" in some.output
-    assert rest.exit_code == 0 and rest.output.startswith("3 episodes")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--corpus", "corpus.jsonl"], "the world's questions cannot be answered from 'corpus.jsonl'"),
-        (["--conditions", "open,book"], "unknown condition book"),
         (["--questions", "nowhere.jsonl", "--corpus", "corpus.jsonl"], "neither a file here nor a dataset"),
         (["--questions", "questions.jsonl", "--corpus", "none"], "no tools: give --corpus"),
     ],

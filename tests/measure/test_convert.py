@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from agent_rows import file_of, rollout
+from agent_rows import file_of, lines_of, rollout
 from click.testing import CliRunner
+from pydantic import TypeAdapter
 
 from faithful_search.cli import cli
 from faithful_search.dialects import parse
@@ -47,7 +48,7 @@ def test_the_scores_travel_with_their_rows(source, tmp_path):
     audit(source, tmp_path / "audit", workers=1)
     found = convert(source, tmp_path / "out.jsonl", "openai", scores=tmp_path / "audit" / "scores.jsonl")
     assert (found.written, found.scored) == (2, 2) and found.unread[0].startswith("row 3: not JSON")
-    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    rows = lines_of(tmp_path / "out.jsonl")
     assert rows[0]["metadata"]["scores"]["exact_match_squad"] == 1.0
     assert rows[0]["metadata"]["verdicts"] == {"3": {"helpful": True, "refs": ["E1"]}}
     assert rows[0]["metadata"]["gold_answers"] == ["Danube"] and rows[1]["metadata"]["read_as"] == "search_r1"
@@ -58,11 +59,9 @@ def test_the_scores_travel_with_their_rows(source, tmp_path):
 
 def test_openais_own_types_take_the_messages(source, tmp_path):
     chat = pytest.importorskip("openai.types.chat")
-    from pydantic import TypeAdapter
-
     convert(source, tmp_path / "out.jsonl", "openai")
-    for line in (tmp_path / "out.jsonl").read_text().splitlines():
-        TypeAdapter(list[chat.ChatCompletionMessageParam]).validate_python(json.loads(line)["messages"])
+    for row in lines_of(tmp_path / "out.jsonl"):
+        TypeAdapter(list[chat.ChatCompletionMessageParam]).validate_python(row["messages"])
 
 
 def test_atifs_own_model_takes_the_documents(source, tmp_path):
@@ -71,14 +70,13 @@ def test_atifs_own_model_takes_the_documents(source, tmp_path):
     assert (first.name, second.name) == ("000001-q-1.json", "000002-3.json")
     made = json.loads(first.read_text())
     assert [step["source"] for step in made["steps"]] == ["user", "agent", "agent"]
-    turn = made["steps"][1]
+    turn, last = made["steps"][1:]
     assert turn["reasoning_content"] == "Two searches." and len(turn["tool_calls"]) == 2
-    results = turn["observation"]["results"]
-    assert json.loads(results[0]["content"])[0] == {
-        **{"id": "E1", "title": "Vienna", "url": "https://a.org", "text": "Vienna lies on the Danube."}
-    }
-    assert results[1] == {"source_call_id": "call_2", "content": "404 not found"}
-    assert made["steps"][2]["message"] == "the Danube" and made["extra"]["answer"] == "the Danube"
+    found, failed = turn["observation"]["results"]
+    expected = {"id": "E1", "title": "Vienna", "url": "https://a.org", "text": "Vienna lies on the Danube."}
+    assert json.loads(found["content"])[0] == expected
+    assert failed == {"source_call_id": "call_2", "content": "404 not found"}
+    assert last["message"] == "the Danube" and made["extra"]["answer"] == "the Danube"
     pytest.importorskip("atif").Trajectory.model_validate(made)
 
 
@@ -110,16 +108,12 @@ def test_keys_are_counted_and_on_request_taken_out(tmp_path, monkeypatch, to):
     monkeypatch.chdir(tmp_path)
     key = "hf_" + "a1B2" * 8
     told = {**rollout(0), "output": rollout(0)["output"].replace("stands in", f"({key}) stands in")}
-    file_of(tmp_path / "a.jsonl", [rollout(1), told])
+    file_of(tmp_path / "a.jsonl", [rollout(1), told, "{half"])
     for flags, said in (([], "are still there: --scrub takes them out"), (["--scrub"], "were taken out")):
         done = CliRunner().invoke(cli, ["convert", "a.jsonl", "out", "--to", to, *flags])
-        assert done.exit_code == 0 and f"in rows 2, {said}" in done.stderr
+        assert done.exit_code == 3 and f"2 trajectories as {to}" in done.stdout
+        assert f"in rows 2, {said}" in done.stderr and "row 3: not JSON" in done.stderr
         assert any(key in path.read_text() for path in (tmp_path / "out").iterdir()) is not bool(flags)
-
-
-def test_rows_that_cannot_be_read_give_another_exit_code(source, tmp_path):
-    done = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / "out"), "--to", "atif"])
-    assert done.exit_code == 3 and "2 trajectories as atif" in done.stdout and "row 3: not JSON" in done.stderr
 
 
 KEYS = ("AKIAIOSFODNN7EXAMPLE", "xoxb-2345678901-abcdefghijklmnop", "AIza" + "Sy_-" * 8 + "abc")

@@ -39,25 +39,20 @@ def rows_of(folder):
     return lines_of(folder / "pairs.jsonl")
 
 
-def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands(tmp_path):
+def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands_and_the_folder_is_a_dataset(tmp_path):
+    datasets = pytest.importorskip("datasets")
     path = file_of(tmp_path / "mine.jsonl", [episode(1, "So yes, Ann."), episode(2, "No idea.")])
     found = label([path], tmp_path / "out", judge=scripted())
-    first, second = rows_of(tmp_path / "out")
-    assert first == {
-        "id": first["id"],
-        "question": "Who built the bridge?",
-        "premise": "Bridge 1\nIt was built by Ann.",
-        "hypothesis": "So yes, Ann.",
-        "task": "info_think",
-        "label": True,
-        "p": 0.75,
-        "judge": "scripted",
-        "source": "mine",
-        "trajectory": "mine:1",
-        "step": 2,
-    }
+    first, second = rows = rows_of(tmp_path / "out")
+    asked = {"question": "Who built the bridge?", "premise": "Bridge 1\nIt was built by Ann."}
+    said = {"hypothesis": "So yes, Ann.", "task": "info_think", "label": True, "p": 0.75, "judge": "scripted"}
+    assert first == {"id": first["id"], **asked, **said, "source": "mine", "trajectory": "mine:1", "step": 2}
     assert (second["label"], second["p"], second["trajectory"]) == (False, 0.25, "mine:2")
     assert (found.pairs, found.positives, found.complete, found.finished) == (2, 1, True, True)
+    read = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert read.column_names == list(rows[0]) and read.to_list() == rows
+    labelled = [(row.label, row.p, row.task, row.source) for row in agreement.load(tmp_path / "out")]
+    assert labelled == [(True, 0.75, "info_think", "mine"), (False, 0.25, "info_think", "mine")]
 
 
 def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_counted(tmp_path):
@@ -74,11 +69,9 @@ def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_cou
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_pairs_are_those_that_the_reward_asks_about(tmp_path, metric):
-    path = file_of(tmp_path / "mine.jsonl", [episode(n, f"Thought {n} yes.") for n in range(3)])
-    judge = scripted()
+    path, judge = many(tmp_path / "mine.jsonl", 3), scripted()
     label([path], tmp_path / "out", metric=metric, judge=judge)
-    own = reward(metric, judge)
-    asked = [item.pair for row in read_trajectories(path) for item in own.pairs(row.trajectory)]
+    asked = [item.pair for row in read_trajectories(path) for item in reward(metric, judge).pairs(row.trajectory)]
     assert asked and judge.asked == list(dict.fromkeys(asked))
     assert label([path], tmp_path / "words", metric=metric).pairs == len(judge.asked)
     found = [Pair(row["premise"], row["hypothesis"], row["question"], row["task"]) for row in rows_of(tmp_path / "out")]
@@ -96,7 +89,9 @@ def test_without_a_judge_the_labels_are_those_the_audit_scores_with(tmp_path):
 
 def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
     path = file_of(tmp_path / "mine.jsonl", [episode(1, "yes"), episode(2, "abstain"), episode(3, "no")])
-    found = label([path], tmp_path / "out", judge=scripted())
+    few = label([path], tmp_path / "out", judge=scripted(), sample=1)
+    assert few.pairs + few.abstained == 1
+    found = label([path], tmp_path / "out", judge=scripted())  # a sample can grow
     assert (found.pairs, found.abstained, found.complete) == (2, 1, False)
     assert found.unjudged == ["mine:2, step 2: timed out"]
     again, pairs = scripted(), tmp_path / "out" / "pairs.jsonl"
@@ -104,18 +99,15 @@ def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
     pairs.write_bytes(whole + whole[:20])  # half a line is gone also where nothing is written after it
     label([path], tmp_path / "out", judge=again)
     assert [pair.hypothesis for pair in again.asked] == ["abstain"] and pairs.read_bytes() == whole
-    willing = scripted(say=lambda pair: True)
-    found = label([path], tmp_path / "out", judge=willing)
-    assert (found.pairs, found.abstained, found.complete, len(willing.asked)) == (3, 0, True, 1)
 
 
 def test_a_file_cut_off_is_labelled_as_far_as_it_goes_and_a_folder_is_its_files(tmp_path):
-    noise = [episode(n, hashlib.sha256(str(n).encode()).hexdigest() * 8) for n in range(400)]
+    noise = [episode(n, hashlib.sha256(str(n).encode()).hexdigest() * 8) for n in range(60)]
     whole = file_of(tmp_path / "in" / "a.jsonl.gz", noise)
     whole.write_bytes(whole.read_bytes()[:-2000])
     paths = [whole, many(tmp_path / "in" / "b.jsonl", 3)]
     found = label(paths, tmp_path / "out", judge=scripted())
-    assert 3 < found.pairs < 403 and not found.complete
+    assert 3 < found.pairs < 63 and not found.complete
     assert "cannot read" in found.files[0].broken_off and found.files[1].pairs == 3
     assert label([tmp_path / "in"], tmp_path / "same", judge=scripted()).files == found.files
 
@@ -165,26 +157,11 @@ def test_a_judge_that_breaks_off_keeps_what_it_said_and_no_second_run_writes_mea
                 raise JudgeError("the key was revoked")
             return super().judge_batch(pairs)
 
-    kept = r"the judge cannot be asked: the key was revoked; 32 lines are in .*pairs\.jsonl"
-    with pytest.raises(JudgeError, match=kept):
+    with pytest.raises(JudgeError, match=r"cannot be asked: the key was revoked; 32 lines are in .*pairs\.jsonl"):
         label([path], tmp_path / "out", judge=Mortal(name="scripted"))
     assert not json.loads((tmp_path / "out" / "provenance.json").read_text())["finished"]
     judge = scripted()
     assert label([path], tmp_path / "out", judge=judge).pairs == 100 and len(judge.asked) == 68
-
-
-def test_a_sample_is_seeded_and_a_larger_one_contains_it(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 40)
-    few, more, other, grown = (scripted() for _ in range(4))
-    for name, judge, how in (
-        ("few", few, {"sample": 6}),
-        ("more", more, {"sample": 15}),
-        ("other", other, {"sample": 6, "seed": 1}),
-        ("few", grown, {"sample": 15}),
-    ):
-        label([path], tmp_path / name, judge=judge, **how)
-    assert len(few.asked) == 6 and len(more.asked) == 15 and set(other.asked) != set(few.asked) < set(more.asked)
-    assert {*few.asked, *grown.asked} == set(more.asked) and len(grown.asked) == 9
 
 
 @given(
@@ -242,17 +219,6 @@ def test_the_command_leaves_pairs_open_where_a_server_fails_and_says_which_files
     card = (out / "README.md").read_text()
     assert "license: cc-by-4.0" in card and f"`{name}`" in card and "terms of the judge" in card
     assert str(tmp_path) not in card + json.dumps(found)
-
-
-def test_the_folder_is_a_dataset_and_a_labelled_file(tmp_path, monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    label([many(tmp_path / "mine.jsonl", 6)], tmp_path / "out", judge=scripted())
-    found = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
-    rows = rows_of(tmp_path / "out")
-    assert found.column_names == list(rows[0]) and found.to_list() == rows
-    assert [(row.label, row.p, row.task, row.source) for row in agreement.load(tmp_path / "out")] == [
-        (row["label"], row["p"], "info_think", "mine") for row in rows
-    ]
 
 
 def test_no_name_writes_markup_into_the_card(tmp_path):

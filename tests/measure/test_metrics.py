@@ -67,7 +67,7 @@ def test_judge_normaliser_and_knobs_go_to_the_rewards_that_have_them():
 
 @pytest.mark.skipif(not ROLLOUTS.exists(), reason="the rollouts are not here")
 def test_on_real_rollouts_every_metric_computes_and_evidence_that_was_swapped_is_noticed():
-    rows = [row for row, _ in zip(read_rows(ROLLOUTS), range(60), strict=False)]
+    rows = [row for row, _ in zip(read_rows(ROLLOUTS), range(30), strict=False)]
     read = [dialect("r1_searcher").parse(row["gen_text_store"], question=row["question"]) for row in rows]
     real = [replace(item, answers=(row["answer"],)) for item, row in zip(read, rows, strict=True)]
     pool = [step.evidence for item in real for step in item.steps if step.evidence]
@@ -84,7 +84,7 @@ def test_on_real_rollouts_every_metric_computes_and_evidence_that_was_swapped_is
                 if result in ("citation_validity", "uncited_evidence"):  # this dialect has no verdicts
                     assert values == []
                     continue
-                assert len(values) >= 45 and all(0 <= value <= 1 for value in values), result
+                assert len(values) >= 22 and all(0 <= value <= 1 for value in values), result
                 means[result, kind] = sum(values) / len(values)
     assert means["info_think_lexical", "real"] > 0.6 and means["info_think_lexical", "swapped"] < 0.1
     assert means["answer_support_lexical", "real"] > means["answer_support_lexical", "swapped"] + 0.3

@@ -89,12 +89,6 @@ def test_compare_draws_the_mean_over_seeds_and_its_interval(tmp_path, drawn):
     assert legend(axis) == ["PoU (2 seeds)", "one seed (1 seed)"]
 
 
-def test_many_settings_are_told_apart_and_have_no_bands(tmp_path, drawn):
-    compare({str(number): [history(2)] * 2 for number in range(32)}, ["reward"], tmp_path / "many.png")
-    [(axis,)] = drawn
-    assert len({(line.get_color(), line.get_linestyle()) for line in axis.lines}) == 32 and not axis.collections
-
-
 def test_bars_and_lines_have_the_values_and_intervals_given(tmp_path, drawn):
     row, outside = {"value": 0.5, "low": 0.25, "high": 0.625}, {"value": 1.0, "low": 0.5, "high": 0.75}
     before, after = ({"rows": {"f1": own, "exact_match": {"value": None}}} for own in (row, outside))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from agent_rows import file_of
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from paths import SHARED
 
 from faithful_search.cli import cli
@@ -164,22 +164,22 @@ def test_the_page_shows_evidence_as_it_was_measured_and_another_corpus_is_refuse
     text = "<search>who</search><information>{}</information><answer>Ada</answer>"
     said = ["Ada wrote it.", "Bob wrote it.", "Cy wrote it.", "Di wrote it."]
     rows = file_of(tmp_path / "rows.jsonl", [{"text": text.format(passage)} for passage in said])
-    command = ["audit", str(rows), "--metrics", "answer_support", "--out", str(tmp_path / "out"), "--corpus"]
-    true, false = tmp_path / "true" / "corpus.jsonl", tmp_path / "false" / "corpus.jsonl"
-    for path, passages in ((true, said[:2]), (false, said[:1])):
-        file_of(path, [{"text": passage} for passage in passages])
+    true, false = (
+        file_of(tmp_path / name / "corpus.jsonl", [{"text": passage} for passage in said[:count]])
+        for name, count in (("true", 2), ("false", 1))
+    )
 
-    assert CliRunner().invoke(cli, [*command, str(true)]).exit_code == 0
+    def audited(corpus: Path, *more: str) -> Result:
+        command = ["audit", str(rows), "--metrics", "answer_support", "--out", str(tmp_path / "out"), "--corpus"]
+        return CliRunner().invoke(cli, [*command, str(corpus), *more])
+
+    assert audited(true).exit_code == 0
     page = (tmp_path / "out" / "report.html").read_text()
     invented = set(re.findall(r"nowhere in the corpus: (?:'|&#39;)([^.]+\.)", page))
     assert all(passage in page for passage in said) and invented == set(said[2:])
     assert "corpus that was searched?" not in page  # a half of the passages is in it
-
-    refused = CliRunner().invoke(cli, [*command, str(false)])
+    refused = audited(false)
     assert refused.exit_code and "corpus" in refused.output and "--overwrite" in refused.output
-    done = CliRunner().invoke(cli, [*command, str(false), "--overwrite"])
     asked = "3 of 4 passages of evidence are not in corpus.jsonl (SHA-256"
-    assert asked in " ".join(done.output.split()) and asked in (tmp_path / "out" / "report.html").read_text()
-
-    missing = CliRunner().invoke(cli, ["audit", str(rows), "--corpus", "nowhere", "--out", str(tmp_path / "other")])
-    assert missing.exit_code and not (tmp_path / "other").exists()
+    assert asked in " ".join(audited(false, "--overwrite").output.split())
+    assert asked in (tmp_path / "out" / "report.html").read_text()
