@@ -242,15 +242,16 @@ class Dialect(ABC):
 
     def fields_of(self, turn: re.Match[str], first: bool) -> Fields | None:
         """The fields of the turn that `Grammar.turn` matched; `None` where its call or answer cannot be read."""
-        fields: Fields = {"think": turn["think"]}
-        if turn["act"] == "answer":
+        think, act, said = turn.group("think", "act", "said")
+        if act == "answer":
             kind, span = "answer", self.find_answer(turn.string, turn.span("said"))
-            fields[kind] = span and turn.string[slice(*span)].strip()
+            value: Any = span and turn.string[slice(*span)].strip()
         else:
-            kind, span = "call", turn.span("said")
-            fields[kind] = self.read_call(turn["said"])
-        fields["spans"] = {"think": turn.span("think"), kind: span, "step": turn.span("step")}
-        return None if fields[kind] is None else fields
+            kind, span, value = "call", turn.span("said"), self.read_call(said)
+        if value is None:
+            return None
+        spans = {"think": turn.span("think"), kind: span, "step": turn.span("step")}
+        return {"think": think, kind: value, "spans": spans}
 
     def read_response(self, text: str, start: int, end: int) -> tuple[list[Evidence], str]:
         """As `read_body` reads it; line breaks that belong to the `frame` are not part of the text."""

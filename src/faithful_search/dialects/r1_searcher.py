@@ -11,7 +11,7 @@ from typing import ClassVar
 from ..trajectory import Evidence, Span, Step
 from .base import Dialect, prompt_file
 from .fence import one_line
-from .passages import headed, numbered
+from .passages import MOST_DOCUMENTS
 from .tagged import Tagged
 from .turns import Grammar, Tag, TurnReader, skip
 
@@ -19,7 +19,6 @@ _TAG = (
     r"<(?=/?(?:think|answer)>|\|(?:begin|end)_of_(?:query|documents)\|>)"
     r"(/|\|end_of_)?(?:\|begin_of_)?(think|answer|query|documents)\|?>"
 )
-_PASSAGE = re.compile(r"\n\(([1-9][0-9]{0,4})\)")
 _TEXT, _GAP = " Text:", "\n\n"
 
 
@@ -97,8 +96,14 @@ class R1Searcher(Tagged):
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
         if not body.startswith("(1)"):
             return [], body
-        body = f"\n{body}"
-        return [_titled(text) for _, text in headed(numbered(_PASSAGE.finditer(body)), body)], ""
+        found, at = [], len("(1)")
+        for number in range(2, MOST_DOCUMENTS + 1):
+            end = body.find(f"\n({number})", at)
+            if end < 0:
+                break
+            found.append(_titled(body[at:end]))
+            at = body.index(")", end) + 1
+        return [*found, _titled(body[at:])], ""
 
 
 def _titled(text: str) -> Evidence:

@@ -199,13 +199,13 @@ def trajectory_of(
 def _respond(dialect: "Dialect", text: str, turn: list[Fields], responses: Sequence[Segment], fenced: bool) -> None:
     """Give the steps of a turn their responses."""
     # A stretch of several turns that are not parallel calls was answered at its end.
-    takers = [one for one in (turn if dialect.parallel else turn[-1:]) if "call" in one["spans"]]
-    if not takers:
+    takers = [one for one in turn if "call" in one["spans"]] if dialect.parallel else turn[-1:]
+    if not takers or "call" not in takers[-1]["spans"]:
         takers = turn[-1:]
         note_issue(takers[0], "response_unasked", "a tool response to a turn without a call", responses[0].span)
     for number, segment in enumerate(responses):
         # Each call gets its response, all further ones go to the last.
-        fields = takers[min(number, len(takers) - 1)]
+        fields = takers[number] if number < len(takers) else takers[-1]
         evidence, note = dialect.read_response(text, *segment.span)
         if fenced:
             note = unescape(note)
