@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -38,15 +38,6 @@ def headed(heads: Iterable[re.Match[str]], text: str) -> list[tuple[re.Match[str
     found = list(islice(heads, MOST_DOCUMENTS))
     ends = [*(head.start() for head in found[1:]), len(text)]
     return [(head, text[head.end() : end]) for head, end in zip(found, ends, strict=False)]
-
-
-def numbered(heads: Iterable[re.Match[str]]) -> Iterator[re.Match[str]]:
-    """Those whose first group counts up from 1: a list inside a passage begins again, and is its text."""
-    number = 1
-    for head in heads:
-        if int(head[1]) == number:
-            number += 1
-            yield head
 
 
 class DocLines:

@@ -14,7 +14,7 @@ import msgspec
 from ..trajectory import Evidence
 from .base import prompt_file
 from .fence import one_line, spelled
-from .passages import headed, numbered
+from .passages import headed
 from .tool_calls import MARKS, ToolCalls
 
 # How a response begins that holds a search's links, and one that holds pages.
@@ -68,9 +68,12 @@ class WebDancer(ToolCalls):
 
 
 def _links(text: str) -> list[Evidence]:
-    lines = (match for match in _LINK.finditer(text) if _TARGET in match[2] and match[2].endswith(")"))
-    links = headed(numbered(lines), text)
-    found = []
+    heads: list[re.Match[str]] = []
+    for match in _LINK.finditer(text):
+        # Numbers count up from 1: a list inside a passage begins again, and is its text.
+        if _TARGET in match[2] and match[2].endswith(")") and int(match[1]) == len(heads) + 1:
+            heads.append(match)
+    links, found = headed(heads, text), []
     for head, inner in links:
         title, _, url = head[2][:-1].rpartition(_TARGET)
         inner = inner.removeprefix("\n").removeprefix("\n")  # an empty line usually follows the link's
