@@ -59,33 +59,43 @@ def test_structured_calls_are_plain_messages() -> None:
 def test_ambiguity_is_said_and_nobody_is_named() -> None:
     call = '<think>a</think><tool_call>{"name": "finder", "arguments": {}}</tool_call><answer>b</answer>'
     query = "<think>a</think><search>q</search><answer>x</answer>"
-    for text in (call, query, "", "Ada"):
+    for text in (call, query, "", "Ada", "<b>x</b>", "<think>a</think><answer>b</answer>"):
         found = detect(text)
         assert (found.dialect, found.confidence) == (None, 0.0) and found.why
     assert detect(query).why == "research, search_r1 and self_eval fit equally well"
-    with pytest.raises(DialectError, match="no dialect fits"):
-        parse(call)
+    for text, said in ((call, "no dialect fits"), ("Hello.", r"no dialect fits.*plain text")):
+        with pytest.raises(DialectError, match=said):
+            parse(text)
+    assert parse("Hello.", "pou").issues == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [("pokee", "search_r1"), ("web_dancer", "search_r1"), ("recall", "search_r1"), ("search_r1", "pou")],
-)
+@pytest.mark.parametrize(("name", "other"), [("pokee", "search_r1"), ("search_r1", "pou")])
 def test_another_dialect_than_asked_for_is_said(name: str, other: str) -> None:
     whys = [issue.why for issue in parse(sample(name), other).issues if issue.kind == "dialect_mismatch"]
     assert len(whys) == 1 and f"looks like {name}" in whys[0]
     assert not parse(sample(name), name).issues
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_detected_by_its_own_text_and_by_no_other(name: str) -> None:
+    found = detect(sample(name))
+    assert found.dialect == name == load(name).name and 0.5 < found.confidence <= 1 and found.why
+    assert parse(sample(name), question="Who?").question == "Who?"
+
+
+def test_an_unknown_dialect_is_answered_with_the_known() -> None:
+    with pytest.raises(DialectError, match=r"'serch_r1'.*pou.*did you mean 'search_r1'"):
+        load("serch_r1")
+    with pytest.raises(DialectError, match="there are: "):
+        parse("x", "base")
+
+
 @pytest.mark.parametrize(
     "unit",
     ["<tool_response>", "a</answer>user\n", "x<|im_end|> ", "</answer>user\nx\nassistant\n", "<", "<|im_start|>user\n"],
 )
-@pytest.mark.parametrize("name", ["recall", "pokee", "web_dancer", "openai"])
-def test_time_is_linear(name: str, unit: str) -> None:
+def test_detection_takes_linear_time(unit: str) -> None:
     """With room for a busy machine; quadratic would take minutes."""
-    text = "x" + unit * (300_000 // len(unit))
     start = time.process_time()
-    load(name).parse(text)
-    detect(text)
+    detect("x" + unit * (300_000 // len(unit)))
     assert time.process_time() - start < 1.0

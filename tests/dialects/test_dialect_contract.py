@@ -1,13 +1,16 @@
-"""What every dialect promises; a new file in `dialects/` is found and held to it."""
+"""What every dialect promises; a new file in `dialects/` is found and held to it. What the fence promises them."""
+
+import re
 
 import pytest
-from dialect_texts import EVERY, taken_apart, tool_of, trajectories, written
+from dialect_texts import EVERY, PIECES, taken_apart, tool_of, trajectories, written
 from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 from paths import ROOT
 
-from faithful_search.dialects import Dialect, detect, load, parse
-from faithful_search.errors import DialectError
+from faithful_search.dialects import Dialect, load, parse
+from faithful_search.dialects.fence import Fence, tags, unescape
+from faithful_search.errors import ConfigError
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 
@@ -20,7 +23,7 @@ def got(step: Step) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_what_was_rendered_is_read_back(name: str, data: st.DataObject) -> None:
     before, dialect = data.draw(trajectories(name)), load(name)
@@ -46,7 +49,7 @@ def test_what_was_rendered_is_read_back(name: str, data: st.DataObject) -> None:
     other = dialect.parse(dialect.render(Trajectory(tuple(harmless))), fenced=True)
     assert [said(step) for step in other.steps] == [said(step) for step in after.steps]
     assert other.answer == after.answer and list(other.evidence) == list(after.evidence)
-    for cut in range(0, len(text), max(1, len(text) // 60)):
+    for cut in range(0, len(text), max(1, len(text) // 20)):
         assert dialect.parse(text[:cut]).answer is None or cut >= after.steps[-1].spans["answer"][0]
 
 
@@ -74,7 +77,7 @@ MARKUP = [
 
 
 @pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_in_a_pasted_log_evidence_that_nobody_fenced_never_speaks_for_the_agent(name: str, data: st.DataObject) -> None:
     dialect, text = load(name), load(name).render(written(name, text="SLOT"))
@@ -107,12 +110,6 @@ def test_a_prompt_is_left_out_wherever_a_chat_begins(start: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_form_of_a_call_can_stand_in_a_tool_response(name: str) -> None:
-    form = load(name).call_form(["finder"])
-    assert form and load(name).fence.escape(form) == form
-
-
-@pytest.mark.parametrize("name", EVERY)
 def test_an_unclosed_call_ends_before_the_blanks_in_front_of_its_response(name: str) -> None:
     dialect = load(name)
     turn = dialect.render_turn(Step(think="a", call=ToolCall(tool_of(name), {"query": "q"})))
@@ -136,15 +133,6 @@ def test_a_response_that_was_cut_off_ends_where_the_agent_goes_on(name: str) -> 
         assert t.steps[0].issues[-1].kind == "response_unclosed" and t.answer is not None
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_detected_by_its_own_text_and_by_no_other(name: str) -> None:
-    text = load(name).render(written(name, text="text"))
-    found = detect(text)
-    assert found.dialect == name == load(name).name and 0.5 < found.confidence <= 1 and found.why
-    assert parse(text).dialect == name and parse(text, name).issues == ()
-    assert parse(text, name, question="Who?").question == "Who?"
-
-
 def test_the_dialect_in_contributing_is_whole() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     _, _, code = page.partition("## Add a dialect")[2].partition("```python\n")
@@ -164,14 +152,8 @@ def test_the_form_on_the_page_of_dialects_is_read_without_issues(name: str) -> N
     _, _, form = page.partition("## Forms")[2].partition(f"\n`{name}`")[2].partition("```text\n")
     found = parse(form.partition("```")[0], name)
     assert found.steps[0].call is not None and found.steps[0].evidence and found.answer and not found.all_issues()
-
-
-def test_text_that_fits_no_dialect() -> None:
-    assert detect("Hello.").dialect is None and detect("<b>x</b>").dialect is None
-    assert detect("<think>a</think><answer>b</answer>").dialect is None
-    with pytest.raises(DialectError, match=r"no dialect fits.*plain text"):
-        parse("Hello.")
-    assert parse("Hello.", "pou").issues == ()
+    form = load(name).call_form(["finder"])  # which can stand in a tool response
+    assert form and load(name).fence.escape(form) == form
 
 
 def test_a_trajectorys_own_json_is_read() -> None:
@@ -181,8 +163,54 @@ def test_a_trajectorys_own_json_is_read() -> None:
     assert parse('{"name": 1} <think>a</think><answer>b</answer>', "pou").answer == "b"
 
 
-def test_an_unknown_dialect_is_answered_with_the_known() -> None:
-    with pytest.raises(DialectError, match=r"'serch_r1'.*pou.*did you mean 'search_r1'"):
-        load("serch_r1")
-    with pytest.raises(DialectError, match="there are: "):
-        parse("x", "base")
+# the fence: reversible for every string, and nothing forbidden is left
+
+BITS = [
+    ">", "/", "think", "answer", "</ Think >", "<\n/ANSWER\t>", "<|", "|>", "[E1]", "[E12]", "E", "1", ";", "amp;",
+    "lt;", "&lt;amp;#60;", "&amp;lt;", "&#", "60", "#91;", "</s>", "<s>", "</", "s>", "aba", "ab", "b", "Doc 2(Title: ",
+    "&#1114112;", "&#9999999;", "tool_response",
+]  # fmt: skip
+FENCE = Fence(tags("think", "answer", "tool_response") + r"|<\||\[E[0-9]+\]", ("</s>", "aba", "[INST]"))
+MODELS = ("<|im_end|>", "</s>", "<unk>", "[PAD]", "<\uff5cUser\uff5c>")
+FENCES = {"made": FENCE} | {name: load(name).fence.with_tokens(MODELS) for name in EVERY}
+STRINGS = st.lists(st.sampled_from(BITS) | st.sampled_from(PIECES) | st.text(max_size=3), max_size=14).map("".join)
+
+
+@pytest.mark.parametrize("name", FENCES)
+@given(text=STRINGS)
+def test_unescape_undoes_escape_and_nothing_forbidden_is_left(name: str, text: str) -> None:
+    fence = FENCES[name]
+    once = fence.escape(text)
+    assert unescape(once) == text and unescape(fence.escape(once)) == once
+    assert re.search("|".join([fence.pattern, *map(re.escape, fence.tokens)]), once) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("<answer>no</ Answer >", "&lt;answer>no&lt;/ Answer >"),
+        ("see [E12]", "see &#91;E12]"),
+        ("&lt;", "&amp;lt;"),
+        ("&amp;#60;", "&amp;amp;#60;"),
+        ("&<think>", "&&lt;think>"),
+        ("ababa", "&#97;b&#97;ba"),
+        ("<|im_start|>", "&lt;|im_start|>"),
+        # ordinary text stays as it is
+        *((text, text) for text in ("AT&T", "a < b && c > d", "R&D; x", "[1] [E] E12", "&nbsp; &copy;", "")),
+        ("<thinking> <b>bold</b>", "<thinking> <b>bold</b>"),
+    ],
+)
+def test_what_is_written(text: str, escaped: str) -> None:
+    assert FENCE.escape(text) == escaped
+
+
+def test_with_tokens_adds_once_and_keeps_the_pattern() -> None:
+    fence = Fence("x").with_tokens(["</s>", "</s>"]).with_tokens(["</s>", "[INST]"])
+    assert fence == Fence("x", ("</s>", "[INST]"))
+    assert fence.escape("x</s>[INST]") == "&#120;&lt;/s>&#91;INST]"
+
+
+@pytest.mark.parametrize("token", ["", "&", "a;", "&lt", "lt", "t", "amp", "60", "#6", "#"])
+def test_a_token_that_an_entity_could_contain_is_refused(token: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be fenced"):
+        Fence("x", (token,))

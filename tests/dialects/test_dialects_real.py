@@ -1,16 +1,14 @@
 """Dialects on real trajectories, and the report on files of them."""
 
-import importlib.util
 import json
 import re
-import sys
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 
+import dialect_report
 import pytest
 from dialect_texts import assert_read
-from paths import ROOT, SHARED
+from paths import SHARED
 from real_texts import R1, real, rows
 
 from faithful_search.dialects import detect, parse
@@ -40,8 +38,11 @@ def test_r1_searcher_rollouts(name: str) -> None:
 @real
 def test_search_r1_logs() -> None:
     agree, kinds = 0, Counter()
-    for row in rows("search_r1_ppo_3b"):
-        found, *_ = [assert_read(name, row["solution"]) for name in ("search_r1", "research", "self_eval")]
+    for number, row in enumerate(rows("search_r1_ppo_3b")):
+        found = assert_read("search_r1", row["solution"])
+        if number % 20 == 0:
+            assert_read("research", row["solution"])
+            assert_read("self_eval", row["solution"])
         kinds.update({issue.kind for issue in found.all_issues()})
         agree += (found.answer or "") == (row["extracted"] or "").strip()
         assert found.question.rstrip("?") == row["question"].strip().rstrip("?")
@@ -118,18 +119,7 @@ def test_a_thought_that_does_not_support_the_answer() -> None:
     assert [item.step for item in ThinkSearch().pairs(found)] == [1, 3]
 
 
-@pytest.fixture(scope="module")
-def report() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("dialect_report", ROOT / "scripts" / "dialect_report.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_report_counts_rows_issues_and_agreement(
-    report: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_counts_rows_issues_and_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query = "a\n\n<|begin_of_query|> q<|end_of_query|>"
     good = f"{query}\n\n<|begin_of_documents|>\nNone\n<|end_of_documents|>\n\nb</think>\n\n"
     lines = [
@@ -140,12 +130,11 @@ def test_the_report_counts_rows_issues_and_agreement(
     ]
     path = tmp_path / "some.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    assert report.main([str(tmp_path), "--json"]) == 0
+    assert dialect_report.main([str(tmp_path), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["dialects"], found["issues"]) == (4, {"r1_searcher": 3}, {"think_unclosed": 1})
     assert (found["clean"]["n"], found["agree"]["value"], sum(found["unread"].values())) == (3, 0.5, 1)
-    assert 0.2 < found["clean"]["low"] < 2 / 3 < found["clean"]["high"] < 0.95
-    assert report.main([str(path)]) == 0
-    assert "| some.jsonl | 4 | 1 | r1_searcher 3 | 3 | 0.667 [0.208, 0.939] (n=3) |" in capsys.readouterr().out
-    assert report.main([str(path), str(tmp_path / "none.jsonl")]) == 1
-    assert "none.jsonl" in capsys.readouterr().err
+    assert dialect_report.main([str(path), str(tmp_path / "none.jsonl")]) == 1
+    said = capsys.readouterr()
+    assert "| some.jsonl | 4 | 1 | r1_searcher 3 | 3 | 0.667 [0.208, 0.939] (n=3) |" in said.out
+    assert "none.jsonl" in said.err

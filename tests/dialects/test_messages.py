@@ -8,8 +8,7 @@ from dialect_texts import EVERY, PIECES, written
 from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
-from faithful_search import dialects
-from faithful_search.dialects import Detection, load, parse
+from faithful_search.dialects import load, parse
 from faithful_search.dialects.fence import unescape
 from faithful_search.errors import DataError
 from faithful_search.trajectory import Evidence, Trajectory
@@ -87,11 +86,10 @@ def test_forms_of_messages() -> None:
     assert load("openai").parse_messages([{"role": "tool", "content": "x"}]).issues[0].kind == "response_unasked"
 
 
-@pytest.mark.parametrize("name", ["pou", "openai"])
-def test_very_many_messages_are_read_in_linear_time(name: str) -> None:
+def test_very_many_messages_are_read_in_linear_time() -> None:
     chat = [{"role": "assistant", "content": "<think>a</think>"}, *[{"role": "tool", "content": "x" * 100}] * 30_000]
     start = time.process_time()
-    (step,) = load(name).parse_messages(chat).steps
+    (step,) = load("pou").parse_messages(chat).steps
     assert (step.note + "".join(item.text for item in step.evidence)).count("x") == 3_000_000
     assert time.process_time() - start < 3
 
@@ -106,10 +104,8 @@ def test_what_is_no_chat(bad: object) -> None:
 
 def test_json_of_messages() -> None:
     messages = chat("web_dancer", "<tool_response>\nA Google search for 'q' failed\n</tool_response>", "user")
-    direct = parse(messages, "web_dancer")
     for same in (messages, {"messages": messages}):
-        assert parse(json.dumps(same), "web_dancer") == direct
-    assert parse(messages, "web_dancer", question="What?").question == "What?"
+        assert parse(json.dumps(same), "web_dancer") == parse(messages, "web_dancer")
 
 
 @pytest.mark.parametrize("role", ["tool", "user", None])
@@ -143,17 +139,3 @@ def test_thought_and_answer_alone_need_no_dialect(written: str) -> None:
         assert [issue.kind for issue in found.all_issues()] == ["dialect_assumed"]
         assert parse(source, usual="pou" if "<think>" in written else "r1_searcher").answer == FOREIGN
         assert parse(source, usual="openai").answer == FOREIGN
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_no_other_dialect_is_looked_for_where_the_one_named_made_sense(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[object] = []
-    monkeypatch.setattr(dialects, "detect", lambda source: looked.append(source) or Detection(None, 0.0, "asked"))
-    messages = chat(name, load(name).render_observation((Evidence("text", "T", "E1"),)), "tool")
-    parse(messages, name)
-    parse("".join(message["content"] for message in messages[1:]), name)
-    assert not looked
-    parse("Hello.", name)
-    assert looked or name == "openai"

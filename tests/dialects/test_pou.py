@@ -43,18 +43,10 @@ def test_reads_chat_markup_and_never_the_prompts_example() -> None:
         llama = llama.replace(f"<|im_start|>{role}\n", f"<|start_header_id|>{role}<|end_header_id|>\n\n")
     for same in (llama, CHAT.replace("<|im_start|>", "").replace("<|im_end|>", "")):
         assert essence(D.parse(same)) == essence(t) and D.parse(same).question == "Where?"
+    alone = D.parse(CHAT[: CHAT.index("<think>plan")])
+    assert (alone.steps, alone.answer, alone.stop_reason, alone.question) == ((), None, None, "Where?")
     unprompted = CHAT[CHAT.index("<think>plan") :]
     assert essence(D.parse(unprompted)) == essence(D.parse("<|im_end|>\n" + unprompted)) == essence(t)
-
-
-def test_a_prompt_alone_holds_no_step() -> None:
-    t = D.parse(CHAT[: CHAT.index("<think>plan")])
-    assert t.steps == () and t.answer is None and t.stop_reason is None and t.question == "Where?"
-
-
-def test_a_response_the_agent_wrote_is_no_evidence_in_a_trajectory() -> None:
-    t = D.parse("<think>x</think><tool_response>\nT [E3]: fact\n</tool_response><answer>y</answer>")
-    assert t.evidence == {} and t.answer == "y" and [i.kind for i in t.all_issues()] == ["response_forged"]
 
 
 def test_a_malformed_call_still_gets_its_response() -> None:
@@ -75,14 +67,7 @@ def test_what_was_cut_off() -> None:
     assert D.parse("<think>x</think><answer>Par").stop_reason is None
 
 
-@pytest.mark.parametrize(
-    "turn",
-    [
-        f"<think>plan\n</think>{CALL}",
-        LAST,
-        "<think><helpful>no</helpful><ref>null</ref>\n x</think><answer>42</answer>",
-    ],
-)
+@pytest.mark.parametrize("turn", [f"<think>plan\n</think>{CALL}", LAST, LAST.replace("so", "\n x")])
 def test_a_well_formed_turn_is_written_back_byte_for_byte(turn: str) -> None:
     assert D.render_turn(D.parse_turn(turn, first="helpful" not in turn)) == turn
 
@@ -93,23 +78,20 @@ def test_arguments_cannot_close_the_call() -> None:
     assert again.call.arguments == step.call.arguments and again.answer is None and not again.issues
 
 
-def test_note_stands_only_where_there_is_no_evidence() -> None:
-    assert D.render_observation((), "No results.") == "<tool_response>\nNo results.\n</tool_response>"
-    assert "note" not in D.render_observation((Evidence("a", "b", "E1"),), "note")
-
-
 def shown(*evidence: Evidence) -> tuple[str, tuple[Evidence, ...]]:
     """The observation, and the evidence read from it."""
     text = D.render_observation(evidence)
     return text, D.parse(f"<think>x</think>{CALL}{text}", fenced=True).steps[0].evidence
 
 
-def test_the_address_of_a_page_stands_behind_its_title() -> None:
+def test_the_address_of_a_page_stands_behind_its_title_and_a_note_where_there_is_no_evidence() -> None:
     page = Evidence("Steep it.", "Tea", "E3", url="https://tea.example/a?b=c#d")
     text, found = shown(page)
     assert "\nTea <https://tea.example/a?b=c#d> [E3]: Steep it.\n" in text and found == (page,)
     text, found = shown(Evidence("a", "", "E1", url="http://x"), Evidence("b\n\nc", "T", "E2"))
     assert "\n <http://x> [E1]: a\nT [E2]: b" in text and [item.url for item in found] == ["http://x", ""]
+    assert D.render_observation((), "No results.") == "<tool_response>\nNo results.\n</tool_response>"
+    assert "note" not in D.render_observation((Evidence("a", "b", "E1"),), "note")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +102,7 @@ def test_what_no_policy_could_browse_is_not_shown(url: str) -> None:
     assert text == "<tool_response>\nT [E1]: a\n</tool_response>" and found == (Evidence("a", "T", "E1"),)
 
 
-@pytest.mark.parametrize("name", ["", "1", "E", "e1", "E1]: x", "doc"])
+@pytest.mark.parametrize("name", ["", "e1", "E1]: x", "doc"])
 def test_evidence_without_a_proper_id_is_refused(name: str) -> None:
     with pytest.raises(DialectError, match="toolbox"):
         D.render_observation((Evidence("a", "b", name),))

@@ -1,11 +1,8 @@
 """Dialects of one running text (Search-R1, ReSearch, self-evaluation, R1-Searcher): hand-worked texts, their prompts,
 and the ways in which their environments write passages. Issues: `test_issues.py`."""
 
-import json
 from itertools import pairwise
-from pathlib import Path
 
-import lab
 import pytest
 from dialect_texts import kinds
 from hypothesis import given, strategies as st
@@ -13,9 +10,7 @@ from hypothesis import given, strategies as st
 from faithful_search.dialects import load
 from faithful_search.dialects.turns import MOST_ISSUES, MOST_STEPS, MOST_TAGS
 from faithful_search.errors import ConfigError
-from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
-from faithful_search.tasks import Task
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 R1, RESEARCH, SELF_EVAL, R1_SEARCHER = map(load, ("search_r1", "research", "self_eval", "r1_searcher"))
@@ -126,19 +121,15 @@ def test_a_prompt_without_an_assistant_marker_as_papers_print_it() -> None:
     assert [i.kind for i in two.issues] == ["elided", "response_missing"]
     assert (three.think, three.answer, t.answer) == (None, "partner", "partner")
     assert R1.parse(SHORTENED).steps == () and R1.parse(SHORTENED).answer is None
-    dots = R1.parse(f"{SHORTENED}<think>a</think><search>q</search>\n\n<information>...</information>\n\n<search>r")
-    assert (dots.steps[0].note, dots.steps[0].evidence) == ("...", ())
 
 
 @pytest.mark.parametrize(
     ("after", "question", "think"),
     [
         ("who is it?\n<think>a</think>", "who is it?", "a"),
-        ("who is it? <think>a</think>", "who is it?", "a"),
         ("who is it\n\n<think>a</think>", "who is it", "a"),
         ("is 3 < 4?\n<think>a</think>", "is 3 < 4?", "a"),
         ("who?\nI do not know.", "who?", None),
-        ("who?", "who?", None),
         ("", "", None),
     ],
 )
@@ -189,11 +180,9 @@ def test_what_follows_a_call_or_comes_after_an_answer_is_a_turn_of_its_own() -> 
     t = R1.parse(
         f"<think>a</think><search>q</search><answer>b</answer><|im_end|>\n<search>r</search>{INFO}<answer>c</answer>"
     )
-    assert [(s.call and s.call.arguments["query"], s.answer) for s in t.steps] == [
-        ("q", None), (None, "b"), ("r", None), (None, "c"),
-    ]  # fmt: skip
-    assert [[i.kind for i in s.issues] for s in t.steps] == [
-        ["response_missing"], ["think_missing"], ["think_missing", "after_answer"], ["think_missing", "after_answer"],
+    late = ["think_missing", "after_answer"]
+    assert [(s.call and s.call.arguments["query"], s.answer, [i.kind for i in s.issues]) for s in t.steps] == [
+        ("q", None, ["response_missing"]), (None, "b", late[:1]), ("r", None, late), (None, "c", late),
     ]  # fmt: skip
     assert t.answer == "c" and [len(s.evidence) for s in t.steps] == [0, 0, 2, 0]
 
@@ -267,8 +256,6 @@ def test_what_an_environment_returned(name: str, body: str, evidence: list[tuple
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{a} or \boxed{b", "a"),
         (r"\boxed{a \boxed{b}}", "b"),
-        (r"}} \boxed{a}", "a"),
-        (r"\boxed {a}", "a"),
         *((inner, None) for inner in ("a", r"\boxed{a", "boxed{a}")),  # read as it stands, and noted
     ],
 )
@@ -286,36 +273,6 @@ def test_any_answer_survives_writing(answer: str) -> None:
 
 
 # Search-R1 with tools
-
-
-@pytest.fixture
-def river_corpus(tmp_path: Path) -> str:
-    path = tmp_path / "corpus.jsonl"
-    texts = {"Seine": "The Seine runs through Paris.", "Loire": "The Loire is the longest river of France."}
-    rows = ({"id": title, "title": title, "text": text} for title, text in texts.items())
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
-def run(corpus: str, *turns: str) -> Trajectory:
-    settings = EnvironmentArguments(corpus=corpus, triples="none", dialect="search_r1", search_top_k=1)
-    generator = lab.Scripted(turns, marker="<information>Doc 1(")
-    with settings.toolbox() as toolbox:
-        assert toolbox.names == ["search"]
-        (found,) = Engine(generator, toolbox, "search_r1", Limits(turns=3)).run([Task("q", "Which river?")])
-    return found
-
-
-def test_its_calls_reach_local_search(river_corpus: str) -> None:
-    end = "<think>so</think><answer>Seine</answer>"
-    t = run(river_corpus, "<think>plan</think><search>river through Paris</search>", end)
-    assert [item.title for item in t.steps[0].evidence] == ["Seine"] and t.steps[0].note == ""
-    assert t.answer == "Seine" and R1.parse(t.text).steps[0].evidence[0].text == "The Seine runs through Paris."
-    empty = run(river_corpus, "<think>plan</think><search> </search>")
-    assert empty.steps[0].note == (
-        "The tool call could not be read: the query is empty. "
-        "Write it as a query between an opening and a closing search tag. Available tools: search."
-    )
 
 
 @pytest.mark.parametrize("wrong", [{"triples": "world"}, {"corpus": "none"}, {"negative_tool": True}])

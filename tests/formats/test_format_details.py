@@ -91,7 +91,7 @@ def test_gemini_without_ids_and_with_code() -> None:
 
 
 @pytest.mark.parametrize("name", ["final_answer", "submit_answer", "submit"])
-@pytest.mark.parametrize("arguments", [{"answer": "Ada"}, '{"answer": "Ada"}', {"text": "Ada"}, "Ada"])
+@pytest.mark.parametrize("arguments", ['{"answer": "Ada"}', {"text": "Ada"}, "Ada"])
 def test_an_answer_through_a_tool_is_the_answer(name: str, arguments: Any) -> None:
     look = {"id": "1", "function": "search", "arguments": {"query": "q"}}
     hand = {"id": "2", "function": name, "arguments": arguments}
@@ -152,29 +152,18 @@ def test_react_text() -> None:
     assert parse("Thought: a\nAction: Finish[Ada]").answer == "Ada"
 
 
-def test_an_executors_intermediate_steps() -> None:
+def test_older_forms() -> None:
+    """An executor's intermediate steps, the field that came before `tool_calls`, and a second question."""
     action = {"tool": "search", "tool_input": "who", "log": "Thought: I look.\nAction: search"}
     found = parse({"input": "Who?", "intermediate_steps": [[action, "Ada did it."]], "output": "Ada"})
     assert seen(found) == [("search", ["Ada did it."], ""), (None, [], "")]
     assert (found.question, found.steps[0].think, found.answer) == ("Who?", "I look.", "Ada")
-
-
-def test_the_legacy_function_call() -> None:
     call = {"name": "search", "arguments": '{"query": "who"}'}
-    found = parse(
-        [
-            USER,
-            {"role": "assistant", "content": None, "function_call": call},
-            {"role": "function", "name": "search", "content": "Ada did it."},
-            {"role": "assistant", "content": "Ada"},
-        ]
-    )
+    asked = {"role": "assistant", "content": None, "function_call": call}
+    returned = {"role": "function", "name": "search", "content": "Ada did it."}
+    found = parse([USER, asked, returned, {"role": "assistant", "content": "Ada"}])
     assert seen(found) == [("search", ["Ada did it."], ""), (None, [], "")] and not kinds(found)
-
-
-def test_a_second_question_is_noted() -> None:
-    chat = [USER, {"role": "assistant", "content": "Ada"}, USER, {"role": "assistant", "content": "Bob"}]
-    found = parse(chat)
+    found = parse([USER, {"role": "assistant", "content": "Ada"}, USER, {"role": "assistant", "content": "Bob"}])
     assert found.answer == "Bob" and kinds(found) == ["asked_again", "dialect_assumed"] and not found.evidence
 
 

@@ -521,7 +521,6 @@ def otel(e: Episode) -> Any:
 REACT = """Answer the following questions as best you can. You have access to the following tools:
 
 search(query) - finds passages
-browse(url) - opens a page
 
 Use the following format:
 

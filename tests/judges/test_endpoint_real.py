@@ -70,43 +70,18 @@ def _wait_for(port: int, running: subprocess.Popen) -> None:
     raise AssertionError("the server does not listen")
 
 
-def test_every_pair_gets_a_verdict_and_none_is_asked_twice(server, tmp_path):
-    url, _ = server
-    judge = load("endpoint", "small", url=url, cache=tmp_path / "c.sqlite", concurrency=2)
-    verdicts = judge.judge_batch(PAIRS)
-    assert not any(verdict.abstained for verdict in verdicts)
-    assert all(0 <= verdict.p <= 1 for verdict in verdicts)
-    assert judge.stats.prompt_tokens > 300
-    assert len(PAIRS) <= judge.stats.completion_tokens <= 2 * len(PAIRS)  # some count the end of the reply
-    again = load("endpoint", "small", url=url, cache=tmp_path / "c.sqlite")
-    assert again.judge_batch(PAIRS) == verdicts and again.stats.calls == 0
-
-
-def test_log_probs_are_used_where_the_server_has_them(server):
+def test_verdicts_log_probs_and_a_prompt_beyond_the_context(server, tmp_path):
     url, logprobs = server
-    judge = load("endpoint", "small", url=url, cache=None, concurrency=1)
+    judge = load("endpoint", "small", url=url, cache=tmp_path / "c.sqlite", concurrency=1)
     verdicts = judge.judge_batch(PAIRS)
+    assert all(0 <= verdict.p <= 1 for verdict in verdicts) and judge.stats.retries == judge.stats.failures == 0
+    assert len(PAIRS) <= judge.stats.completion_tokens <= 2 * len(PAIRS)  # some count the end of the reply
     body = judge._ladder.current.body
     assert body.get("top_logprobs") == logprobs and "structured_outputs" in body
     if logprobs is None:
         assert all(verdict.p == float(verdict.label) for verdict in verdicts)
     elif COMMAND is VLLM:  # of the other one, a label may be missing among the 20
         assert all(0 < verdict.p < 1 for verdict in verdicts)
-    assert judge.stats.retries == judge.stats.failures == 0
-
-
-def test_claims_are_asked_about_together_or_else_apart(server):
-    pairs = [Pair(PAIRS[0].premise, f"The tower is in {town}.") for town in ("Lyon", "Rome", "France")]
-    judge = load("endpoint", "small", url=server[0], cache=None)
-    verdicts = judge.judge_batch(pairs)
-    assert not any(verdict.abstained for verdict in verdicts)
-    together = "support_many@" in verdicts[0].judge
-    assert judge.stats.calls - judge.stats.retries == 1 if together else judge.stats.calls >= 1 + len(pairs)
-
-
-def test_a_prompt_beyond_the_context_abstains_and_the_others_do_not(server):
-    url, _ = server
-    judge = load("endpoint", "small", url=url, cache=None, retries=0, concurrency=1)
-    verdicts = judge.judge_batch([PAIRS[0], Pair("word " * 3000, "claim"), PAIRS[1]])
-    assert [verdict.abstained for verdict in verdicts] == [False, True, False]
-    assert "context" in verdicts[1].why
+    again = load("endpoint", "small", url=url, cache=tmp_path / "c.sqlite", retries=0, concurrency=1)
+    first, long, last = again.judge_batch([PAIRS[0], Pair("word " * 3000, "claim"), PAIRS[1]])
+    assert [first, last] == verdicts and long.abstained and "context" in long.why

@@ -1,15 +1,20 @@
-"""What judges that run a model here have in common: how they are opened, batched, copied and refused."""
+"""What judges that run a model here have in common, and the one that compares vectors."""
 
+import json
 import pickle
 from dataclasses import replace
 from typing import Any
 
 import lab
+import numpy as np
 import pytest
-from tiny_bert import LONG, bert, bert_tokenizer, t5, t5_tokenizer, tiny_encoder
+import torch
+from tiny_bert import LONG, bert, bert_tokenizer, saved, t5, t5_tokenizer, tiny_encoder
 
 from faithful_search.errors import ConfigError
+from faithful_search.inference.encoder import Encoder
 from faithful_search.judges import Judge, Pair, load
+from faithful_search.judges.embedding import EmbeddingJudge
 
 MADE = {
     "classifier": ("nli", bert, bert_tokenizer),
@@ -63,8 +68,117 @@ def test_what_cannot_be_opened_or_set_is_refused(kind, tmp_path):
     _, model, tokenizer = next(parts for parts in MADE.values() if parts[0] == kind)
     model().save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    for knobs in ({"threshold": 1.5}, {"threshold": -0.1}, {"window": 0}, {"window": 8, "stride": 8}, {"stride": -1}):
+    for knobs in ({"threshold": 1.5}, {"window": 0}, {"window": 8, "stride": 8}, {"stride": -1}):
         with pytest.raises((ConfigError, TypeError) if kind == "generator" and "stride" in knobs else ConfigError):
             load(kind, str(tmp_path), **knobs)
     with pytest.raises(ConfigError, match="at least 1 token"):
         load(kind, str(tmp_path), batch_tokens=0).judge_batch(PAIRS)
+
+
+# ---- the encoder, against pooling done by hand, and the judge that compares its vectors
+
+TEXTS = ["w1", "w2 w3 w4 w5 w6 w7 w8", "", "w9 w10", "w11 w12 w13"]
+
+
+def by_hand(encoder: Encoder, text: str) -> np.ndarray:
+    """The vector of one text, without padding."""
+    encoded = encoder.tokenizer(text, return_tensors="pt", truncation=True, max_length=encoder.limit)
+    with torch.no_grad():
+        states = encoder.model(**encoded).last_hidden_state[0]
+    pooled = {"mean": states.mean(0), "cls": states[0], "max": states.amax(0)}[encoder.pooling].numpy()
+    return pooled / np.linalg.norm(pooled)
+
+
+def layout(*kinds: str) -> list[dict[str, str]]:
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize", "Dense": "3_Dense"}
+    return [{"type": f"sentence_transformers.models.{kind}", "path": paths[kind]} for kind in kinds]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("budget", [1, 20, 1000])
+def test_vectors_are_those_of_single_texts_in_order(pooling, budget):
+    encoder = Encoder(tiny_encoder(), bert_tokenizer(), pooling=pooling, batch_tokens=budget)
+    vectors = encoder.encode(TEXTS)
+    assert vectors.shape == (len(TEXTS), 16) and vectors.dtype == np.float32
+    assert np.allclose(vectors, [by_hand(encoder, text) for text in TEXTS], atol=1e-5)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert len(np.unique(vectors.round(3), axis=0)) == len(TEXTS)  # else order could not be seen
+    assert encoder.encode([]).shape == (0, 16)
+
+
+def test_a_prefix_is_written_before_queries_and_passages():
+    encoder = Encoder(tiny_encoder(), bert_tokenizer(), query_prefix="w20 ", passage_prefix="w21 ")
+    plain = encoder.encode(["w1", "w20 w1", "w21 w1"])
+    assert np.allclose(encoder.encode(["w1"]), plain[0], atol=1e-6)
+    assert np.allclose(encoder.encode(["w1"], "query"), plain[1], atol=1e-6)
+    assert np.allclose(encoder.encode(["w1"], "passage"), plain[2], atol=1e-6)
+
+
+def test_long_texts_are_cut_and_control_tokens_are_text():
+    encoder = Encoder(tiny_encoder(), bert_tokenizer(), limit=10)
+    assert encoder.room == 8 and encoder.count(["w1 w2 .", ""]) == [3, 0]
+    start = LONG[: LONG.index(".") + 1]  # seven words and a full stop
+    assert np.allclose(encoder.encode([LONG]), encoder.encode([start]), atol=1e-5)
+    assert encoder._encoded(["[SEP] \ud800"])[0].count(encoder.tokenizer.sep_token_id) == 1
+
+
+def test_without_a_layout_the_mean_is_taken_and_the_model_may_lie_in_a_folder(tmp_path):
+    encoder = Encoder.from_pretrained(saved(tmp_path / "0_Transformer"))
+    assert (encoder.pooling, encoder.limit, encoder.query_prefix) == ("mean", 64, "")
+    assert np.allclose(encoder.encode(TEXTS), Encoder(tiny_encoder(), bert_tokenizer()).encode(TEXTS), atol=1e-6)
+    modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "0_Transformer" / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    assert Encoder.from_pretrained(str(tmp_path)).limit == 20
+
+
+def test_the_layout_of_sentence_transformers_is_read(tmp_path):
+    files = {
+        "modules": layout("Transformer", "Pooling", "Normalize"),
+        "1_Pooling__config": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
+        "sentence_bert_config": {"max_seq_length": 24},
+        "config_sentence_transformers": {"prompts": {"query": "w1 ", "document": "w2 "}},
+    }
+    encoder = Encoder.from_pretrained(saved(tmp_path, **files))
+    assert (encoder.pooling, encoder.limit) == ("cls", 24)
+    assert (encoder.query_prefix, encoder.passage_prefix) == ("w1 ", "w2 ")
+    assert Encoder.from_pretrained(str(tmp_path), limit=12, query_prefix="").limit == 12
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        ({"modules": layout("Transformer", "Pooling", "Dense")}, "Dense"),
+        (
+            {
+                "modules": layout("Transformer", "Pooling"),
+                "1_Pooling__config": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+            },
+            "pools by pooling_mode_cls_token, pooling_mode_mean_tokens",
+        ),
+        ({"modules": layout("Transformer", "Pooling")}, "pools by nothing"),
+    ],
+)
+def test_a_layout_that_cannot_be_followed_is_refused(tmp_path, files, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        Encoder.from_pretrained(saved(tmp_path, **files))
+
+
+def test_p_is_the_greatest_cosine_mapped_to_one():
+    encoder = Encoder(tiny_encoder(), bert_tokenizer())
+    judge = EmbeddingJudge(encoder, window=16, stride=8)
+    pairs = [Pair("w1 w2", "w3"), Pair(LONG, "w9 w10"), Pair("w4 w5", "w4 w5")]
+    words = LONG.split()
+    parts = [" ".join(words[start : start + 14]) for start in range(0, 189, 7)]  # two sentences, one of them shared
+    long = max(float(by_hand(encoder, part) @ by_hand(encoder, "w9 w10")) for part in parts)
+    cosines = [float(by_hand(encoder, "w1 w2") @ by_hand(encoder, "w3")), long, 1.0]
+    verdicts = judge.judge_batch(pairs)
+    assert [v.p for v in verdicts] == pytest.approx([(1 + cosine) / 2 for cosine in cosines], abs=1e-5)
+    assert verdicts[2].label and 0 <= verdicts[2].p <= 1
+    assert f"the most of {len(parts)} windows" in verdicts[1].why
+    assert [judge.judge_batch([pair])[0].p for pair in pairs] == pytest.approx([v.p for v in verdicts], abs=1e-5)
+
+
+def test_nothing_is_near_an_empty_text():
+    verdicts = EmbeddingJudge(Encoder(tiny_encoder(), bert_tokenizer())).judge_batch([Pair("", "w1"), Pair("w1", " ")])
+    assert [(v.p, v.label, v.why) for v in verdicts] == [(0.0, False, "there is nothing to compare")] * 2

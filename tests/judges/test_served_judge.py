@@ -1,6 +1,5 @@
 """A judge behind `faithful-search serve-judge` and the judge that asks it: real servers on loopback, real processes."""
 
-import asyncio
 import json
 import os
 import pickle
@@ -21,7 +20,6 @@ from served import command, running
 
 from faithful_search.cli import cli
 from faithful_search.errors import JudgeError
-from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict, is_lexical
 from faithful_search.judges.arguments import JudgeArguments
 from faithful_search.judges.generator import GeneratorJudge
@@ -117,17 +115,6 @@ def test_a_served_judge_says_what_it_says_in_process_bit_for_bit(judge):
         assert asked(url, PAIRS * 2) == judge.judge_batch(PAIRS) * 2
 
 
-def test_a_served_model_says_what_it_says_in_process():
-    """To float32's rounding, which depends on how many of a machine's threads are free."""
-    judge = GeneratorJudge(TransformersGenerator(lab.model(), lab.tokenizer()), "made/small")
-    here = judge.judge_batch(PAIRS)
-    with serving(judge) as (url, _):
-        there = asked(url, PAIRS)
-    assert [verdict.p for verdict in there] == pytest.approx([verdict.p for verdict in here], rel=1e-5)
-    assert [(verdict.label, verdict.judge) for verdict in there] == [(one.label, one.judge) for one in here]
-    assert len({verdict.p for verdict in here}) == len(PAIRS)
-
-
 @settings(max_examples=25)
 @given(st.lists(st.builds(Pair, st.text(), st.text(), st.text()), max_size=5))
 def test_any_text_arrives(words, pairs):
@@ -203,13 +190,17 @@ def test_a_server_that_is_down_leaves_pairs_without_verdict_and_says_what_to_do(
     with serving(Noting()) as (url, _):
         judge = RemoteJudge(url, patience=HASTY)
         assert judge.judge_batch(PAIRS)[0].label is not None
-    start = time.monotonic()
+    unknown, start = RemoteJudge("http://127.0.0.1:9", patience=HASTY), time.monotonic()
+    assert unknown.name == "remote:http://127.0.0.1:9"
+    with pytest.raises(JudgeError, match=r"cannot ask the judge at http://127.0.0.1:9: .*serve-judge"):
+        is_lexical(unknown)  # no name is guessed
     found = judge.judge_batch(numbers(2000))
     assert len(found) == 2000 and all(verdict.abstained for verdict in found)
     assert f"no verdict from the judge at {url}" in found[0].why and "`faithful-search serve-judge`" in found[0].why
     assert time.monotonic() - start < 20
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_while_it_judges_and_comes_back_is_asked_again(tmp_path):
     pairs = [Pair("evidence " * 300, f"claim {number} " * 300) for number in range(600)]
     start = partial(served, "lexical", "--cache", str(tmp_path / "verdicts.sqlite"))
@@ -362,61 +353,25 @@ def test_an_audit_and_the_recipes_name_what_a_served_judge_measured(judge, endin
         assert ("think_answer_faithfulness" in found) == (ending == "faithfulness")
 
 
-def test_while_the_server_is_down_no_name_is_guessed():
-    judge = RemoteJudge("http://127.0.0.1:9", patience=HASTY)
-    assert judge.name == "remote:http://127.0.0.1:9"
-    with pytest.raises(JudgeError, match=r"cannot ask the judge at http://127.0.0.1:9: .*serve-judge"):
-        is_lexical(judge)
-
-
-def test_a_copy_from_a_pickle_and_a_running_event_loop_can_ask():
-    with serving(Noting()) as (url, _):
-        judge = RemoteJudge(url)
-        expected = judge.judge_batch(PAIRS)
-        copy = pickle.loads(pickle.dumps(judge))
-        assert copy == judge and copy.judge_batch(PAIRS) == expected
-
-        async def inside() -> list[Verdict]:
-            return judge.judge_batch(PAIRS)
-
-        assert asyncio.run(inside()) == expected
-        judge.close()
-        assert judge.judge_batch(PAIRS) == expected
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_can_ask(words):
+def test_a_copy_from_a_pickle_a_forked_child_and_one_that_was_closed_can_ask(words):
     expected = words.judge_batch(PAIRS)
+    copy = pickle.loads(pickle.dumps(words))
+    assert copy == words and copy.judge_batch(PAIRS) == expected
+    copy.close()
+    assert copy.judge_batch(PAIRS) == expected
     child = os.fork()
     if child == 0:
         os._exit(0 if words.judge_batch(PAIRS) == expected else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.slow
-def test_the_command_tells_what_it_serves(tmp_path):
-    lab.model().save_pretrained(tmp_path)
-    lab.tokenizer().save_pretrained(tmp_path)
-    told = {"kind": "generator", "task": "info_think", "temperature": 2.0, "version": 1}
-    (tmp_path / "judge.json").write_text(json.dumps(told))
-    with served(f"generator:{tmp_path}", FAITHFUL_SEARCH_SERVE_TOKEN="t") as (_, url):
-        health = httpx.get(f"{url}/health").json()
-        assert httpx.get(f"{url}/metrics").status_code == 401
-    expected = {"judge": f"generator:{tmp_path}", "lexical": False, "model": str(tmp_path), "task": "info_think"}
-    assert health == {"status": "ok"} | expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["oracle"], "unknown judge 'oracle'"),
-        (["nli:/no/such/folder"], "there is no model '/no/such/folder'"),
-        (["lexical", "--cache", "{file}"], "file is not a database"),
-    ],
-)
-def test_the_command_refuses_what_cannot_be_served_before_anybody_asks(arguments, said, tmp_path):
+def test_the_command_refuses_what_cannot_be_served_before_anybody_asks(tmp_path):
     (tmp_path / "text").write_text("no database" * 100)
-    arguments = [argument.format(file=tmp_path / "text") for argument in arguments]
-    done = CliRunner().invoke(cli, ["serve-judge", *arguments, "--port", "0"])
-    assert done.exit_code == 1 and said in done.output
+    for arguments, said in (
+        (["nli:/no/such/folder"], "there is no model '/no/such/folder'"),
+        (["lexical", "--cache", str(tmp_path / "text")], "file is not a database"),
+    ):
+        done = CliRunner().invoke(cli, ["serve-judge", *arguments, "--port", "0"])
+        assert done.exit_code == 1 and said in done.output

@@ -116,10 +116,7 @@ def test_a_part_that_abstained_empties_its_row_and_no_other(part):
     empty, full = paper().score_batch([row(**{part: "down"}), row()])
     assert empty.value is None and "judge down" in empty.why and empty.parts["abstained"] is True
     assert full.value == 0.0 and "abstained" not in full.parts
-
-
-def test_a_part_that_does_not_apply_empties_the_row_without_being_an_abstention():
-    score = rewards.answer_only_mix().score(msgspec.structs.replace(ANSWERED, answers=()))
+    score = rewards.answer_only_mix().score(msgspec.structs.replace(ANSWERED, answers=()))  # it does not apply
     assert score.value is None and "correctness: no gold" in score.why and "abstained" not in score.parts
 
 
@@ -135,20 +132,12 @@ def test_the_ablations_are_configurations():
     assert kept.score(row(cite=1.0, pt=1.0)).value == pytest.approx(2 / 3)
 
 
-def test_a_weighted_sum_with_warm_up_by_steps():
-    mix = Mix(
-        parts={"em": Meta("anc"), "info_think": Meta("ans"), "think_answer": Meta("pt")},
-        weights={"em": 1.0, "info_think": 0.05, "think_answer": 0.02},
-        warmup=Warmup(("info_think", "think_answer"), start=100, end=150),
-        gate=None,
-    )
-    components = mix.components([row(anc=1.0, ans=1.0, pt=0.5)])
-    values = [mix.combine(components, MixState(step=step))[0].value for step in (0, 100, 125, 150, 999)]
-    assert values == pytest.approx([1.0, 1.0, 1.03, 1.06, 1.06])
-    down = mix.components([row(anc=1.0, ans="down")])
-    assert mix.combine(down, MixState(step=50))[0].value == 1.0  # a weight of 0: not in the sum yet
-    assert mix.combine(down, MixState(step=120))[0].value is None
-    assert mix.alpha(MixState()) is None and mix.outcomes(components) == []
+def test_a_part_whose_weight_is_still_zero_may_abstain():
+    parts, weights = {"em": Meta("anc"), "think": Meta("ans")}, {"em": 1.0, "think": 0.05}
+    mix = Mix(parts=parts, weights=weights, warmup=Warmup(("think",), start=100, end=150), gate=None)
+    both, down = mix.components([row(anc=1.0, ans=1.0)]), mix.components([row(anc=1.0, ans="down")])
+    values = [[mix.combine(one, MixState(step=step))[0].value for step in (50, 125, 999)] for one in (both, down)]
+    assert values == [pytest.approx([1.0, 1.025, 1.05]), [1.0, None, None]]
 
 
 WRAPS = [rewards.Shuffled, lambda one: Mix({"one": one}), lambda one: Mix({"one": Adaptive(one)})]

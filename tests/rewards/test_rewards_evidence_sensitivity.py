@@ -2,14 +2,13 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import lab
 import msgspec
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from faithful_search.dialects import load
 from faithful_search.errors import ConfigError, DataError, JudgeError
@@ -28,28 +27,15 @@ from faithful_search.rewards.perturbation import (
 )
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-SAMPLE = ["<think><helpful>yes</helpful><ref>E1</ref>", "<think><helpful>no</helpful><ref>null</ref>"] * 20
 NEUTRAL_TEXTS = {text for _, text in NEUTRAL}
 
 
-def tokenizer(vocab: int, regex: bool = True, sample: Sequence[str] = SAMPLE) -> PreTrainedTokenizerFast:
-    """Byte-level; with 258 entries without merges, without the regex with merges across a tag's end."""
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=regex)
-    inner.decoder = decoders.ByteLevel()
-    own = {"special_tokens": ["<|im_start|>", "<|im_end|>"], "show_progress": False}
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    inner.train_from_iterator(sample, trainers.BpeTrainer(vocab_size=vocab, initial_alphabet=alphabet, **own))
-    found = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>")
-    found.chat_template = TEMPLATE
-    return found
+def tokenizer(*merges: tuple[str, str]) -> Any:
+    own = {"eos_token": "<|im_end|>", "chat_template": lab.TEMPLATE}
+    return lab.byte_tokenizer(("<|im_start|>", "<|im_end|>"), merges=merges, **own)
 
 
-BYTES, WORDS, MERGED = tokenizer(258), tokenizer(400), tokenizer(264, False, [">yes<", ">no<"] * 20)
+BYTES, WORDS, MERGED = tokenizer(), tokenizer(("y", "e"), ("ye", "s"), ("n", "o")), tokenizer((">", "y"), (">", "n"))
 ALL = pytest.mark.parametrize("tok", [BYTES, WORDS, MERGED], ids=["bytes", "words", "merged"])
 
 
@@ -136,12 +122,11 @@ def test_a_no_that_a_lure_would_change_earns_the_rise(tok, keyword, value):
 @pytest.mark.parametrize(
     "steps",
     [
-        (),
         (Step(think="", answer="a"),),
         (Step(call=ToolCall("s")), Step(helpful=False, answer="a")),
         (trajectory(True).steps[0], Step(helpful=True, refs=("E9",), answer="a")),
     ],
-    ids=["empty", "T=1", "no evidence to replace", "no valid citation"],
+    ids=["T=1", "no evidence to replace", "no valid citation"],
 )
 def test_nothing_to_probe_is_the_papers_zero(steps):
     (found,), policy = probed([Trajectory(steps, dialect="pou")])
@@ -222,15 +207,10 @@ def test_without_a_policy_or_with_wrong_settings_it_says_what_to_do():
 
 @ALL
 def test_a_context_is_the_rollouts_own_but_for_the_response_that_is_exchanged(tok):
-    chat, made = ChatFormat.of(tok, load("pou")), with_tokens(long_trajectory("a"), tok)
-    for index in range(1, len(made.steps)):
-        k, _ = locate_verdict(tok, turn_ids(made.tokens, index))
-        response = chat.observation_ids(chat.render_observation(made.steps[index - 1].evidence), ended=True)
-        real = context_of(made.tokens, index, k)
-        assert context_of(made.tokens, index, k, {index - 1: response}) == real
-        assert real == (made.tokens.prompt_ids + made.tokens.completion_ids)[: len(real)]
+    made = with_tokens(long_trajectory("a"), tok)
     prompts = probed([made], tok, budget=9)[1].calls[0][0]
     for real, perturbed in zip(prompts[::2], prompts[1::2], strict=True):
+        assert real == (made.tokens.prompt_ids + made.tokens.completion_ids)[: len(real)]
         before, _, last = tok.decode(real).rpartition("<tool_response>")
         other_before, _, other_last = tok.decode(perturbed).rpartition("<tool_response>")
         assert before == other_before and last != other_last
@@ -335,29 +315,14 @@ def test_snippets_of_a_corpus_are_drawn_once_and_for_all():
     drawn = corpus_snippets(STONES, 256, seed=3)
     assert len(set(drawn)) == 256 and set(drawn) <= {(row["title"], row["text"]) for row in STONES}
     assert drawn == corpus_snippets(reversed(STONES), 256, seed=3) and drawn != corpus_snippets(STONES, 256, seed=4)
-    few = [{"text": "a"}, {"title": None, "text": "a"}, {"title": "t", "text": " "}, {"title": "u", "text": "b"}]
+    few = [{"title": None, "text": "a"}, {"title": "t", "text": " "}, {"title": "u", "text": "b"}]
     assert sorted(corpus_snippets(few)) == [("", "a"), ("u", "b")]
-    with pytest.raises(ConfigError, match="at least 1, not 0"):
-        corpus_snippets(STONES, 0)
-    with pytest.raises(DataError, match="no row has a text"):
-        corpus_snippets([{"title": "t"}])
-
-
-def test_given_snippets_are_the_pool_and_spare_the_built_in_list():
+    for rows, n, error in ((STONES, 0, ConfigError), ([{"title": "t"}], 9, DataError)):
+        with pytest.raises(error):
+            corpus_snippets(rows, n)
     row = trajectory(True)
     found = {exchanged(row, ("E1",), sources([row], MANY), seed)[0].text for seed in range(200)}
-    assert len(found) > 100 and found.isdisjoint(NEUTRAL_TEXTS)
-    assert sources([row], ("only text", ("Title", "text"))) == [("", "", "only text"), ("", "Title", "text")]
-
-
-def test_a_lure_exchanges_one_passage_and_restates_the_query():
-    places = set()
-    for seed in range(20):
-        changed, at = lure(trajectory(False).steps[0], FRANCE, random.Random(seed))
-        (place,) = [i for i, (a, b) in enumerate(zip(changed, PARIS, strict=True)) if a != b]
-        assert place == at and "capital France" in changed[place].text and changed[place].id == f"E{place + 1}"
-        places.add(place)
-    assert places == {0, 1}
+    assert len(found) > 100 and found.isdisjoint(NEUTRAL_TEXTS)  # the built-in list is spared
 
 
 class Author:
@@ -399,10 +364,9 @@ def lure_of(score) -> str:
 def test_a_written_lure_takes_the_place_of_one_passage():
     author, made = Author("  Paris has been the capital since 508.\n"), trajectory(False, evidence=CHEESE)
     (found,), policy = probed([made], writer=author)
-    real, perturbed = map(policy.response, policy.calls[0][0])
-    assert "Cheese is eaten." in real and "Rivers flow." in real
-    assert "capital France [E" in perturbed and "]: Paris has been the capital since 508.\n" in perturbed
-    assert ("Cheese is eaten." in perturbed) != ("Rivers flow." in perturbed)
+    (text,) = policy.responses()
+    assert "capital France [E" in text and "]: Paris has been the capital since 508.\n" in text
+    assert ("Cheese is eaten." in text) != ("Rivers flow." in text)
     assert found.value == pytest.approx(0.7) and lure_of(found) == "written"
     assert author.asked == [[Request("lure", {"question": made.question, "query": "capital France"})]]
 
@@ -456,11 +420,8 @@ def test_the_rollouts_of_a_question_meet_the_same_replacement(helpful):
     assert len(set(replaced(groups[0]))) > 1  # as the default draws
     assert replaced(groups[0], draws="question", seed=1)[0] != drawn[0][0]
     assert replaced([*groups[1], *groups[0]], draws="question")[6] == drawn[0][0]
-
-
-def test_the_rollouts_of_a_question_are_probed_at_the_same_hop():
-    common, _ = probed([long_trajectory(name) for name in "abcdef"], draws="question", budget=2)
-    assert len({tuple(steps_of(found)) for found in common}) == 1 and len(steps_of(common[0])) == 2
+    at, _ = probed([long_trajectory(name) for name in "abcdef"], draws="question", budget=2)
+    assert len({tuple(steps_of(found)) for found in at}) == 1 and len(steps_of(at[0])) == 2  # and at the same hop
 
 
 def test_a_rollout_that_said_no_before_meets_the_same_replacement_at_the_same_hop():
@@ -533,26 +494,18 @@ def test_foils_replace_the_cited_passages_and_whatever_else_states_the_fact():
     (text,) = policy.responses()
     assert f"{PERU[0]} [E" in text and PERU[1] in text and CHAD[1] in text  # each another
     assert "Cheese is eaten in Normandy." in text and "capital of France" not in text
-
-
-@pytest.mark.parametrize(("foils", "made_by"), [(Atlas(), "unrelated"), (Atlas(PERU), "foil")])
-def test_what_foils_have_nothing_for_becomes_unrelated(foils, made_by):
-    evidence = (*PARIS, passage(3, "It is the capital of France."))
-    (found,), policy = probed([trajectory(True, evidence=evidence)], foils=foils, snippets=("Whales sing.",))
-    (text,) = policy.responses()
-    assert found.parts["steps"][0]["replaced"] == made_by and "capital of France" not in text
-    assert text.count("Whales sing.") == 1 and text.count(PERU[1]) == (made_by == "foil")
+    for foils, made_by in ((Atlas(), "unrelated"), (Atlas(PERU), "foil")):  # what they have nothing for is unrelated
+        (found,), policy = probed([trajectory(True, evidence=evidence)], foils=foils, snippets=("Whales sing.",))
+        (text,) = policy.responses()
+        assert found.parts["steps"][0]["replaced"] == made_by and "capital of France" not in text
+        assert text.count("Whales sing.") == 1 and text.count(PERU[1]) == (made_by == "foil")
 
 
 def test_a_share_of_probes_is_hard():
-    rows = [trajectory(helpful, str(number)) for number in range(40) for helpful in (True, False)]
-
-    def made(hard: float) -> list[str]:
+    rows = [trajectory(helpful, str(number)) for number in range(20) for helpful in (True, False)]
+    for hard, least, most in ((1.0, 40, 40), (0.5, 10, 30), (0.0, 0, 0)):
         reward = EvidenceSensitivity(policy=Policy(), foils=Atlas(PERU, CHAD, lured=LYON), hard=hard)
-        return [probe.made_by for (probe,) in reward.probes(rows)]
-
-    assert set(made(1.0)) == {"foil"} and set(made(0.0)) == {"unrelated", "template"}
-    assert 24 < made(0.5).count("foil") < 56
+        assert least <= [probe.made_by for (probe,) in reward.probes(rows)].count("foil") <= most
 
 
 def test_lures_come_from_foils_then_the_writer_then_the_template():

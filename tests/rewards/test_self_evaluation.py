@@ -53,7 +53,6 @@ def episode(answer: str | None, *steps: Step, answers: tuple[str, ...] = ("Tokyo
     ("reply", "value"),
     [
         ("The evidence states Muscat.\nScore: 1.0", 1.0),
-        ("**Score:** 0.4.", 0.4),
         ("Score: .2", 0.2),
         ("At first Score: 1.0, but nothing was searched. Score: 0.0", 0.0),
         ("Score: 0.5", None),
@@ -125,7 +124,6 @@ def test_a_trainer_that_samples_elsewhere_is_asked_there():
         ((Step(None, ToolCall("search", {"query": "a"})), Step("b", answer="c")), 0.5),
         ((search("a"), search("b"), Step("nothing"), search("c")), 0.75),
         ((Step("both", ToolCall("search", {"query": "a"}), answer="b"),), 0.0),
-        ((), 0.0),
     ],
 )
 def test_each_well_formed_step_counts(steps, value):
@@ -136,7 +134,6 @@ def test_each_well_formed_step_counts(steps, value):
     ("replies", "full", "baseline"),
     [
         (("Score: 1.0", "True"), 0.5 + 1.0 + 0.2, 1.0 + 0.2),
-        (("Score: 0.4", "False"), 0.0 + 0.4 + 0.2, 0.0 + 0.2),
         (("no idea", "True"), None, 1.2),
         (("Score: 1.0", "perhaps"), None, None),
     ],
@@ -168,7 +165,6 @@ OTHER = Evidence("The capital of Oman is Muscat.", "Oman")
         ("Tokyo", (search("x", Evidence("Tokyo is large.", "Tokyo")),), "early", 0.2),
         ("Tokyo", HALF, "memory", 0.0),
         ("Tokyo and Kyoto", HALF, "memory", 0.0),
-        ("Lima", WHOLE, "memory", 0.0),
     ],
 )
 def test_the_worlds_rubric(answer, steps, error, value):

@@ -1,4 +1,5 @@
-"""VERITAS's reward: its sum, its curriculum, a judge that goes away in training, and that it is what metrics say."""
+"""VERITAS: the pairs that its measures make, its reward's sum and curriculum, a judge that goes away in training, and
+that the reward is what metrics say."""
 
 import json
 import logging
@@ -12,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import evaluate
 import lab
 import msgspec
 import pytest
+import tiny_trainer
 import torch
 from paths import ROOT, SUPPORT
-from tiny_trainer import SETTINGS
+from stub_judges import Down, Recorder
 
 import faithful_search as fs
 from faithful_search import dialects
@@ -26,11 +27,9 @@ from faithful_search.dialects.search_r1 import SearchR1
 from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.inference.base import Completion
 from faithful_search.judges import GroundingJudge, Pair, Verdict
-from faithful_search.rewards import FAITHFULNESS, Mix, Warmup, veritas_mix
-from faithful_search.rollout import Limits
+from faithful_search.rewards import FAITHFULNESS, InfoThink, Mix, ThinkAnswer, ThinkSearch, Warmup, turns, veritas_mix
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
-from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.grpo import SearchGRPOTrainer
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 
@@ -75,6 +74,132 @@ class Silent:
         return [no if self.word in pair.hypothesis else yes for pair in pairs]
 
 
+# the three measures
+
+TOWER = (Evidence("It was finished in 1889.", "Eiffel Tower"), Evidence("Paris lies on the Seine.", "Paris"))
+
+
+def search(think: str | None, query: str = "tower", evidence=TOWER, **more) -> Step:
+    return Step(think=think, call=ToolCall("search", {"query": query}), evidence=evidence, **more)
+
+
+def test_info_think_pairs_are_what_a_turn_returned_and_the_thought_right_after_it():
+    note = Step(think="Not that.", call=ToolCall("read", {"url": "x"}), note="Error: page not found")
+    steps = (search("Find it."), note, Step(think="good end", answer="Paris"))
+    judge = Recorder()
+    score = InfoThink(judge).score(Trajectory(steps, question="Where?"))
+    premise = "Eiffel Tower\nIt was finished in 1889.\n\nParis\nParis lies on the Seine."
+    assert judge.asked == [
+        [
+            Pair(premise, "Not that.", "Where?", "info_think"),
+            Pair("Error: page not found", "good end", "Where?", "info_think"),
+        ]
+    ]
+    assert score.value == 0.5 and score.why.startswith("step 2: ")
+    assert [(pair["step"], pair["label"]) for pair in score.parts["pairs"]] == [(2, False), (3, True)]
+    assert InfoThink(judge, soft=True).score(Trajectory(steps)).value == 0.5  # of 0.25 and 0.75
+    both = (search("Find both.", evidence=TOWER[:1]), search(None, evidence=TOWER[1:], same_turn=True))
+    (parallel,) = InfoThink().pairs(Trajectory((*both, Step(think="So.", answer="a"))))  # calls that are one response
+    assert (parallel.step, parallel.pair.premise) == (3, premise)
+
+
+@pytest.mark.parametrize(
+    "after", [Step(answer="a"), search(None), search("  \n"), search("", helpful=True, refs=("E1",))]
+)
+def test_acting_on_information_without_a_thought_is_a_settled_zero(after):
+    score = InfoThink(Down()).score(Trajectory((search("Find it."), after)))
+    assert score.value == 0.0 and score.parts["applies"]
+    assert score.parts["pairs"][0]["why"] == "acts on what was returned without a thought in between"
+    assert InfoThink(Down(), unthinking=False).score(Trajectory((search("Find it."), after))).value is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "dialect"),
+    [
+        ((search("Find it."),), ""),  # cut off
+        ((Step(think="I know.", answer="a"),), ""),
+        ((Step(think="x", note="Say <answer>."), Step(think="y", answer="a")), ""),  # no call: a controller speaks
+        ((search("Find it."), Step(note="cut")), ""),  # neither thought nor action
+        ((search(None), Step(answer="a")), "openai"),  # a dialect that asks for no thoughts
+        ((search("x", evidence=(), note="..."), Step(think="So.", answer="a")), ""),  # left out of the transcript
+    ],
+)
+def test_where_there_is_nothing_to_judge_there_is_no_value(steps, dialect):
+    score = InfoThink(Down()).score(Trajectory(steps, dialect=dialect))
+    assert score.value is None and "abstained" not in score.parts and score.why
+
+
+def test_think_search_pairs_each_call_with_the_thought_of_its_turn():
+    steps = (
+        search("good idea", "good query"),
+        Step(call=ToolCall("graph", {"entity": "Paris", "top_k": 3}), same_turn=True),
+        search(None, "no thought before it"),
+        Step(think="third", call=ToolCall("read", raw="  the call as written ")),
+        Step(think="fourth", call=ToolCall("clock")),
+        Step(think="last", answer="a"),
+    )
+    asked = ThinkSearch().pairs(Trajectory(steps, question="q"))
+    assert [(item.step, item.pair.premise, item.pair.hypothesis) for item in asked] == [
+        (1, "good idea", "good query"),
+        (2, "good idea", '{"entity": "Paris", "top_k": 3}'),
+        (4, "third", "the call as written"),
+    ]
+    assert {item.pair.task for item in asked} == {"think_search"}
+    score = ThinkSearch(Recorder()).score(Trajectory(steps))
+    assert score.value == pytest.approx(1 / 3) and score.why.startswith("step 2: ")
+
+
+def test_the_words_of_a_call():
+    words = turns.call_words
+    assert words(ToolCall("s", {"query_list": ["one", "two"], "top_n": 5, "raw": True})) == "one\ntwo"
+    assert words(ToolCall("s", {"query": "q", "source": "web", "filter": {}})) == 'q\n{"source": "web"}'
+    assert (words(ToolCall("s", {"a": 1})), words(ToolCall("s"))) == ('{"a": 1}', "")
+
+
+@pytest.mark.parametrize(
+    ("thought", "answer", "how", "value"),
+    [
+        ("So the capital is The Hague.", "the hague", "squad", 1.0),
+        ("made in the U.S.A. then", "USA", "squad", 1.0),
+        ("made in the U.S.A. then", "USA", "pokee", 0.0),
+        ("nothing", "!!!", "squad", 0.0),  # the normaliser leaves nothing of it
+        ("I know it now.", "no", "squad", 1.0),  # characters, as the paper has it
+    ],
+)
+def test_sub_em_by_hand(thought, answer, how, value):
+    score = ThinkAnswer(how=how).score(Trajectory((search("x"), Step(think=thought, answer=answer)), answer=answer))
+    assert (score.value, score.parts["judge"]) == (value, f"sub_em_{how}")
+    assert bool(score.why) == (value == 0)
+
+
+def test_the_thought_is_the_last_one_before_the_answer_and_never_a_check_of_it():
+    steps = (
+        Step(think="Paris it is", answer="Rome"),
+        Step(think="Rome is wrong", verified=False),
+        Step(answer="Paris"),
+        Step(think="Paris is right after all", verified=True),
+    )
+    (asked,) = ThinkAnswer(Recorder()).pairs(Trajectory(steps, answer="Paris"))
+    assert (asked.step, asked.pair, asked.settled) == (3, Pair("Paris it is", "Paris", "", "think_answer"), None)
+    assert ThinkAnswer().score(Trajectory(steps[1:], answer="Paris")).value is None  # no thought but checks
+    assert ThinkAnswer().score(Trajectory(steps)).value is None  # no answer
+    assert ThinkAnswer().score(Trajectory(answer="Paris")).value is None
+    with pytest.raises(ConfigError):
+        ThinkAnswer(how="other")
+
+
+@pytest.mark.parametrize("reward", [InfoThink, ThinkSearch, ThinkAnswer])
+def test_a_judge_that_says_nothing_leaves_no_number(reward):
+    def made(word):
+        return Trajectory((search(word, word), search(word, word), Step(think=word, answer=word)), answer=word)
+
+    hard, good = reward(Recorder()).score_batch([made("hard"), made("good")])
+    assert hard.value is None and hard.parts["abstained"] and "cannot tell" in hard.why
+    assert good.value == 1.0
+    assert reward(Down()).score(made("good")).parts["abstained"]
+    assert reward(Down()).score(Trajectory()).parts.get("abstained") is None
+
+
 # the sum
 
 
@@ -86,7 +211,6 @@ class Silent:
         (episode(think="Paris is famous for its museums, so Teska."), 1.0 + 0.02),
         (episode(think=None), 1.0),  # acts without a thought: info_think is 0, think_answer does not apply
         (episode(searched=False), 1.0 + 0.02),  # nothing retrieved
-        (episode(answer=None), 0.05),
     ],
 )
 def test_the_sum_by_hand(made, value):
@@ -127,29 +251,19 @@ def test_what_does_not_apply_counts_zero_and_what_was_not_judged_empties_the_row
 def test_the_curriculum_by_hand():
     """From step 1 to T1 only the outcome, linear from T1 + 1 to T2, full from T2 on."""
     ramp = [Warmup(("a",), 4, 8).ramp("a", step) for step in range(1, 11)]
-    assert ramp == [0, 0, 0, 0, 0.25, 0.5, 0.75, 1, 1, 1]
-    assert [Warmup(("a",), 0, 0).ramp("a", step) for step in (0, 1, 9)] == [1, 1, 1]
+    assert ramp == [0, 0, 0, 0, 0.25, 0.5, 0.75, 1, 1, 1] and Warmup(("a",), 4, 8).ramp("b", 1) == 1
     assert [Warmup(("a",), 3, 3).ramp("a", step) for step in (1, 2, 3, 4)] == [0, 0, 1, 1]
-    assert Warmup(("a",), 4, 8).ramp("b", 1) == 1
-
-
-def test_steps_and_epochs():
     written = [("1.0ep", "1.5ep"), (20, "30"), ("0", "0"), ("1 epoch", "2epochs"), (0, ".5ep")]
     found = [Warmup.parse(FAITHFULNESS, start, end, steps_per_epoch=13) for start, end in written]
-    bounds = [(13, 20), (20, 30), (0, 0), (13, 26), (0, 7)]
-    assert found == [Warmup(FAITHFULNESS, start, end) for start, end in bounds]
+    assert [(one.start, one.end) for one in found] == [(13, 20), (20, 30), (0, 0), (13, 26), (0, 7)]
 
 
 @pytest.mark.parametrize("written", ["1.5", "ep", "soon", "-3", "", "1e3ep", "nan", "٣ep0"])
 def test_what_is_neither_steps_nor_epochs(written):
     with pytest.raises(ConfigError, match="neither a number of steps"):
         Warmup.parse(("a",), 0, written, 13)
-
-
-def test_a_warm_up_that_cannot_be():
-    for start, end in ((3, 2), (-1, 2)):
-        with pytest.raises(ConfigError, match="0 <= start <= end"):
-            Warmup(("a",), start, end)
+    with pytest.raises(ConfigError, match="0 <= start <= end"):
+        Warmup(("a",), 3, 2)
     with pytest.raises(ConfigError, match="citation"):
         veritas_mix(warmup=Warmup(("citation",), 1, 2))
 
@@ -216,22 +330,21 @@ class Brief(SearchR1):
         return [{"role": "user", "content": question}]
 
 
-LIMITS = Limits(turns=3, turn_tokens=200, total_tokens=700)
+DEFAULTS = {
+    "per_device_train_batch_size": 4,
+    "max_steps": 2,
+    "max_abstained": 0.5,
+    "max_completion_length": 700,
+    "learning_rate": 1e-3,
+    "save_strategy": "no",
+    "limits": {"turn_tokens": 200, "total_tokens": 700},
+    "tasks": TASKS,
+}
 
 
 def trainer(path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,), **settings) -> SearchGRPOTrainer:
-    names = ("trajectory_file", "train_dataset", "limits")
-    own = {"train_dataset": TASKS, "limits": LIMITS} | {key: settings.pop(key) for key in names if key in settings}
-    defaults = {
-        "per_device_train_batch_size": 4,
-        "max_steps": 2,
-        "max_abstained": 0.5,
-        "max_completion_length": 700,
-        "learning_rate": 1e-3,
-    }
-    args = SearchGRPOConfig(str(path), **SETTINGS | defaults | {"save_strategy": "no"} | settings)
-    own |= {"toolbox": Toolbox([Search(*evidence)]), "reward": mix, "dialect": Brief()}
-    made = SearchGRPOTrainer(model=lab.model(hidden=16), processing_class=lab.tokenizer(), args=args, **own)
+    own = {"model": lab.model(hidden=16), "toolbox": Toolbox([Search(*evidence)]), "dialect": Brief()}
+    made = tiny_trainer.trainer(path, mix, **own, **DEFAULTS | settings)
     made.engine.generator = writer or Writer()
     return made
 
@@ -260,7 +373,7 @@ def test_the_curriculum_goes_by_optimizer_steps(tmp_path, per_generation, steps)
 
 def test_steps_per_epoch_are_the_trainers(tmp_path):
     cadence = {"gradient_accumulation_steps": 3, "steps_per_generation": 1, "num_iterations": 2}
-    made = trainer(tmp_path, veritas_mix(), train_dataset=TASKS[:5], max_steps=-1, num_train_epochs=1, **cadence)
+    made = trainer(tmp_path, veritas_mix(), tasks=TASKS[:5], max_steps=-1, num_train_epochs=1, **cadence)
     made.train()
     assert made.state.global_step == made.args.steps_per_epoch(5)
 
@@ -303,7 +416,7 @@ def test_a_judge_that_is_down_stops_the_run_with_a_checkpoint_and_a_run_goes_on_
 )
 def test_without_a_judge_or_gold_answers_a_batch_leaves_the_weights_as_they_are(tmp_path, caplog, down, settings):
     questions = TASKS if down else [Task("q", "Where?")]
-    settings |= {"max_abstained": float(down), "max_steps": 1, "train_dataset": questions}
+    settings |= {"max_abstained": float(down), "max_steps": 1, "tasks": questions}
     mix = veritas_mix(Moody(lambda asked: not down))
     made = trainer(tmp_path, mix, Writer(FOUND_ONLY) if down else None, **settings)
     before = [parameter.clone() for parameter in made.model.parameters()]
@@ -348,7 +461,7 @@ TWO = """
 import os
 import sys
 from pathlib import Path
-import test_veritas_reward as own
+import test_veritas as own
 from faithful_search.errors import JudgeError
 from faithful_search.rewards import veritas_mix
 rank = os.environ["RANK"]
@@ -404,32 +517,7 @@ METRICS = {
 }
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A short training's mix, its trainer's log, and its rollouts, read from theirs."""
-    path = tmp_path_factory.mktemp("trained")
-    mix = veritas_mix(think_search=0.3, warmup=Warmup(FAITHFULNESS, 1, 4))
-    settings = {"per_device_train_batch_size": 24, "max_steps": 3, "num_generations": 8}
-    limits = Limits(turns=3, turn_tokens=120, total_tokens=500, observation_tokens=150, force_answer=True)
-    log = path / "trajectories.jsonl"
-    writer = Writer(TURNS * 3 + ODD, 0.15, seed=1)
-    made = trainer(path, mix, writer, TRICKY, trajectory_file=log, limits=limits, **settings)
-    made.train()
-    return mix, list(read_jsonl(log)), made.state.log_history
-
-
-def by_module(rows: list[Trajectory], predictions: list, folder: Path) -> dict[str, list[float | None]]:
-    """What the modules of `evaluate` say of each row."""
-    given = {"references": [list(row.answers) for row in rows], "questions": [row.question for row in rows]}
-    columns = {}
-    for name, (metric, result) in METRICS.items():
-        module = evaluate.load(str(ROOT / "evaluate_metrics" / metric))
-        found = module.compute(predictions=predictions, dialect="search_r1", details=True, **given)
-        columns[name] = [item["scores"][result]["value"] for item in found["details"]]
-    return columns
-
-
-def by_audit(rows: list[Trajectory], predictions: list, folder: Path) -> dict[str, list[float | None]]:
+def measured(rows: list[Trajectory], predictions: list, folder: Path) -> dict[str, list[float | None]]:
     """What an audit says of a file of them."""
     lines = [
         said.to_json()
@@ -450,17 +538,21 @@ def sums(mix: Mix, columns: dict[str, list[float | None]], rows: list[Trajectory
     ]
 
 
-@pytest.mark.parametrize("measured", [by_module, by_audit])
-def test_the_reward_in_training_is_what_is_measured_on_the_same_text(trained, evaluate_offline, tmp_path, measured):
+def test_the_reward_in_training_is_what_is_measured_on_the_same_text(tmp_path):
     """To the last bit, for odd, cut and forced turns and evidence full of markup: of trajectories, of their texts, and
     of texts written anew from the steps where that is exact."""
-    mix, rows, logged = trained
+    mix = veritas_mix(think_search=0.3, warmup=Warmup(FAITHFULNESS, 1, 4))
+    settings = {"per_device_train_batch_size": 24, "max_steps": 3, "num_generations": 8}
+    limits = {"turn_tokens": 120, "total_tokens": 500, "observation_tokens": 150, "force_answer": True}
+    writer, log = Writer(TURNS * 3 + ODD, 0.15, seed=1), tmp_path / "trajectories.jsonl"
+    made = trainer(tmp_path, mix, writer, TRICKY, trajectory_file=log, limits=limits, **settings)
+    made.train()
+    rows = list(read_jsonl(log))
     ends = Counter(row.stop_reason for row in rows)
     assert {"answered", "answered_forced", "turn_limit", "turn_token_limit"} <= ends.keys()
     for reason in ("answered", "answered_forced"):
-        shares = [row[f"ended/{reason}"] for row in logged if "reward" in row]
         own = [[row.stop_reason for row in rows if row.meta["step"] == step].count(reason) / 24 for step in range(3)]
-        assert shares == pytest.approx(own) and max(shares) > 0
+        assert history(made, f"ended/{reason}") == pytest.approx(own) and max(own) > 0
     assert sum(bool(row.meta.get("observations_cut")) for row in rows) >= 20
     # of a text alone nobody knows that its escapes and notes are ours
     plain = [row for row in rows if "&" not in row.text and not any(step.note for step in row.steps)]
@@ -470,7 +562,6 @@ def test_the_reward_in_training_is_what_is_measured_on_the_same_text(trained, ev
     for kept, predictions in ((plain, [row.text for row in plain]), (whole, written), (rows, rows)):
         columns = measured(kept, predictions, tmp_path)
         for name, column in columns.items():
-            assert column == [row.meta["scores"][name] for row in kept]
-            assert len(set(column)) > 1
+            assert column == [row.meta["scores"][name] for row in kept] and len(set(column)) > 1
         assert sums(mix, columns, kept) == [row.meta["reward"] for row in kept]
     assert len({row.meta["reward"] for row in rows}) > 8
