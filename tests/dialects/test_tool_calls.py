@@ -187,7 +187,7 @@ def test_a_second_call_that_is_broken_and_a_missing_response() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "answer"),
     [
-        ("recall", "a</think> \\boxed x", "x"),
+        ("recall", "a</think> \\boxed z\n\\boxed x", "x"),
         ("recall", "a</think> \\boxed{1} \\boxed{2}", "2"),
         ("recall", "a</think> \\boxed{cut", None),
         ("recall", f"<think>a</think> maybe \\boxed{{x}} {CALL % 'q'}", None),

@@ -350,7 +350,15 @@ def test_an_edited_prompt_is_another_question(server, tmp_path, monkeypatch):
     assert server.calls == 2
 
 
-def test_an_interruption_leaves_finished_verdicts_in_the_cache(tmp_path):
+@pytest.fixture
+def interruptible():
+    """As in a terminal; what a shell runs in the background ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interruption_leaves_finished_verdicts_in_the_cache(tmp_path, interruptible):
     asked = count(1)
 
     def interrupting(messages):

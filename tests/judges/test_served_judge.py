@@ -270,7 +270,7 @@ def test_what_clients_do_wrong_and_waiting_too_long_leave_no_trace_in_the_log(ca
     ],
 )
 def test_what_is_no_verdict_is_not_taken_for_one(answer):
-    with running(Service({"/judge": lambda body: answer})) as url:
+    with running(Service({"/judge": lambda body: {"judge": "odd", **answer}})) as url:
         (found,) = asked(url, numbers(1))
     assert found.abstained and "does not hold the verdicts" in found.why
 

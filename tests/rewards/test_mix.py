@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import msgspec
 import pytest
-from stub_judges import Down
+from stub_judges import Down, Recorder
 
 from faithful_search import rewards
 from faithful_search.errors import ConfigError
-from faithful_search.judges import LexicalJudge, Verdict
+from faithful_search.judges import LexicalJudge, Pair, Verdict
 from faithful_search.rewards import (
     Adaptive,
     AnswerSupport,
@@ -250,19 +250,14 @@ THE_SAME = ("Who built the pier?", "Ivo Kast", "ivo kast.", True)
 CASES = [ONE_WORD_WRONG, MORE_SAID, OTHER_WORDS, THE_SAME]
 
 
-class Reader:
-    """Knows which answers mean the same; remembers what it was asked."""
+class Reader(Recorder):
+    """Knows which answers mean the same."""
 
     name = "reader"
 
-    def __init__(self) -> None:
-        self.asked = []
-
-    def judge_batch(self, pairs):
-        self.asked += pairs
-        right = {(gold, answer): verdict for _, gold, answer, verdict in CASES}
-        labels = [right[pair.premise, pair.hypothesis] for pair in pairs]
-        return [Verdict(float(label), label, "", "reader") for label in labels]
+    def _say(self, text):
+        right = text in [answer for _, _, answer, right in CASES if right]
+        return Verdict(float(right), right)
 
 
 def answered(case, think: str | None = "so") -> Trajectory:
@@ -280,9 +275,8 @@ def test_only_the_judge_tells_right_from_wrong():
     by_words = values(rewards.pokee_mix(metric="f1", format_weight=0))
     assert by_words[0] > 0.8 and by_words[2] == 0 and by_words[0] > by_words[1]  # the wrong one above a right one
     assert values(rewards.pokee_mix(metric="em", format_weight=0)) == [0.0, 0.0, 0.0, 1.0]
-    assert [(pair.task, pair.hypothesis) for pair in reader.asked] == [
-        ("correctness", answer) for _, _, answer, _ in CASES[:3]
-    ]  # not about the exact match
+    asked = [Pair(gold, answer, question, "correctness") for question, gold, answer, _ in CASES[:3]]
+    assert reader.asked == [asked]  # not about the exact match
     assert values(rewards.pokee_mix(Down())) == [None, None, None, 1.1]
 
 

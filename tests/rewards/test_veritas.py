@@ -61,17 +61,15 @@ class Moody:
         return GroundingJudge().judge_batch(pairs)
 
 
-@dataclass
-class Silent:
+class Silent(Recorder):
     """Has no verdict on thoughts with a word in them; says yes to others."""
 
-    word: str
-    p: float = 1.0
-    name = "silent"
+    def __init__(self, word: str, p: float = 1.0) -> None:
+        super().__init__()
+        self.word, self.p = word, p
 
-    def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
-        no, yes = Verdict(None, None, "time out"), Verdict(self.p, True)
-        return [no if self.word in pair.hypothesis else yes for pair in pairs]
+    def _say(self, text: str) -> Verdict:
+        return Verdict(None, None, "time out") if self.word in text else Verdict(self.p, True)
 
 
 # the three measures
