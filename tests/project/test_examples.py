@@ -4,10 +4,10 @@ import importlib.util
 import subprocess
 import sys
 
+import lab
 import pytest
 from agent_rows import file_of, rollout
 from paths import EXAMPLES
-from trl_policy import scripted_policy
 
 from faithful_search import SearchEnvironment, tool_functions
 from faithful_search.tools import LocalSearch, Toolbox
@@ -74,11 +74,41 @@ def test_smolagents_describes_every_tool_and_calls_it(every_tool):
     assert "not both" in tools[0](query="a", query_list=["b"])
 
 
+def scripted_policy():
+    """A two-layer Qwen2 whose generation follows a script: episodes go on by themselves, everything else is real."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from trl.chat_template_utils import qwen2_5_chat_template
+
+    special = ("<|im_start|>", "<|im_end|>", "<|pad|>")
+    tokenizer = lab.byte_tokenizer(
+        special, eos_token="<|im_end|>", pad_token="<|pad|>", chat_template=qwen2_5_chat_template
+    )
+    config = transformers.Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+
+    class Scripted(transformers.Qwen2ForCausalLM):
+        def generate(self, input_ids, **kwargs):
+            opening = "<|im_start|>assistant"
+            rows = [TURNS[text.count(opening) - 1] for text in tokenizer.batch_decode(input_ids)]
+            ids = tokenizer(rows, padding=True, padding_side="right", return_tensors="pt")["input_ids"]
+            return torch.cat([input_ids, ids], dim=1)
+
+    return Scripted(config), tokenizer
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("plain", [True, False])
 def test_trls_trainer_runs_the_episodes(plain, tmp_path):
     trl = pytest.importorskip("trl")
-    policy, tokenizer = scripted_policy(TURNS)
+    policy, tokenizer = scripted_policy()
     size = {"per_device_train_batch_size": 2, "num_generations": 2, "max_steps": 2, "max_completion_length": 4096}
     quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "log_completions": False}
     args = trl.GRPOConfig(str(tmp_path / "out"), use_cpu=True, bf16=False, **size, **quiet)
