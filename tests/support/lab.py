@@ -200,6 +200,7 @@ class Scripted:
     ) -> list[Completion]:
         limits = max_new_tokens or [sampling.max_new_tokens] * len(prompts)
         self.seen += [list(prompt) for prompt in prompts]
+        self.stop = sampling.stop
         return [self._turn(prompt, limit) for prompt, limit in zip(prompts, limits, strict=True)]
 
     def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
@@ -222,12 +223,6 @@ class InTurn(Scripted):
         super().__init__(turns, own=own)
         self.closes, self.whole = closes, whole
         self.made: list[Completion] = []
-
-    def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
-    ) -> list[Completion]:
-        self.stop = sampling.stop
-        return super().generate(prompts, sampling, max_new_tokens)
 
     def _turn(self, prompt: list[int], limit: int) -> Completion:
         text = self.turns[min(len(self.made), len(self.turns) - 1)]
