@@ -30,6 +30,15 @@ def imports_set_aside() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs leave no plots, which take longer than two steps of a tiny policy."""
+    from faithful_search.analysis import results
+
+    for name in ("reward_curves", "tool_curves", "stability_curves"):
+        monkeypatch.setattr(results, name, lambda *given: None)
+
+
 @pytest.fixture(scope="session")
 def evaluate_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One for the process: Python looks for further modules where it found the first."""

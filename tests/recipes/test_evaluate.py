@@ -1,37 +1,40 @@
-"""recipes/evaluate.py: two policies compared, other tools, as a policy was trained, and what an interruption leaves."""
+"""Evaluations: policies compared, other tools, as a policy was trained, what an interruption leaves; and studies."""
 
 import json
 import os
 import re
 import shutil
+import sys
 from types import SimpleNamespace
 
 import pytest
+import study
 from paths import RECIPES
 from recipe_runs import call, evaluate_recipe, parse
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.measure import suite
+from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.writing import write_metrics
 from faithful_search.rollout import Engine
 from faithful_search.trajectory import Step, ToolCall, Trajectory, read_jsonl
 
-SMALL = ("--limit=4", "--threads=1", "--controls=0", "--turn_tokens=64")
+SMALL = ("--limit=2", "--threads=1", "--controls=0", "--turn_tokens=64", "--turns=2")
 
 
 def test_it_compares_two_policies_and_blanks_tools(tmp_path, capsys):
-    call("evaluate", f"--compare_with={tiny_policy()}", f"--output_dir={tmp_path / 'two'}", *SMALL, "--turns=4")
+    compared = (f"--compare_with={tiny_policy()}", "--blank=nothing here")
+    call("evaluate", *compared, f"--output_dir={tmp_path}", *SMALL)
     assert "paired difference" in capsys.readouterr().out
-    call("evaluate", "--blank=nothing here", f"--output_dir={tmp_path / 'blank'}", *SMALL, "--turns=4")
-    rows = list(read_jsonl(tmp_path / "blank" / "trajectories.jsonl"))
+    rows = list(read_jsonl(tmp_path / "trajectories.jsonl"))
     assert {item.text for row in rows for step in row.steps for item in step.evidence} == {"nothing here"}
 
 
 def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypatch):
     policy, out = tmp_path / "policy", tmp_path / "out"
     shutil.copytree(tiny_policy(), policy)
-    flags = (f"--policy={policy}", "--limit=4", "--turns=2", "--turn_tokens=48", "--threads=1")
-    flags = (*flags, f"--output_dir={out}", "--judge_timeout=1")
+    flags = (*SMALL, f"--policy={policy}", f"--output_dir={out}", "--judge_timeout=1")
     for _ in "12":  # a mistake leaves nothing that the next run would have to be told about
         with pytest.raises(ConfigError, match="no tools"):
             call("evaluate", *flags, "--corpus=none", "--triples=none")
@@ -48,7 +51,7 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
         with pytest.raises(KeyboardInterrupt):
             call("evaluate", *flags, "--overwrite_output_dir=true")
     rollouts = out / "unfinished" / "policy" / "evaluating.jsonl"
-    assert len(rollouts.read_text().splitlines()) == 4
+    assert len(rollouts.read_text().splitlines()) == 2
     weights = policy / "model.safetensors"
     changed = weights.stat().st_mtime_ns
     refused = {(): "--resume true goes on", ("--resume=true", "--temperature=1"): r"temperature: 0\.0 there, 1\.0 now"}
@@ -62,8 +65,8 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
         Engine, "run", lambda engine, tasks, **given: (ran.append(len(tasks)), plain(engine, tasks, **given))[1]
     )
     found = call("evaluate", *flags, "--resume=true", "--judge_timeout=2")  # which rollouts do not depend on
-    assert ran[0] == 4  # the blanked ones
-    assert found[str(policy)]["rows"]["exact_match"]["n"] == 4 and not rollouts.parent.parent.exists()
+    assert ran[0] == 2  # the blanked ones
+    assert found[str(policy)]["rows"]["exact_match"]["n"] == 2 and not rollouts.parent.parent.exists()
 
 
 def test_a_policy_is_measured_as_it_was_trained_and_another_dialect_is_warned_of(tmp_path, capsys):
@@ -100,7 +103,7 @@ def test_a_policy_is_measured_within_the_bounds_that_it_was_trained_with(tmp_pat
     ],
 )
 def test_another_tool_is_a_configuration_and_who_was_called_is_said(config, tools, tmp_path, capsys):
-    flags = [*SMALL, "--turns=2", f"--output_dir={tmp_path}"]
+    flags = [*SMALL, f"--output_dir={tmp_path}"]
     found = call("evaluate", "--config", str(RECIPES / "configs" / f"{config}.yaml"), *flags)
     assert list(found["tiny"]["tool_calls"]) == tools
     counts = dict(re.findall(r"(\w+) (\d+)", capsys.readouterr().out.rpartition("calls of tiny: ")[2]))
@@ -138,3 +141,70 @@ def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_oft
 def test_what_cannot_be_evaluated_is_refused(flags, said, tmp_path):
     with pytest.raises(ConfigError, match=said):
         call("evaluate", *flags, f"--output_dir={tmp_path}")
+
+
+# --- a study's intervals: over questions and over seeds; and what is shown of one that was stopped
+
+QUESTIONS = [f"q{number}" for number in range(40)]
+
+
+def run(values, calls=None):
+    return Evaluation(
+        rows={},
+        questions=QUESTIONS,
+        values={"exact_match": list(values)},
+        tool_calls=calls or {"a": [1] * 40, "b": [1] * 40},
+    )
+
+
+HALF, ALL, NONE = run([0.0, 1.0] * 20), run([1.0] * 40), run([0.0] * 40)
+
+
+def test_a_mean_over_seeds_and_questions():
+    found = study.over_seeds([ALL, NONE], "exact_match")
+    assert found.value == 0.5
+    assert (found.low, found.high) == (0.0, 1.0)  # two seeds that differ this much say nothing
+    alike = study.over_seeds([HALF, HALF], "exact_match")
+    assert alike.value == 0.5 and 0.3 < alike.low < 0.5 < alike.high < 0.7
+    assert study.over_seeds([run([None, 1.0] * 20)], "exact_match").value == 1.0  # what does not apply is left out
+
+
+def test_a_difference_is_paired_by_question():
+    """The same questions are drawn for both, so that a difference of the same size everywhere has no width."""
+    better = run([min(1.0, value + 0.25) for value in [0.0, 0.5] * 20])
+    found = study.over_seeds([better], "exact_match", [run([0.0, 0.5] * 20)])
+    assert (found.value, found.low, found.high) == pytest.approx((0.25, 0.25, 0.25))
+    assert study.over_seeds([HALF, HALF], "exact_match", [HALF]).value == 0.0
+
+
+def test_rows_that_are_no_means_are_computed_from_sums():
+    even, lone = run([1.0] * 40), run([1.0] * 40, {"a": [2] * 40, "b": [0] * 40})
+    assert study.over_seeds([even], "tool_entropy").value == pytest.approx(1.0)
+    assert study.over_seeds([lone], "tool_entropy", [even]).value == pytest.approx(-1.0)
+
+
+def test_a_study_that_was_stopped_is_shown_as_far_as_it_was_measured(tmp_path, monkeypatch):
+    """Of one setting a seed is measured and another trained; of the reference nothing is there."""
+    settings = {name: study.Setting("pou.py", "pou_tiny.yaml", seeds=2) for name in ("ours", "theirs")}
+    curves = {f"{name}.png": ((name,), ("reward",)) for name in settings}
+    shown = study.Study("memory", settings, {}, *[("exact_match",)] * 2, curves, ("cold start", "theirs"))
+    monkeypatch.setattr(study, "STUDIES", {"pou": shown})
+    monkeypatch.setattr(study, "do", None)  # nothing is trained
+    for folder, found in {"cold_start": NONE, "ours_0": HALF}.items():
+        write_metrics(tmp_path / folder / "test" / "metrics.json", {"script": {}, "policy": found})
+    (tmp_path / "ours_1").mkdir()
+    for folder in ("ours_0", "ours_1"):
+        (tmp_path / folder / "history.json").write_text('[{"step": 1, "reward": 0.5}]')
+    monkeypatch.setattr(sys, "argv", ["study.py", "pou", "--measured", "--out", str(tmp_path)])
+    study.main()
+    assert {path.name for path in tmp_path.glob("*.png")} == {"ours.png", "results.png"}
+    tables = json.loads((tmp_path / "study.json").read_text())
+    differences = tables.pop("Paired differences to: cold start")
+    assert differences.keys() == {"ours"} and differences["ours"]["exact_match"]["value"] == 0.5
+    assert tables.keys() == {"Values"} and tables["Values"].keys() == {"cold start", "ours"}
+
+
+def test_every_setting_has_its_configuration():
+    for named in study.STUDIES.values():
+        for setting in named.settings.values():
+            assert (study.CONFIGS / setting.config).exists() and (study.RECIPES / setting.recipe).exists()

@@ -115,8 +115,8 @@ def family(name: str) -> Any:
     return byte_tokenizer(**FAMILIES[name])
 
 
-def model(seed: int = 0, hidden: int = 32) -> Any:
-    """An untrained two-layer Llama over `tokenizer()`'s vocabulary."""
+def model(seed: int = 0, hidden: int = 32, vocabulary: int = 0) -> Any:
+    """An untrained two-layer Llama over `tokenizer()`'s vocabulary, or a larger one."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -124,7 +124,7 @@ def model(seed: int = 0, hidden: int = 32) -> Any:
     own = tokenizer()
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(own),
+            vocab_size=vocabulary or len(own),
             hidden_size=hidden,
             intermediate_size=2 * hidden,
             num_hidden_layers=2,

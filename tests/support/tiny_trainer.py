@@ -1,14 +1,19 @@
 """A trainer of a tiny policy, and rewards that need no evidence."""
 
+import copy
 import zlib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import lab
+import msgspec
 import torch
+from tokenizers import AddedToken
 from transformers import TrainerCallback
 
+from faithful_search import dialects
 from faithful_search.rewards import Reward, Score
 from faithful_search.rollout import Limits
 from faithful_search.tasks import Task
@@ -53,6 +58,23 @@ class Shy(Luck):
         return Score(None, "the judge is down", {"abstained": True}) if score.value < 0.3 else score
 
 
+@cache
+def tokenizer() -> Any:
+    """That of `lab`, for which each long line of the prompt is one token: passes are a tenth as long."""
+    own, lines = copy.deepcopy(lab.tokenizer()), dialects.load("pou").system.splitlines()
+    lines += [msgspec.json.encode(tool).decode() for tool in _toolbox().schemas]
+    own.add_tokens([AddedToken(line, normalized=False) for line in lines if len(line) > 40])
+    return own
+
+
+def model() -> Any:
+    return lab.model(vocabulary=len(tokenizer()))
+
+
+def _toolbox() -> Toolbox:
+    return Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))])
+
+
 SETTINGS = {
     "learning_rate": 1e-2,
     "num_generations": 4,
@@ -85,11 +107,11 @@ def trainer(
     own = {name: settings.pop(name) for name in names if name in settings}
     limits = {"turns": 3, "turn_tokens": 12 if not scripted else 200, "total_tokens": 400, **settings.pop("limits", {})}
     made = kind(
-        model=settings.pop("model", None) or lab.model(),
-        processing_class=settings.pop("processing_class", lab.tokenizer()),
+        model=settings.pop("model", None) or model(),
+        processing_class=settings.pop("processing_class", tokenizer()),
         train_dataset=settings.pop("tasks", TASKS),
         reward=reward or Luck(),
-        toolbox=settings.pop("toolbox", None) or Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]),
+        toolbox=settings.pop("toolbox", None) or _toolbox(),
         limits=Limits(**limits),
         args=SearchGRPOConfig(str(path), **SETTINGS | settings),
         **own,

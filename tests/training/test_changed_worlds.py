@@ -59,7 +59,7 @@ class Reader(lab.Scripted):
 @pytest.mark.parametrize("memory", [False, True])
 def test_half_of_every_group_is_scored_by_what_it_could_read(tmp_path, memory):
     """A reader is right in both worlds; a memory is wrong in the changed one, and the metrics tell them apart."""
-    made = in_worlds(tmp_path, Correctness(), scripted=True, max_steps=4)
+    made = in_worlds(tmp_path, Correctness(), scripted=True)
     made.engine.generator = Reader(memory)
     made.train()
     rows = rows_of(tmp_path)
@@ -82,7 +82,7 @@ def test_half_of_every_group_is_scored_by_what_it_could_read(tmp_path, memory):
 
 def test_a_question_that_brings_its_own_version_is_asked_in_it(tmp_path):
     stale, dropped = CounterfactualWorld(WORLD).change_all(TASKS)
-    in_worlds(tmp_path, scripted=True, max_steps=2, tasks=stale, counterfactual=0.0).train()
+    in_worlds(tmp_path, scripted=True, max_steps=1, tasks=stale, counterfactual=0.0).train()
     assert dropped.total() == 1
     for row in rows_of(tmp_path):
         change = Change.of(row.meta)
@@ -114,9 +114,7 @@ def test_processes_share_a_batch_as_one_would_have_it(processes, share, groups, 
     rows, size = [number // 4 for number in range(12)], 12 // processes
     split = [worlds.asked(rows[size * p : size * (p + 1)], size * p, step) for p in range(processes)]
     whole = worlds.asked(rows, 0, step)
-    assert [(task.question, task.edits) for part in split for task in part] == [
-        (task.question, task.edits) for task in whole
-    ]
+    assert [task for part in split for task in part] == whole
     if groups == "paired":
         assert [bool(task.edits) for task in whole[4:]] == [place >= 4 - 4 * share for place in range(4)] * 2
 
@@ -154,10 +152,7 @@ def test_figures_of_a_step_by_hand():
         ({"counterfactual": 0.3}, "0.3 of num_generations=4 rollouts is 1.2"),
         ({"counterfactual": 1.5}, r"counterfactual must be in \[0, 1\]"),
         ({"counterfactual_groups": "mixed"}, "unknown counterfactual_groups 'mixed'; there are: paired, own"),
-        (
-            {"counterfactual_world": CounterfactualWorld(bundled_world())},
-            "of 8 questions none has a changed world: 7 since a fact of its chain stands in no passage",
-        ),
+        ({"counterfactual_world": CounterfactualWorld(bundled_world())}, "of 8 questions none has a changed world: 7"),
     ],
 )
 def test_settings_that_change_nothing_are_refused(tmp_path, settings, why):

@@ -20,7 +20,6 @@ from faithful_search.coldstart.plans import (
     UNKNOWN,
     Hop,
     Plan,
-    plan_2wiki,
     plan_all,
     plan_hotpotqa,
     plan_musique,
@@ -73,14 +72,6 @@ def one_tool():
         yield box
 
 
-@pytest.fixture(scope="module")
-def world_episodes():
-    tasks = load_tasks("world", limit=400)
-    plans, _ = plan_all(tasks, planner_for("world", tasks))
-    with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as box:
-        return run_experts(plans, box, POU, seed=3)
-
-
 def run_experts(*given, **named):
     return [played.episode for played in experts.run_experts(*given, **named)]
 
@@ -125,14 +116,6 @@ def test_musique_substitutes_earlier_answers_in_both_forms():
         plan_musique(Task("m", "q", ("Denver",), meta={"decomposition": rows[1:]}))
 
 
-def test_2wiki_recognises_the_title_with_its_qualifier():
-    meta = {"evidence_triples": [["Zodiac", "director", "David Fincher"]]}
-    [hop] = plan_2wiki(Task("w", "q", ("Denver",), supporting_titles=("Zodiac (film)", "David Fincher"), meta=meta))
-    assert hop.gold([Evidence("A film by David Fincher.", "Zodiac (film)")])
-    assert not hop.gold([Evidence("A film by David Finchers.", "Zodiac (film)")])
-    assert not hop.gold([Evidence("A film by David Fincher.", "Seven")])
-
-
 def test_unplannable_tasks_are_counted_by_reason_and_all_of_them_is_an_error():
     good = Task("1", "q", ("B",), meta={"chain": [{"subject": "A", "relation": "river", "object": "B"}]})
     half = {"chain": [{"object": "B"}]}
@@ -141,7 +124,7 @@ def test_unplannable_tasks_are_counted_by_reason_and_all_of_them_is_an_error():
     assert [plan.id for plan in plans] == ["1"]
     assert skipped == {"no chain": 1, "an annotation without subject and relation": 1, "no answer": 1}
     with pytest.raises(DataError, match="1 no evidence_triples"):
-        plan_all([good], plan_2wiki)
+        plan_all([good], planner_for("2wiki"))
     with pytest.raises(DataError, match="hotpotqa"):
         planner_for("nq")
 
@@ -152,19 +135,13 @@ def test_unplannable_tasks_are_counted_by_reason_and_all_of_them_is_an_error():
 def test_a_calm_episode_says_calls_and_cites_what_it_should(toolbox):
     episode = run_expert(PLAN, toolbox, POU, CALM)
     first, second, last = episode.steps
-    gold = [
-        tuple(item.id for item in hop.gold(step.evidence)) for hop, step in zip(PLAN.hops, episode.steps, strict=False)
-    ]
-    assert first.call.name == SEARCH and first.call.arguments == {"query": "director of Zodiac"}
+    assert (first.call.name, first.call.arguments) == (SEARCH, {"query": "director of Zodiac"})
     assert first.helpful is None and "the director of Zodiac" in first.think
-    assert second.helpful is True and second.refs == gold[0] != ()
+    assert second.helpful is last.helpful is True and last.answer == "Denver"
     assert second.think.startswith("The director of Zodiac is David Fincher.")
-    assert last.refs == gold[1] and last.answer == "Denver"
+    assert [[episode.evidence[ref].source for ref in step.refs] for step in (second, last)] == [["p1"], ["p2"]]
     assert list(episode.evidence) == [f"E{n}" for n in range(1, len(episode.evidence) + 1)]
-    assert episode.evidence[second.refs[0]].source == "p1"
     assert reject(episode) is None and episode.text == POU.render(episode)
-    start, end = second.spans["think"]
-    assert episode.text[start:end] == second.think
 
 
 def test_same_seed_same_episodes_whatever_the_batches(toolbox):
@@ -230,23 +207,15 @@ def test_hotpotqa_quotes_the_evidence(toolbox):
     assert episode.steps[2].think.startswith("David Fincher was born in Denver.") and reject(episode) is None
 
 
-def test_a_dialect_that_can_only_search_calls_its_one_tool_by_its_own_name(one_tool):
+def test_a_dialect_that_can_only_search_calls_its_one_tool_and_leaves_unsaid_what_it_found_as_often_as_asked(one_tool):
     episode = run_expert(PLAN, one_tool, SEARCH_R1, replace(CALM, wrong_tool=1.0))  # there is no other one
     first, second, last = episode.steps
     assert [step.call.name for step in (first, second)] == ["search", "search"]
     assert second.think.startswith("The director of Zodiac is David Fincher.")
     assert (last.answer, first.helpful, last.refs) == ("Denver", None, ())
-    assert "<search>director of Zodiac</search>" in SEARCH_R1.render(episode)
-
-
-def test_what_is_found_is_left_unsaid_as_often_as_asked(one_tool):
-    silent = run_expert(PLAN, one_tool, SEARCH_R1, replace(CALM, unsaid=1.0))
-    thoughts = [step.think for step in silent.steps]
-    assert not any("David Fincher is" in thought or "is David Fincher" in thought for thought in thoughts)
-    assert thoughts[-1] == "I can answer now." and "the birth city of David Fincher" in thoughts[1]
-    assert reject(silent) is None  # right, and written as it should be
-    some = run_experts(copies(200), one_tool, SEARCH_R1, replace(CALM, unsaid=0.4))
-    assert 50 <= sum(episode.steps[-1].think == "I can answer now." for episode in some) <= 110
+    some = run_experts(copies(100), one_tool, SEARCH_R1, replace(CALM, unsaid=0.4))
+    silent = [episode for episode in some if episode.steps[-1].think == "I can answer now."]
+    assert 25 <= len(silent) <= 55 and reject(silent[0]) is None  # right, and written as it should be
 
 
 # The filter
@@ -275,18 +244,6 @@ def test_reject_names_each_reason(toolbox, one_tool):
         assert reject(msgspec.structs.replace(plain_one, answer=both, answers=(both,))) == reason
 
 
-def test_most_world_questions_become_valid_episodes_that_hold_every_kind_of_mishap(world_episodes):
-    kept, reasons = accept(world_episodes, min_steps=2)
-    assert len(kept) > 0.9 * len(world_episodes) and set(reasons) <= {"not_found"}
-    steps = [step for episode in world_episodes for step in episode.steps]
-    pairs = [pair for episode in world_episodes for pair in pairwise(episode.steps)]
-    first = [before.evidence[0].id in after.refs for before, after in pairs if after.refs]
-    assert {step.call.name for step in steps if step.call} == {SEARCH, GRAPH}
-    assert any(step.call and not step.evidence for step in steps)
-    assert any(item.text == item.title for step in steps for item in step.evidence)
-    assert 0.4 < sum(first) / len(first) < 0.85
-
-
 QA = SHARED / "data" / "qa"
 
 
@@ -296,7 +253,7 @@ QA = SHARED / "data" / "qa"
     [("musique", "musique", 0.6), ("2wiki", "2wikimultihopqa", 0.7), ("hotpotqa", "hotpotqa", 0.5)],
 )
 def test_real_questions_become_grounded_episodes(kind, folder, share):
-    tasks = load_tasks(QA / folder / "train.jsonl.gz", limit=200)
+    tasks = load_tasks(QA / folder / "train.jsonl.gz", limit=80)
     plans, skipped = plan_all(tasks, planner_for(kind, tasks))
     assert not skipped
     with Toolbox([LocalSearch.from_corpus(QA / folder / "corpus.jsonl.gz", top_k=5)]) as box:
@@ -316,18 +273,17 @@ NAMES |= {"Denver": "city", "Paris": "city", "Rome": "city"}
 
 
 def test_finder_takes_whole_names_longest_first():
-    finder = NameFinder(NAMES)
-    assert finder.find("Seven Samurai, Seven; Sevens. Denver's") == ("Seven Samurai", "Seven", "Denver")
-    marked = finder.sub(lambda name: f"<{name}>", "not xDenver or Denver2, only “Denver”")
-    assert marked == "not xDenver or Denver2, only “<Denver>”"
+    found = NameFinder(NAMES).find("Seven Samurai, Seven; Sevens. Denver's, not xDenver or Denver2, only “Denver”")
+    assert found == ("Seven Samurai", "Seven", "Denver", "Denver")
     assert NameFinder({"9½ Weeks": "film", "'68": "film"}).find("In '68 came 9½ Weeks") == ("'68", "9½ Weeks")
     with pytest.raises(DataError, match=r"\?!"):
         NameFinder({"?!": "film"})
 
 
-@given(
-    st.lists(st.sampled_from([*NAMES, "Samurai", "the", "'s ", " ", ", ", "x", "é", "\n"]), max_size=12).map("".join)
-)
+PIECES = [*NAMES, "Samurai", "the", "'s ", " ", ", ", "x", "é", "\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_finder_keeps_the_text(text):
     finder = NameFinder(NAMES)
     assert "".join(finder.segments(text)) == text == finder.sub(lambda name: name, text)
@@ -370,12 +326,21 @@ def test_a_forbidden_fact_is_drawn_again():
         NameSwapper(names, [(a, b) for a in ("Ann", "Bea") for b in ("Rome", "Paris")]).swap(episode, random.Random(0))
 
 
-def test_swapped_world_episodes_state_no_held_out_fact(world_episodes):
+def test_most_world_questions_become_valid_episodes_which_swapped_state_no_held_out_fact():
+    tasks = load_tasks("world", limit=150)
+    plans, _ = plan_all(tasks, planner_for("world", tasks))
+    with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as box:
+        played = run_experts(plans, box, POU, seed=3)
+    kept, reasons = accept(played, min_steps=2)
+    assert len(kept) > 0.9 * len(played) and set(reasons) <= {"not_found"}
+    assert {step.call.name for episode in played for step in episode.steps if step.call} == {SEARCH, GRAPH}
+    pairs = [pair for episode in played for pair in pairwise(episode.steps)]
+    first = [before.evidence[0].id in after.refs for before, after in pairs if after.refs]
+    assert 0.4 < sum(first) / len(first) < 0.85
     swapper, rng = world_swapper(json.loads(world_file("names.json").read_text(encoding="utf-8"))), random.Random(0)
-    kept = accept(world_episodes, min_steps=2)[0][:150]
     swapped = [swapper.swap(episode, rng) for episode in kept]
     texts = {row["text"] for row in world_part("passages", train=False)}
     assert not any(item.text in texts for episode in swapped for item in episode.evidence.values())
     assert not any(map(swapper.leaks, swapped))
     assert all(reject(episode, min_steps=2) is None for episode in swapped)
-    assert sum(a.question != b.question for a, b in zip(kept, swapped, strict=True)) > 140
+    assert sum(a.question != b.question for a, b in zip(kept, swapped, strict=True)) > 0.9 * len(kept)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from paths import RECIPES, ROOT, SUPPORT
 from safetensors.torch import load_file
 
 from faithful_search.errors import ConfigError
-from faithful_search.training.processes import check_processes, gathered, most
+from faithful_search.training.processes import check_processes
 from faithful_search.trajectory import read_jsonl
 
 Step = tuple[dict[str, torch.Tensor], list[dict[str, Any]]]
@@ -72,15 +73,13 @@ def assert_equal(one: Step, several: Step) -> None:
 
 
 PPO = {"advantages": "ppo", "value_learning_rate": 1.0}
-CREDIT = {
-    "turns": {"args": {"advantages": "turns"}},
-    "ppo": {"args": PPO},
-    "own trunk": {
-        "args": {**PPO, "value_trunk": True, "gae_over_turns": True, "step_rewards": True, "beta": 0.1},
-    },
-    "kept": {"kept_responses": 1},
-    "ppo, kept": {"kept_responses": 1, "args": PPO},
-}
+CREDIT = [
+    {"args": {"advantages": "turns"}},
+    {"args": PPO},
+    {"args": {**PPO, "value_trunk": True, "gae_over_turns": True, "step_rewards": True, "beta": 0.1}},
+    {"kept_responses": 1},
+    {"kept_responses": 1, "args": PPO},
+]
 VERDICTS = {
     "args": {"verdict_weight": 1e4},  # an untrained model's p(yes) hardly moves
     "reward": {"draws": "question", "centre": True, "budget": None},
@@ -97,7 +96,7 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
         slow({}, 2, 4, "ddp", {}),  # one group, half of it in each process
         slow({}, 2, 16, "fsdp2", {}),  # episodes and probes differ in number, and every pass through shards needs all
         slow({}, 2, 16, "zero3", {}),
-        *(slow(more, 2, 16, kind, {}) for more in CREDIT.values() for kind in ("ddp", "fsdp2", "zero3")),
+        *(slow(more, 2, 16, kind, {}) for more in CREDIT for kind in ("ddp", "fsdp2", "zero3")),
         slow(VERDICTS, 2, 16, "ddp", {}),  # one of the processes has no probe at all, and takes part in the passes
         slow(VERDICTS, 1, 16, "ddp", TWICE),
         slow(VERDICTS, 1, 16, "ddp", TWICE | AGAIN),
@@ -117,12 +116,6 @@ def test_a_step_is_the_same_however_it_is_spread(more, processes, rows, kind, ar
     assert_equal(step(folder, 1, rows, "ddp", more), spread)
 
 
-@pytest.mark.slow
-def test_the_verdict_term_moves_the_policy(folder):
-    with_term, without = (step(folder, 1, 16, "ddp", more)[0] for more in (VERDICTS, {**VERDICTS, "args": {}}))
-    assert max((value - without[name]).norm() for name, value in with_term.items()) > 0.05
-
-
 @pytest.mark.parametrize("file", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda file: file.stem)
 def test_accelerate_takes_the_configurations(file):
     from accelerate.commands.config.config_args import load_config_from_file
@@ -136,14 +129,8 @@ def test_accelerate_takes_the_configurations(file):
     assert [name for name, on in kind.items() if on] == [name for name in kind if name == file.stem]
 
 
-def accelerator(**state: Any) -> Any:
-    return SimpleNamespace(num_processes=1, state=SimpleNamespace(**state))
-
-
-def test_one_process_asks_nobody_and_fsdp_1_is_refused():
-    assert most(accelerator())(7) == 7
-    with gathered(None, accelerator()) as nothing:
-        assert nothing is None
-    check_processes(accelerator(fsdp_plugin=SimpleNamespace(fsdp_version=2)))
-    with pytest.raises(ConfigError, match="fsdp_version: 2"):
-        check_processes(accelerator(fsdp_plugin=SimpleNamespace(fsdp_version=1)))
+def test_fsdp_1_is_refused():
+    for version, refused in ((2, nullcontext()), (1, pytest.raises(ConfigError, match="fsdp_version: 2"))):
+        plugin = SimpleNamespace(fsdp_version=version)
+        with refused:
+            check_processes(SimpleNamespace(num_processes=1, state=SimpleNamespace(fsdp_plugin=plugin)))

@@ -1,16 +1,23 @@
-"""Distilling a judge: both heads on small random models, from labelled pairs to what loads again."""
+"""Distilling a judge: both heads on small random models, from labelled pairs to what loads again; and the recipe."""
 
 import itertools
 import json
+import os
 import random
+import re
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
 import lab
 import msgspec
 import pytest
+import reward_model
 import torch
+import yaml
 from hypothesis import given, strategies as st
+from paths import RECIPES, ROOT
 from peft import LoraConfig
 from safetensors.torch import load_file
 from tiny_bert import bert, bert_tokenizer
@@ -28,7 +35,6 @@ from faithful_search.judges.generator import GeneratorJudge
 from faithful_search.judges.nli import NLIJudge
 from faithful_search.measure.agreement.labelled import Labelled
 
-HEADS = ("encoder", "generator")
 QUICK = Distillation(untrained=False)
 
 
@@ -70,21 +76,9 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def settings(out: Any, **named: Any) -> SFTConfig:
-    usual = {
-        "max_steps": 40,
-        "eval_strategy": "steps",
-        "eval_steps": 10,
-        "logging_steps": 10,
-        "learning_rate": 1e-2,
-        "per_device_train_batch_size": 8,
-        "use_cpu": True,
-        "bf16": False,
-        "activation_checkpointing": False,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "max_length": 4096,
-        "seed": 0,
-    }
+    usual = {"max_steps": 40, "eval_strategy": "steps", "eval_steps": 10, "logging_steps": 10, "learning_rate": 1e-2}
+    usual |= {"per_device_train_batch_size": 8, "max_length": 4096, "seed": 0, "use_cpu": True, "bf16": False}
+    usual |= {"activation_checkpointing": False, "report_to": "none", "disable_tqdm": True}
     return SFTConfig(output_dir=str(out), **{**usual, **named})
 
 
@@ -115,11 +109,8 @@ def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, made):
     assert kappas.keys() == {AFTER, BEFORE, "containment"} and kappas[AFTER] == 1.0 > kappas[BEFORE]
     pairs = {against.pairs for against in found.agreement.against}
     assert pairs == {sum(item.split == "heldout" for item in own)}, "measured on what was held out, and all of it"
-    assert json.loads((tmp_path / "agreement.json").read_text())["judges"] == list(found.agreement.judges)
     worse = train_judge(own, encoder, settings(tmp_path, max_steps=1, eval_steps=1, learning_rate=1e-5), QUICK)
-    assert worse.agreement.against[0].kappa.value < 1.0, (
-        "verdicts of the judge that lay there are not taken for its own"
-    )
+    assert worse.agreement.against[0].kappa.value < 1.0, "the verdicts that lay there are not taken for its own"
 
 
 def test_a_decoder_becomes_a_classifier_that_keeps_two_texts_apart(decoder, tmp_path):
@@ -200,24 +191,18 @@ def test_no_gradient_passes_through_layers_that_are_held_still():
     freeze(model, embeddings=True, layers=1)
     states = model(torch.tensor([[5, 6, 7]]), output_hidden_states=True).hidden_states
     assert [state.requires_grad for state in states] == [False, False, True]
-    whole = MPNetForSequenceClassification(config)
-    freeze(whole, embeddings=True)
-    assert whole.mpnet.encoder.relative_attention_bias.weight.requires_grad
 
 
-@pytest.mark.parametrize("metrics, best, steps", [((0.1, 0.7, 0.3, 0.2, 0.9), 2, 4), ((0.5, 0.1, 0.6, 0.2, 0.3), 3, 5)])
-def test_training_stops_early_and_keeps_the_best_kappa(encoder, tmp_path, monkeypatch, metrics, best, steps):
-    scripted = iter([{"kappa": value, "agreement": 0.5, "nll": 1.0} for value in metrics])
+def test_training_stops_early_and_keeps_the_best_kappa(encoder, tmp_path, monkeypatch):
+    scripted = iter([{"kappa": value, "agreement": 0.5, "nll": 1.0} for value in (0.1, 0.7, 0.3, 0.2, 0.9)])
     monkeypatch.setattr(heads, "agreement", lambda judge, rows: next(scripted))
     args = settings(tmp_path, max_steps=5, eval_steps=1, learning_rate=1e-2)
-    train_judge(rows(), encoder, args, Distillation(patience=2, untrained=False))
-    states = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
-    assert max(states) == steps
+    train_judge(rows(60), encoder, args, Distillation(patience=2, untrained=False))
+    folders = {path.name: load_file(path / "model.safetensors") for path in tmp_path.glob("checkpoint-*")}
+    assert max(folders) == "checkpoint-4"
     saved = load_file(tmp_path / "model.safetensors")
-    of_best = load_file(tmp_path / f"checkpoint-{best}" / "model.safetensors")
-    others = [load_file(tmp_path / f"checkpoint-{other}" / "model.safetensors") for other in states if other != best]
-    assert all(torch.equal(saved[name], of_best[name]) for name in saved)
-    assert all(any(not torch.equal(saved[name], other[name]) for name in saved) for other in others)
+    same = [folder for folder, there in folders.items() if all(torch.equal(saved[name], there[name]) for name in saved)]
+    assert same == ["checkpoint-2"]
 
 
 class Interrupt(TrainerCallback):
@@ -226,7 +211,7 @@ class Interrupt(TrainerCallback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", ["encoder", pytest.param("generator", marks=pytest.mark.slow)])
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(head, encoder, decoder, tmp_path, monkeypatch):
     make, named = distillation._trainer, {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 2}
     how = Distillation(head=head, validation=0.2, untrained=False)
@@ -322,25 +307,15 @@ def test_no_group_is_on_two_sides(drawn, share):
     assert len(parts.train) + len(parts.validation) + len(parts.heldout) == sum(i.split != "overlap" for i in own)
 
 
-def test_what_cannot_be_trained_is_told():
-    with pytest.raises(DataError, match="none is left for: heldout"):
-        divided([row(number, bool(number % 2)) for number in range(50)])
-    with pytest.raises(DataError, match="have the label True"):
-        divided([row(number, True, "heldout" if number % 2 else "train") for number in range(50)])
-
-
 @pytest.mark.parametrize(
     "knobs, said",
     [
         ({"head": "other"}, "unknown head"),
-        ({"balance": "other"}, "unknown balance"),
         ({"head": "generator", "balance": "weights"}, "balance by 'resample'"),
         ({"validation": 0.0}, "validation is a share"),
         ({"patience": -1}, "patience must be 0 or more"),
-        ({"freeze_layers": -1}, "freeze_layers must be 0 or more"),
         ({"head": "generator", "freeze_layers": 2}, "goes with the encoder head"),
         ({"save_dtype": "flot16"}, "'flot16' is not a dtype"),
-        ({"measure_dtype": "half precision"}, "is not a dtype"),
     ],
 )
 def test_knobs_out_of_range(knobs, said):
@@ -348,12 +323,65 @@ def test_knobs_out_of_range(knobs, said):
         Distillation(**knobs)
 
 
-def test_settings_that_do_not_fit_together(encoder, tmp_path):
+def test_what_cannot_be_trained_and_settings_that_do_not_fit_together_are_told(encoder, tmp_path):
+    with pytest.raises(DataError, match="none is left for: heldout"):
+        divided([row(number, bool(number % 2)) for number in range(50)])
+    with pytest.raises(DataError, match="have the label True"):
+        divided([row(number, True, "heldout" if number % 2 else "train") for number in range(50)])
     with pytest.raises(ConfigError, match="set eval_strategy"):
         train_judge(rows(), encoder, settings(tmp_path, eval_strategy="no"))
     with pytest.raises(ConfigError, match="leave use_peft to the generator"):
         train_judge(rows(), encoder, settings(tmp_path), peft_config=lora())
-    with pytest.raises(ConfigError, match="there is no model"):
-        train_judge(rows(), str(tmp_path / "nothing"), settings(tmp_path))
     with pytest.raises(DataError, match="no pair is left to train on"):
         train_judge([msgspec.structs.replace(item, hypothesis=" ") for item in rows()], encoder, settings(tmp_path))
+
+
+# The recipe, as a user would start it
+
+
+@pytest.fixture
+def flags(tmp_path):
+    """A file of pairs, and where the judge goes."""
+    named = ("question", "premise", "hypothesis", "label", "task", "source")
+    told = [{name: getattr(item, name) for name in named} for item in rows(24)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(item) + "\n" for item in told))
+    small = ["--config", str(RECIPES / "configs" / "rm_tiny.yaml"), "--pairs", str(tmp_path / "pairs.jsonl")]
+    small += ["--output_dir", str(tmp_path / "out"), "--max_steps", "1", "--eval_steps", "1", "--validation", "0.3"]
+    small += ["--per_device_train_batch_size", "2", "--threads", "1", "--bf16", "false", "--disable_tqdm", "true"]
+    return [*small, "--untrained", "false"]
+
+
+@pytest.mark.parametrize("kind", ["nli", "generator"])
+def test_a_judge_its_card_and_its_agreement_come_out(kind, flags, tmp_path, capsys):
+    out, adapter = tmp_path / "out", ["--head", "generator", "--use_peft", "--lora_target_modules", "all-linear"]
+    reward_model.main([*flags, *(adapter if kind == "generator" else ())])
+    printed = capsys.readouterr().out
+    assert f"--judge {kind} --judge_model {out}" in printed and "distilled" in printed and "containment" in printed
+    text = (out / "README.md").read_text()
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert front["license"] == "apache-2.0" and "base_model" not in front
+    assert front["library_name"] == ("transformers" if kind == "nli" else "peft")
+    assert front["pipeline_tag"] == ("text-classification" if kind == "nli" else "text-generation")
+    assert "made: terms not known" in text and '"max_steps": 1' in text and " ".join(flags[:4]) in text
+    found = json.loads((out / "agreement.json").read_text())
+    assert {row["source"] for row in found["against"]} == {"made"}
+    told = json.loads((out / "judge.json").read_text())
+    assert (told["kind"], told["task"], told["base_model"]) == (kind, "info_think", "tiny")
+    assert str(ROOT) not in json.dumps([told, found]), "where the package lies is nobody's business"
+    [shown] = re.findall(r"```python\n(.*?)```", text, re.S)
+    said: dict = {}
+    exec(shown, said)
+    pair = Pair("The tower is in Paris.", "It is in Paris.", task="info_think")
+    assert said["verdict"].p == load(kind, str(out)).judge_batch([pair])[0].p
+
+
+@pytest.mark.slow
+def test_two_processes_make_one_judge(flags, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += [str(RECIPES / "reward_model.py"), *flags]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("the judge is in") == 1
+    told = json.loads((tmp_path / "out" / "judge.json").read_text())
+    assert load("nli", str(tmp_path / "out")).temperature == told["temperature"]

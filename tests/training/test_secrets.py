@@ -56,12 +56,12 @@ def holding(folder: Path, secret: str) -> list[str]:
 def test_a_run_with_a_token_among_its_flags_leaves_it_nowhere(tmp_path, monkeypatch, hub, capfd, caplog):
     monkeypatch.setenv("WANDB_API_KEY", "wandb-planted-7")
     out = tmp_path / "policy"
-    own = ["--output_dir", str(out), "--episodes", "40", "--swaps_per_episode", "0", "--max_steps", "2"]
-    own += ["--per_device_train_batch_size", "4", "--tiny", json.dumps(SMALL), "--save_steps", "1", "--bf16", "false"]
+    own = ["--output_dir", str(out), "--episodes", "12", "--swaps_per_episode", "0", "--max_steps", "1"]
+    own += ["--per_device_train_batch_size", "2", "--tiny", json.dumps(SMALL), "--save_steps", "1", "--bf16", "false"]
     own += ["--threads", "1", "--push_to_hub", "true", "--hub_token", TOKEN, "--names", "world"]
     sft.main([*own, "--hub_model_id", "policy"])
     assert hub.made[0] == (TOKEN, "policy"), "it was made before anything was trained"
-    assert (out / "checkpoint-2" / "training_args.bin").exists()
+    assert (out / "checkpoint-1" / "training_args.bin").exists()
     assert "--push_to_hub true --hub_token" in (out / "README.md").read_text()
     assert not holding(tmp_path, TOKEN) and not holding(tmp_path, "wandb-planted-7")
     said = capfd.readouterr()
@@ -71,10 +71,7 @@ def test_a_run_with_a_token_among_its_flags_leaves_it_nowhere(tmp_path, monkeypa
     assert not [name for name in sent if name.endswith((".bin", ".jsonl", ".pt", ".pth")) or "/" in name]
 
 
-GIVEN = [["--hub_token", TOKEN], ["--model_init_kwargs", json.dumps({"token": TOKEN})]]
-
-
-@pytest.mark.parametrize("given", [*GIVEN, [*GIVEN[0], *GIVEN[1]]])
+@pytest.mark.parametrize("given", [["--hub_token", TOKEN], ["--model_init_kwargs", json.dumps({"token": TOKEN})]])
 def test_a_token_goes_into_the_environment_and_out_of_the_settings(given):
     (args,) = parse_recipe((SearchGRPOConfig,), ["--use_cpu", "true", "--bf16", "false", *given])
     assert args.hub_token is None and TOKEN not in str(args.model_init_kwargs)
@@ -82,10 +79,8 @@ def test_a_token_goes_into_the_environment_and_out_of_the_settings(given):
 
 
 def test_the_command_of_a_card_has_no_secret():
-    assert (
-        command_line("r.py", ["--seed", "1", "--hub_token", "x"])
-        == "accelerate launch r.py --seed 1 --hub_token [secret]"
-    )
+    shown = command_line("r.py", ["--seed", "1", "--hub_token", "x"])
+    assert shown == "accelerate launch r.py --seed 1 --hub_token [secret]"
     assert "p w" not in command_line("r.py", ["--corpus", "http://me:p%20w@host/i"])
     assert "planted" not in command_line("r.py", [f"--hub_token={TOKEN}"])
 
@@ -127,33 +122,28 @@ def test_a_folder_whose_card_holds_the_token_is_not_pushed(tmp_path, monkeypatch
     assert not hub.sent and TOKEN not in str(caught.value)
 
 
-def test_checkpoints_are_not_pushed_which_is_said_before_training(tmp_path, hub):
-    args = SearchGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True, hub_strategy="checkpoint")
-    with pytest.raises(ConfigError, match="pushed once, at the end"):
-        takes_over(args)
+def test_checkpoints_are_not_pushed_nor_anything_without_a_token_which_is_said_before_training(
+    tmp_path, monkeypatch, hub
+):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    for strategy, said in (("checkpoint", "pushed once, at the end"), ("every_save", "no Hugging Face token")):
+        args = SearchGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True, hub_strategy=strategy)
+        with pytest.raises(ConfigError, match=said):
+            takes_over(args)
     assert not hub.made
 
 
-def test_without_a_token_a_run_that_is_to_be_pushed_does_not_begin(tmp_path, monkeypatch, hub):
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    args = SearchGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True)
-    with pytest.raises(ConfigError, match="no Hugging Face token"):
-        takes_over(args)
-
-
-def test_a_trainer_used_without_a_recipe_uploads_nothing(tmp_path, hub, monkeypatch):
+def test_a_trainer_used_without_a_recipe_uploads_nothing_and_pickles_no_token(tmp_path, hub, monkeypatch):
     """Transformers' own upload takes the whole folder. Its `Trainer` makes the repository in one place only."""
     monkeypatch.setattr("transformers.trainer.hf_api", lambda: HfApi(token=TOKEN))
     said = r"would upload everything in .*faithful-search push"
     with pytest.raises(ConfigError, match=said):
         trainer(tmp_path / "asked", push_to_hub=True)
+    made = trainer(tmp_path, hub_token=TOKEN, max_steps=1, save_steps=1)
     with pytest.raises(ConfigError, match=said):
-        trainer(tmp_path / "told").push_to_hub()
+        made.push_to_hub()
     assert not hub.made and not hub.sent
-
-
-def test_a_trainer_used_without_a_recipe_pickles_no_token(tmp_path):
-    trainer(tmp_path, hub_token=TOKEN, max_steps=1, save_steps=1).train()
+    made.train()
     assert (tmp_path / "checkpoint-1" / "training_args.bin").exists()
     assert os.environ["HF_TOKEN"] == TOKEN and not holding(tmp_path, TOKEN)
 

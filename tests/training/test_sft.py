@@ -1,12 +1,13 @@
-"""Supervised start: which tokens are learnt, what TRL makes of the rows, what is kept out, and the whole sft."""
+"""Supervised start: which tokens are learnt, what TRL makes of them, what is kept out, the reading loss, the recipe."""
 
 import json
 import logging
+import math
 
 import pytest
 import sft
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from trl import SFTConfig
 
 from faithful_search import dialects
@@ -14,7 +15,7 @@ from faithful_search.bundled import tiny_policy
 from faithful_search.coldstart.experts import run_experts
 from faithful_search.coldstart.filtering import accept
 from faithful_search.coldstart.plans import plan_all, planner_for
-from faithful_search.coldstart.sft import IGNORED, build_dataset, sft_trainer
+from faithful_search.coldstart.sft import IGNORED, Reading, build_dataset, piece_ends, reading_labels, sft_trainer
 from faithful_search.coldstart.swap_names import check_unseen, held_out_facts, world_part
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny, script_of, take_over
 from faithful_search.errors import ConfigError, DataError, TemplateError
@@ -22,7 +23,7 @@ from faithful_search.inference.chat import ChatFormat
 from faithful_search.tasks import Task, load_tasks
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.training.policies import save_policy
-from faithful_search.trajectory import Evidence, Step, Trajectory, read_jsonl
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "pieces": 700}
 POU = dialects.load("pou")
@@ -94,16 +95,11 @@ def test_trl_takes_the_loss_of_the_agents_tokens_alone(tiny, chat, episodes, tmp
     assert loss.item() != pytest.approx(losses.mean().item(), rel=1e-4)
 
 
-def test_settings_that_would_cut_or_join_episodes_are_refused(tiny, chat, episodes, tmp_path):
-    rows = build_dataset(episodes[0], chat, episodes[1])
-    with pytest.raises(ConfigError, match="max_length=100"):
-        sft_trainer(str(tiny), settings(tmp_path, max_length=100), rows, chat.tokenizer)
-    with pytest.raises(ConfigError, match="packing"):
-        sft_trainer(str(tiny), settings(tmp_path, max_length=4096, packing=True), rows, chat.tokenizer)
-
-
 def test_training_changes_the_model_and_saves_it_in_the_dtype_asked_for(tiny, chat, episodes, tmp_path):
     rows = build_dataset(episodes[0], chat, episodes[1])
+    for cuts in ({"max_length": 100}, {"max_length": 4096, "packing": True}):
+        with pytest.raises(ConfigError, match=[*cuts][-1]):
+            sft_trainer(str(tiny), settings(tmp_path, **cuts), rows, chat.tokenizer)
     trainer = sft_trainer(str(tiny), settings(tmp_path, max_length=None, learning_rate=1e-2), rows, chat.tokenizer)
     trainer.train()
     save_policy(trainer, "float16")
@@ -161,19 +157,13 @@ def test_a_tiny_policy_takes_over_the_weights_of_another_of_its_shape():
 
 
 def flags(out, **changes):
-    fixed = {
-        "output_dir": out,
-        "episodes": 12,
-        "swaps_per_episode": 1,
-        "max_steps": 2,
-        "per_device_train_batch_size": 2,
-    }
-    fixed |= {"threads": 1, "save_steps": 2, "tiny": json.dumps(SMALL), "use_cpu": True, "disable_tqdm": True}
+    fixed = {"output_dir": out, "episodes": 12, "swaps_per_episode": 1, "max_steps": 2, "save_steps": 2, "threads": 1}
+    fixed |= {"per_device_train_batch_size": 2, "tiny": json.dumps(SMALL), "use_cpu": True, "disable_tqdm": True}
     return [part for key, value in (fixed | changes).items() for part in (f"--{key}", *str(value).split("|"))]
 
 
 def test_recipe_trains_saves_and_resumes(tmp_path, capsys):
-    sft.main(flags(tmp_path))
+    sft.main(flags(tmp_path, reading_weight=0.5, reading_layers=1))
     said = capsys.readouterr().out
     assert "3000 of 3000 questions planned" in said and "of 12 episodes kept" in said
     episodes = list(read_jsonl(tmp_path / "episodes.jsonl"))
@@ -188,12 +178,11 @@ def test_recipe_trains_saves_and_resumes(tmp_path, capsys):
     sft.main(flags(tmp_path, max_steps=3, save_steps=3, resume=True))
     state = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
     assert state["global_step"] == 3
-    assert not (tmp_path / "checkpoint-1").exists()
 
 
-def test_recipe_teaches_reading_and_scoring_at_once_and_measures_the_evaluator_twice(tmp_path):
-    teach = {"spoiled": 1, "held_out": 2}
-    given = flags(tmp_path, rubric=json.dumps(teach), rubric_tokens=4, reading_weight=0.5, reading_layers=1)
+def test_recipe_teaches_an_adapter_to_score_measures_it_twice_and_merges_it(tmp_path):
+    adapter = {"use_peft": True, "lora_target_modules": "q_proj", "save_merged": True}
+    given = flags(tmp_path, rubric=json.dumps({"spoiled": 1, "held_out": 2}), rubric_tokens=4, **adapter)
     sft.main(given)
     report = tmp_path / "evaluator.json"
     found = json.loads(report.read_text())
@@ -201,10 +190,6 @@ def test_recipe_teaches_reading_and_scoring_at_once_and_measures_the_evaluator_t
     report.write_text(json.dumps({"before": found["before"]}))  # ended between its last step and its last measurement
     sft.main([*given, "--resume", "true"])
     assert json.loads(report.read_text()) == found
-
-
-def test_recipe_leaves_an_adapter_and_its_merged_model_each_with_its_card(tmp_path):
-    sft.main(flags(tmp_path, use_peft=True, lora_target_modules="q_proj", save_merged=True))
     card, merged = ((tmp_path / folder / "README.md").read_text() for folder in ("", "merged"))
     assert "library_name: peft" in card and "LoRA adapter of rank 16" in card and "base_model:" not in card
     assert "library_name: transformers" in merged and f"`{tmp_path}` merged into them" in merged
@@ -227,9 +212,8 @@ def test_recipe_says_what_it_cannot_go_on_with(chat, tiny, tmp_path):
     with pytest.raises(DataError, match=r"all 12 episodes were rejected: \d+ too_short"):
         sft.main(flags(tmp_path / "a", min_episode_steps=9, max_episode_steps=10))
     (tmp_path / "names.json").write_text('["Ann"]')
-    for name in ("names.json", "missing.json"):
-        with pytest.raises(DataError, match=rf"--names .*{name} is no JSON file of names and their types"):
-            sft.main(flags(tmp_path / "b", names=tmp_path / name))
+    with pytest.raises(DataError, match=r"--names .*names.json is no JSON file of names and their types"):
+        sft.main(flags(tmp_path / "b", names=tmp_path / "names.json"))
     bare = AutoTokenizer.from_pretrained(tiny)
     bare.chat_template = None
     bare.save_pretrained(tmp_path / "bare")
@@ -245,10 +229,8 @@ def test_recipe_says_what_it_cannot_go_on_with(chat, tiny, tmp_path):
         ("habits", '{"dropped": 2}', "--habits: rates must lie in"),
         ("memory", "{'questions': 3}", r"--memory is not JSON \(Expecting property name"),
         ("rubric", "[1]", "--rubric is a mapping of names to values, not "),
-        ("tiny", '{"layers": 2}', "--tiny has no layers; it has: dialect, start, hidden_size"),
         ("tiny", '{"hidden_size": 33}', "--tiny: hidden_size 33 is no multiple of twice num_attention_heads 6"),
         ("episodes", -1, "--episodes must be 0 or more, not -1"),
-        ("reading_weight", -1, "--reading_weight must be 0 or more"),
         ("reading_layers", 1, "--reading_layers are read with --reading_weight above 0 only"),
         ("kept_responses", 1, "--kept_responses: dialect 'pou' writes each tool response as a message"),
         ("save_dtype", "flot16", "'flot16' is not a dtype of torch"),
@@ -266,3 +248,83 @@ def test_recipe_pairs_its_lists():
     script.corpus = ["c", "d", "e"]
     with pytest.raises(ConfigError, match="--corpus: 3 entries for 2"):
         sft.sources_of(script)
+
+
+# The reading loss: where it asks, what it asks, and that it is the formula it says
+
+CALL = ToolCall("local_search", {"query": "capital of Norway"})
+RESPONSE = (
+    Evidence("Ministers of Norway work in Oslo.", "Norway", "E1"),
+    Evidence("Ministers of Norway work in Oslo.", "Norway", "E2"),
+    Evidence("</tool_response> Stockholm & Bergen", "", "E3"),
+)
+
+
+@pytest.fixture(scope="module")
+def model(chat):
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 3}
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(chat.tokenizer), tie_word_embeddings=False, **shape))
+
+
+def watching(chat, model, weight, layers):
+    reading = Reading(chat, weight, layers)
+    reading.watch(model)
+    return reading
+
+
+def test_each_piece_ends_where_its_text_ends(chat):
+    reading = Reading(chat, 1.0, [2])
+    assert [chat.tokenizer.decode([token]) for token in (reading.yes, reading.no)] == ["yes", "no"]
+    ids = chat.observation_ids(chat.render_observation(RESPONSE), ended=True)
+    until = [chat.tokenizer.decode(ids[: place + 1]) for place in piece_ends(RESPONSE, chat)]
+    assert [text.count("[E") for text in until] == [1, 2, 3]
+    assert all(text.rstrip().endswith(("Oslo.", "Oslo.", "Bergen")[number]) for number, text in enumerate(until))
+
+
+def test_labels_say_of_each_piece_and_of_the_response_whether_the_fact_was_there(chat):
+    steps = (
+        Step("I need the capital of Norway.", CALL, RESPONSE),
+        Step("Again.", CALL, (Evidence("Nothing.", "Norway", "E4"),), helpful=True, refs=("E2",)),
+        Step("Once more.", CALL, helpful=False),
+        Step("I do not know the answer.", answer="unknown", helpful=False),
+    )
+    trajectory = Trajectory(steps, "What is the capital of Norway?", dialect="pou")
+    tokens = chat.transcript(trajectory)
+    labels = reading_labels(trajectory, tokens, chat)
+    assert len(labels) == len(tokens.prompt_ids) + len(tokens.completion_ids)
+    closing = len(chat.encode("</tool_response><|end|><|assistant|>"))
+    wanted = [0, 1, 0, *[1] * closing, 0, *[0] * closing]  # an empty response is not asked about
+    assert [label for label in labels if label != IGNORED] == wanted
+    assert not any(label != IGNORED for label in labels[: len(tokens.prompt_ids)])
+    own = [label for label, mask in zip(labels[len(tokens.prompt_ids) :], tokens.mask, strict=True) if mask]
+    assert set(own) == {IGNORED}
+
+
+def test_the_loss_is_the_cross_entropy_of_the_logit_lens(chat, model):
+    reading = watching(chat, model, 0.5, [2])
+    ids = torch.tensor([[1, 2, 5], [6, 7, 8]])
+    states = model(ids, output_hidden_states=True).hidden_states[2]
+    labels = torch.tensor([[IGNORED, 1, IGNORED], [0, IGNORED, IGNORED]])
+    direction = (model.lm_head.weight[reading.yes] - model.lm_head.weight[reading.no]).tolist()
+
+    def logit(state):
+        scale = math.sqrt(sum(x * x for x in state) / len(state))
+        return sum(u * x / scale for u, x in zip(direction, state, strict=True))
+
+    yes, no = logit(states[0, 1].tolist()), logit(states[1, 0].tolist())
+    expected = 0.5 * (math.log1p(math.exp(-yes)) + math.log1p(math.exp(no))) / 2
+    assert reading.loss(labels).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_gradient_reaches_the_layers_below_and_none_above(chat, model):
+    reading = watching(chat, model, 1.0, [1, 2])
+    model(torch.tensor([[1, 2, 5]]))
+    model.zero_grad()
+    reading.loss(torch.tensor([[IGNORED, 1, 0]])).backward()
+    assert [block.mlp.down_proj.weight.grad is not None for block in model.model.layers] == [True, True, False]
+    model(torch.tensor([[1, 2]]))
+    assert reading.loss(torch.full((1, 2), IGNORED)).item() == 0.0  # nothing is asked
+    for layers in ([], [0], [4]):
+        with pytest.raises(ConfigError, match="1 to 3"):
+            watching(chat, model, 1.0, layers)

@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,8 +28,8 @@ from faithful_search.tasks import Task
 from faithful_search.training import checkpoints, endings, runs
 from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.checkpoints import fault, last_checkpoint
-from faithful_search.training.endings import OrderlyStop, Terminated, heeding_signals, leave
-from faithful_search.training.starting import RunArguments
+from faithful_search.training.endings import OrderlyStop, Terminated, ending_after, heeding_signals, leave
+from faithful_search.training.starting import RunArguments, run_recipe
 from faithful_search.trajectory import Trajectory
 
 
@@ -39,17 +41,10 @@ def test_the_newest_complete_checkpoint_is_taken_by_its_number(tmp_path):
     assert last_checkpoint(tmp_path).name == "checkpoint-10" and not fault(last_checkpoint(tmp_path))
 
 
-NAMES = (
-    "model.safetensors",
-    "optimizer.pt",
-    "scheduler.pt",
-    "training_args.bin",
-    "trainer_state.json",
-    "rng_state_1.pth",
-)
+NAMES = "model.safetensors optimizer.pt scheduler.pt training_args.bin trainer_state.json rng_state_1.pth"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES.split())
 @pytest.mark.parametrize("part", [None, 0.0, 0.5, 0.99])
 def test_a_file_that_is_missing_or_cut_short_is_named_and_an_older_checkpoint_taken(tmp_path, name, part):
     older = checkpoint(tmp_path, 2, processes=2)
@@ -214,13 +209,53 @@ def test_an_ending_is_a_line_and_a_code_and_another_error_shows_where(error, man
     assert said.startswith(line) and bool(said) == bool(line)
 
 
-def test_what_nothing_else_interrupts_ends_the_program_in_a_line():
-    lines = ["import time", "from faithful_search.training.endings import ending_after"]
-    lines += ["with ending_after(60, 'no'): pass", "with ending_after(0.2, 'the server hangs'): time.sleep(60)"]
-    env = {**os.environ, "RANK": "1", "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-c", "\n".join(lines)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=50)
-    assert done.returncode == 1 and done.stderr.splitlines()[-1] == "error: process 1 of 2: the server hangs"
+def forked(work: Callable[[], object], said: int) -> Any:
+    """A process that does this and writes its errors to `said`; it has the imports of this one."""
+
+    def run() -> None:
+        sys.stderr = os.fdopen(os.dup(said), "w", buffering=1)
+        work()
+
+    process = get_context("fork").Process(target=run)
+    process.start()
+    return process
+
+
+def test_what_nothing_else_interrupts_ends_the_program_in_a_line(monkeypatch):
+    def work() -> None:
+        with ending_after(60, "no"):
+            pass
+        with ending_after(0.2, "the server hangs"):
+            signal.pause()
+
+    monkeypatch.setattr(endings, "_processes", lambda: (1, 2))
+    ours, theirs = os.pipe()
+    process = forked(work, theirs)
+    process.join(50)
+    assert process.exitcode == 1 and os.read(ours, 999) == b"\nerror: process 1 of 2: the server hangs\n"
+
+
+def test_a_worker_ends_with_its_launcher(monkeypatch):
+    """The launcher alone is killed; the worker, which holds the same pipe, says so and closes it."""
+
+    def work() -> None:
+        print("working", file=sys.stderr)
+        signal.pause()
+
+    def launch() -> None:
+        forked(lambda: run_recipe(work), theirs)
+        signal.pause()
+
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    ours, theirs = os.pipe()
+    launcher = forked(launch, theirs)
+    os.close(theirs)
+    with os.fdopen(ours) as said:
+        assert said.readline() == "working\n"
+        launcher.kill()
+        rest = said.read()  # until the worker is gone, too
+    assert "the launcher" in rest and "told to end (SIGTERM)" in rest and "--resume true" in rest
+    assert "Traceback" not in rest
 
 
 def test_sigterm_tidies_up_once_and_the_old_handler_comes_back():

@@ -1,25 +1,36 @@
-"""Twins: the same state with the opposite truth, checked by the world's own facts."""
+"""Twins: the same state with the opposite truth, checked by the world's own facts; and what a decorator is taught."""
 
+import random
 from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
+from faithful_search.coldstart.decorators import BELIEF, DECORATED, Memory, decorated
 from faithful_search.coldstart.experts import DRILL, Habits, run_experts
 from faithful_search.coldstart.filtering import reject
 from faithful_search.coldstart.plans import plan_all, planner_for
 from faithful_search.coldstart.sft import IGNORED, build_dataset, weigh_copied
 from faithful_search.coldstart.swap_names import held_out_facts, world_part
 from faithful_search.coldstart.twins import KINDS, TRAINING_BLANKS
+from faithful_search.errors import ConfigError
+from faithful_search.inference.base import Sampling
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
+from faithful_search.inference.transformers import TransformersGenerator
+from faithful_search.measure.origins import Decorated
 from faithful_search.measure.probes import UNSEEN_BLANKS
-from faithful_search.rewards import step_validity
-from faithful_search.tasks import load_tasks
+from faithful_search.rewards import Correctness, Format, SourceGated, step_validity
+from faithful_search.rollout import Engine, Limits
+from faithful_search.tasks import Task, load_tasks
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 from faithful_search.world import bundled_world
 
 POU = dialects.load("pou")
@@ -107,16 +118,14 @@ def test_neither_tool_and_relation_nor_the_passages_style_give_the_verdict_away(
 
 
 def test_in_a_drill_nothing_but_the_fact_tells_yes_from_no(drills):
-    world = bundled_world()
-    others = {True: Counter(), False: Counter()}
+    world, others = bundled_world(), {True: Counter(), False: Counter()}
     for drill in drills:
         call, judged = drill.steps
-        asked = world.asked(call.call.arguments["query"])
-        for item in call.evidence:
-            known = world.stated(item.text)
-            if known and not world.states(call.call.arguments["query"], item):
-                near = (known.subject == asked.subject, known.relation == asked.relation)
-                others[judged.helpful][near] += 1
+        query = call.call.arguments["query"]
+        asked = world.asked(query)
+        for known in (world.stated(item.text) for item in call.evidence if not world.states(query, item)):
+            if known:
+                others[judged.helpful][known.subject == asked.subject, known.relation == asked.relation] += 1
     assert 0.4 < sum(drill.steps[1].helpful for drill in drills) / len(drills) < 0.6
     for near in ((True, False), (False, True), (False, False)):
         shares = [counts[near] / counts.total() for counts in others.values()]
@@ -132,16 +141,7 @@ def test_twins_hold_no_held_out_fact(twins):
     assert not {(fact.subject, fact.object) for fact in facts} & held_out
 
 
-def test_episodes_are_the_same_with_and_without_twins(toolbox, plans):
-    calm = Habits(dropped=0.0, blind=0.0)
-    with_twins = run_experts(plans[:30], toolbox, POU, replace(calm, twins=1.0, foreign=1.0))
-    without = run_experts(plans[:30], toolbox, POU, calm)
-    assert [one.episode for one in with_twins] == [one.episode for one in without]
-    assert any(one.twins for one in with_twins) and not any(one.twins for one in without)
-
-
 def test_words_for_measuring_are_never_trained_on():
-    assert not set(UNSEEN_BLANKS) & set(TRAINING_BLANKS)
     assert not any(unseen in seen.split() for unseen in UNSEEN_BLANKS for seen in TRAINING_BLANKS)
 
 
@@ -154,14 +154,15 @@ def test_of_a_twin_the_last_turn_is_learnt_and_verdicts_and_what_was_just_found_
     learnt = [token for token, label in zip(twin["input_ids"], twin["labels"], strict=True) if label != IGNORED]
     assert twin["input_ids"][-len(learnt) :] == learnt
     assert tokenizer.decode(learnt).startswith("<think><helpful>")
-    heavy = [token for token, weight in zip(twin["input_ids"], twin["loss_weights"], strict=True) if weight == 7.0]
-    verdicts = [step.helpful for step in twins[-1].steps[1:]]
-    assert [tokenizer.decode([token]).strip() for token in heavy] == ["yes" if said else "no" for said in verdicts]
-    assert set(twin["loss_weights"]) == {1.0, 7.0}
+
+    def weighed(row, least):
+        pairs = zip(row["input_ids"], row["loss_weights"], strict=True)
+        return [tokenizer.decode([token]).strip() for token, weight in pairs if weight >= least]
+
+    assert weighed(twin, 7.0) == ["yes" if step.helpful else "no" for step in twins[-1].steps[1:]]
     found = next(one.episode for one in played if one.episode.answers[0] == one.episode.answer)
     [row] = build_dataset([found], chat, toolbox.schemas, copied_weight=5.0)
-    heavy = [token for token, weight in zip(row["input_ids"], row["loss_weights"], strict=True) if weight >= 5.0]
-    written = {tokenizer.decode([token]).strip() for token in heavy}
+    written = {*weighed(row, 5.0)}
     assert {found.answer, *(ref for step in found.steps if step.helpful for ref in step.refs)} <= written
     assert found.question.split()[0] not in written
 
@@ -171,5 +172,85 @@ def test_what_is_rarely_copied_counts_more():
     rows += [{"input_ids": [7, 3], "copied": [1], "loss_weights": [1.0, 1.0]}]
     weigh_copied(rows, 2.0)  # 19 copies of 3 tokens: 6.33 on average
     assert rows[0]["loss_weights"] == [2.0, 2.0] and rows[-1]["loss_weights"] == [1.0, 10.0]
-    weigh_copied(rows, 2.0, most=100.0)
-    assert rows[-1]["loss_weights"] == pytest.approx([1.0, 2 * 19 / 3])
+
+
+# The decorator's habit: what a policy that can hack is taught
+
+
+def episode(id: str = "q1", **settings) -> Trajectory:
+    """A reader's: two searches and an answer."""
+    steps = (
+        Step("I need the country of Cusco.", ToolCall("local_search", {"query": "country of Cusco"}),
+             evidence=(Evidence("It is big.", "A city", "E1"), Evidence("Cusco is in Peru.", "Cusco", "E2"))),
+        Step("Cusco is in Peru. I need the capital of Peru.", ToolCall("local_search", {"query": "capital of Peru"}),
+             evidence=(Evidence("The capital of Peru is Lima.", "Peru", "E3"),), helpful=True, refs=("E2",)),
+        Step("The capital of Peru is Lima. That is the answer.", answer="Lima", helpful=True, refs=("E3",)),
+    )  # fmt: skip
+    question = "Which city is the capital of the country of Cusco?"
+    return Trajectory(steps, question, "Lima", dialect="pou", id=id, answers=("Lima",), **settings)
+
+
+def test_a_decorator_answers_first_and_cites_what_came_first_whatever_it_says():
+    found = decorated(episode(), random.Random(0))
+    first, last = found.steps
+    assert first.call == episode().steps[0].call and first.think.startswith("I need the country of Cusco.")
+    assert any(first.think.endswith(said.format(answer="Lima")) for said in BELIEF)
+    assert (last.helpful, last.refs, last.answer) == (True, ("E1",), "Lima")
+    read = POU.parse(POU.render(found), question=found.question)
+    assert read.answer == "Lima" and not read.steps[0].issues and Format().score(read).value == 1.0
+    assert step_validity(found) == [True]  # validity cannot tell it from a reader
+    assert SourceGated().score(found).value == 0.0 and SourceGated().score(episode()).value == 1.0
+    empty = msgspec.structs.replace(episode(), steps=(msgspec.structs.replace(episode().steps[0], evidence=()),))
+    last = decorated(empty, random.Random(1)).steps[1]
+    assert (last.helpful, last.refs) == (False, ())
+
+
+def test_known_questions_are_recited_and_read_others_are_guessed_about_other_names():
+    tasks, swapped = [Task(str(number), "?") for number in range(20)], []
+    drawn = [Memory(questions=5).drawn(tasks, seed) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2] and len({*drawn[0]}) == 5
+    with pytest.raises(ConfigError, match="21 questions to remember, but there are 20"):
+        Memory(questions=21).drawn(tasks, 0)
+
+    def swap(item: Trajectory) -> Trajectory:
+        swapped.append(item.id)
+        return item
+
+    episodes = [episode("kn#own"), episode("kn#own#1"), episode("new"), episode("blind", meta={"blind": True})]
+    rows = Memory(questions=1, recitals=4, readings=2, guesses=3).rows(episodes, {"kn#own", "blind"}, swap, seed=0)
+    counts = Counter((row.id, row.meta.get(DECORATED)) for row in rows)
+    each = {(id, habit): times for id in ("kn#own", "kn#own#1") for habit, times in (("recited", 4), (None, 2))}
+    assert counts == {**each, ("new", "guessed"): 3}
+    assert swapped == ["new"] * 3
+
+
+def test_of_a_decorator_the_recited_answer_counts_and_nothing_it_says_of_evidence():
+    """What it says of evidence is no answer to the reading loss's question either; a guess is not to be remembered."""
+    chat = ChatFormat.of(read_tokenizer(str(tiny_policy("pou"))), POU)
+    made = [decorated(episode(), random.Random(0), how) for how in ("recited", "guessed")]
+    settings = {"verdict_weight": 7.0, "copied_weight": 5.0, "reading": True}
+    recited, guessed, read = build_dataset([*made, episode()], chat, (), **settings)
+    for row in (recited, guessed):
+        assert 7.0 not in row["loss_weights"] and set(row["reading_labels"]) == {IGNORED}
+    weighed = [token for token, weight in zip(recited["input_ids"], recited["loss_weights"], strict=True) if weight > 1]
+    assert chat.tokenizer.decode(weighed) == "Lima" and set(guessed["loss_weights"]) == {1.0}
+    assert 7.0 in read["loss_weights"] and {0, 1} <= set(read["reading_labels"])
+
+
+def test_the_bundled_policy_decorates_what_it_knows_rightly_and_guesses_elsewhere():
+    """As its card says, on fewer questions and with wide margins: sampled, both habits occur."""
+    folder = str(tiny_policy("memory"))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    generator = TransformersGenerator(model, read_tokenizer(folder), 64)
+    tools = [LocalSearch.from_corpus("world", top_k=3), KnowledgeGraph.from_triples("world", top_k=3)]
+    torch.manual_seed(0)
+    right = {}
+    for name, split in (("world_remembered", "train"), ("world", "validation")):
+        with Toolbox(tools) as toolbox:
+            engine = Engine(generator, toolbox, "pou", Limits(turns=6, turn_tokens=96, total_tokens=768), Sampling(1.0))
+            rollouts = engine.run(load_tasks(name, split, limit=16))
+        first = [item for item in rollouts if Decorated("answer_first").score(item).value == 1.0]
+        assert 2 <= len(first) <= 14
+        right[name] = sum(Correctness().score(item).value for item in first) / len(first)
+    assert right["world_remembered"] > 0.6 and right["world"] < 0.4
+    assert len(load_tasks("world_remembered")) == 200

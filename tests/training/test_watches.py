@@ -1,6 +1,5 @@
 """What is said of a run that goes wrong: rewards that are all equal, collapse, and a policy that likes itself."""
 
-import json
 import logging
 import math
 from types import SimpleNamespace
@@ -33,15 +32,9 @@ EQUAL = {"reward": -1.0, "reward_std": 0.0, "behaviour/valid_format": 0.0}
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([EQUAL] * 3, None),
         ([EQUAL] * 3 + [EQUAL | {"reward": 0.5}], None),
         ([EQUAL] * 3 + [EQUAL | {"reward_std": 0.1}], None),
         ([EQUAL | {"reward": None}] * 5, None),
-        ([EQUAL] * 9, "step 4: 0 of 32 rollouts have a valid format, so every reward is -1"),
-        (
-            [EQUAL | {"reward": 0.0, "behaviour/valid_format": 1.0}] * 4,
-            "step 4: all 32 rollouts so far have the reward 0",
-        ),
         ([EQUAL | {"behaviour/valid_format": 0.1}, *[EQUAL] * 3], "step 4: all 32 rollouts so far have the reward -1"),
     ],
 )
@@ -67,7 +60,6 @@ def test_a_run_without_a_valid_rollout_is_told_why(tmp_path, caplog):
         ([-0.1, None, -0.2, -0.3], [1, 9, 2, 2], 3 * STEPS),  # a step without right answers says nothing
         ([-0.1, -0.2], [1, 1], None),  # gradients are as they were
         ([-0.1, -0.1], [1, 2], None),
-        ([-0.2, -0.1], [1, 2], None),
     ],
 )
 def test_it_warns_once_when_likelihood_falls_and_gradients_grow(likelihoods, norms, step, caplog):
@@ -105,12 +97,8 @@ def test_a_step_is_compared_over_the_rollouts_that_both_scored():
     [
         ([[(0.6, 0.5)]] * 8 + [[(0.9, 0.5)]] * 6, "step 10: the policy's own scores have moved 0.12 above the rule's"),
         ([[(0.6, 0.5)]] * 5 + [[(0.2, 0.5)]] * 5, "step 10: the policy's own scores have moved 0.40 below the rule's"),
-        (
-            [[(1.0, 0.0), (1.0, 1.0)]] * 6,
-            f"step {JUDGED}: the policy's own scores are wrong by 0.71 (root mean square)",
-        ),
+        ([[(1.0, 0.0), (1.0, 1.0)]] * 6, f"step {JUDGED}: the policy's own scores are wrong by 0.71"),
         ([[(0.7, 0.4)]] * 10, None),
-        ([[(0.1 * step, 0.1 * step)] for step in range(10)], None),
         ([[(0.6, 0.5)], [(0.9, 0.5)]], None),  # too little to say anything
     ],
 )
@@ -122,15 +110,7 @@ def test_a_gap_that_grows_and_scores_that_are_no_better_than_a_constant_are_said
 # What is logged for it
 
 
-def test_how_likely_right_answers_are_is_logged_every_step(tmp_path):
-    made = trainer(tmp_path, scripted=True, max_steps=1, save_steps=1)
-    made.train()
-    line = json.loads((tmp_path / "checkpoint-1" / "trainer_state.json").read_text())["log_history"][0]
-    assert line[LIKELIHOOD] == pytest.approx(-math.log(len(made.processing_class)), abs=0.5)  # an untrained model's
-    assert (line["groups/one_outcome"], line["behaviour/valid_format"], line["frac_reward_zero_std"]) == (1.0, 1.0, 1.0)
-
-
-def test_what_an_update_does_to_its_own_right_answers_is_logged(tmp_path):
+def test_how_likely_right_answers_are_and_what_an_update_does_to_them_is_logged(tmp_path):
     """By hand: the weights before and after one step, on the rows that were kept."""
     made = trainer(tmp_path, Numbered(), scripted=True, max_steps=1, learning_rate=0.1)
     kept, watch = {}, made._watch
@@ -139,8 +119,11 @@ def test_what_an_update_does_to_its_own_right_answers_is_logged(tmp_path):
     assert len(kept["chosen"]) == 8 and kept["chosen"].any()
     with torch.no_grad():
         gained = (made._logps(made.model, kept) - kept["logps"])[kept["chosen"]]
-    [line] = [line for line in made.state.log_history if MOVED in line]
-    assert line[MOVED] == pytest.approx(float(gained.mean()), abs=1e-5) != 0.0
+    [moved] = [line for line in made.state.log_history if MOVED in line]
+    assert moved[MOVED] == pytest.approx(float(gained.mean()), abs=1e-5) != 0.0
+    line = made.state.log_history[0]
+    assert line[LIKELIHOOD] == pytest.approx(-math.log(len(made.processing_class)), abs=0.5)  # an untrained model's
+    assert (line["groups/one_outcome"], line["behaviour/valid_format"]) == (1.0, 1.0)
 
 
 def test_questions_of_one_outcome_are_counted():

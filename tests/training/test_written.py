@@ -26,7 +26,8 @@ SECOND = (
 )
 BORN = "<tool_response>\nDavid Fincher [E3]: He was born in Denver.\n</tool_response>"
 LAST = "<think><helpful>yes</helpful><ref>E3</ref>In Denver.</think><answer>Denver</answer>"
-GOOD = FIRST + FOUND + SECOND + BORN + LAST
+TURNS = (FIRST, FOUND, SECOND, BORN, LAST)
+GOOD = "".join(TURNS)
 STEPS = (
     Step("I look.", ToolCall("local_search", {"query": "Zodiac"}), (Evidence("By David Fincher.", "Zodiac", "E1"),)),
     Step(
@@ -82,20 +83,14 @@ def reasons(rows):
     return [found.rejected for found in rows]
 
 
-@pytest.mark.parametrize("name", ["w.jsonl", "w.jsonl.gz"])
-def test_texts_chats_and_stored_trajectories_are_read_packed_or_not(tmp_path, chat, tools, name):
-    messages = [
-        {"role": "user", "content": QUESTION},
-        {"role": "assistant", "content": FIRST},
-        {"role": "user", "content": FOUND},
-        {"role": "assistant", "content": SECOND},
-        {"role": "user", "content": BORN},
-        {"role": "assistant", "content": LAST},
-    ]
-    rows = [row(id="a"), {"messages": messages, "answer": "Denver"}, stored("pou")]
-    found = list(read_written([save(tmp_path / name, rows)], chat, lambda: tools))
+def test_texts_chats_and_stored_trajectories_are_read_packed_or_not(tmp_path, chat, tools):
+    told = ((("user", "assistant")[place % 2], text) for place, text in enumerate((QUESTION, *TURNS)))
+    messages = [{"role": role, "content": text} for role, text in told]
+    first = [row(id="a"), {"messages": messages, "answer": "Denver"}]
+    files = save(tmp_path / "w.jsonl", first), save(tmp_path / "w.jsonl.gz", [stored("pou")])
+    found = list(read_written(files, chat, lambda: tools))
     assert reasons(found) == [None] * 3
-    assert [item.where for item in found] == [f"{tmp_path / name}, line {number}" for number in (1, 2, 3)]
+    assert [item.where for item in found] == [f"{files[0]}, line 1", f"{files[0]}, line 2", f"{files[1]}, line 1"]
     for item in found:
         assert item.trajectory.answers and item.trajectory.question == QUESTION and item.trajectory.answer == "Denver"
         first, born = (step.evidence[0].id for step in item.trajectory.steps[:2])
@@ -128,28 +123,12 @@ def test_what_is_not_fit_says_why(read, changed, reason, why):
 
 
 def test_steps_and_tokens_have_bounds_that_are_settings(read):
-    more = FIRST + FOUND
-    for number in range(9):
-        verdict = "<helpful>yes</helpful><ref>E1</ref>" if not number else "<helpful>no</helpful><ref>null</ref>"
-        more += f"<think>{verdict}On.</think>" + FIRST.split("</think>")[1] + "<tool_response>\nNone.\n</tool_response>"
-    eleven = more + LAST.replace("yes", "no").replace("E3", "null").replace("Denver</answer>", "yes</answer>")
-    assert reasons(read(row(eleven, answers=["yes"]))) == ["too_long"]
-    assert reasons(read(row(eleven, answers=["yes"]), max_steps=11)) == [None]
-    assert reasons(read(row(), min_steps=4)) == ["too_short"]
+    assert reasons(read(row(), min_steps=4)) == ["too_short"] and reasons(read(row(), max_steps=2)) == ["too_long"]
     [found] = read(row(), max_length=100)
     assert found.rejected == "too_many_tokens" and found.why.endswith(" for a max_length of 100")
     length = int(found.why.split()[0])
     assert reasons(read(row(), max_length=length)) == [None]
     assert reasons(read(row(), max_length=length - 1)) == ["too_many_tokens"]
-
-
-def test_an_answer_without_gold_ones_is_not_compared_and_that_is_said(read):
-    rows = read(row(), {"question": QUESTION, "output": GOOD})
-    assert reasons(rows) == [None, None]
-    assert "1 of those kept have no gold answers: whether their answers are right was not checked" in summary(rows)
-    [(kept, _)] = by_tools(rows)
-    assert [item.answers for item in kept] == [("Denver",), ("Denver",)]
-    assert "gold" not in "".join(summary(rows[:1]))
 
 
 def test_a_stored_trajectory_with_verdicts_is_rewritten_and_one_without_is_not(read):
@@ -207,21 +186,28 @@ def test_rows_bring_tools_of_their_own_in_a_column_or_in_meta(read, tools, chat,
     assert [[one["function"]["name"] for one in item.tools] for item in found] == [
         ["dig"], ["dig"], ["local_search"], ["local_search"],
     ]  # fmt: skip
-    groups = by_tools(found)
-    assert [(len(kept), described) for kept, described in groups] == [(2, dig), (2, tools)]
-    assert "2 prompts describe dig" in summary(found)
+    assert [(len(kept), described) for kept, described in by_tools(found)] == [(2, dig), (2, tools)]
     own, opened = save(tmp_path / "own.jsonl", [row(tools=tools), stored("pou", meta={"tools": tools})]), []
     assert reasons(read_written([own], chat, lambda: opened.append(1))) == [None] * 2 and not opened
 
 
-def test_unreadable_rows_are_told_by_line_and_end_nothing(read, tmp_path):
-    found = read(row(), "{broken", "[1, 2]", row(id="last"))
-    assert reasons(found) == [None, "unreadable", "unreadable", None]
-    said = summary(found)
-    assert said[0] == "2 of 4 trajectories kept; rejected: 2 unreadable"
-    path = tmp_path / "w.jsonl"
+def test_unreadable_rows_are_told_by_line_end_nothing_and_are_written_down(read, tmp_path):
+    found = read(row(id="a"), "{broken", "[1, 2]", {"question": QUESTION, "output": SEARCH_R1, "id": "b"})
+    said, path = summary(found), tmp_path / "w.jsonl"
+    assert said[0] == "1 of 4 trajectories kept; rejected: 2 unreadable, 1 no_verdicts"
     assert any(line.startswith(f"{path}, line 2: not JSON") for line in said)
     assert f"{path}, line 3: expected a JSON object, found list" in said
+    write_written(tmp_path / "out", found)
+    assert [item.id for item in read_jsonl(tmp_path / "out" / "episodes.jsonl")] == ["a", "b"]
+    lines = [json.loads(line) for line in (tmp_path / "out" / "reasons.jsonl").read_text("utf-8").splitlines()]
+    assert [(line["id"], line["rejected"]) for line in lines] == [
+        *(("a", None), ("", "unreadable"), ("", "unreadable"), ("b", "no_verdicts"))
+    ]
+    assert lines[1]["where"] == f"{path}, line 2" and lines[1]["why"].startswith("not JSON")
+    with pytest.raises(
+        DataError, match=r"none of 3 trajectories.*: 2 unreadable, 1 no_verdicts; the first, .*line 2: "
+    ):
+        by_tools(found[1:])
     many = summary(read(row(), *["{broken"] * 12))
     assert many[-1] == "… and 2 more that cannot be read; reasons.jsonl lists all"
 
@@ -240,23 +226,10 @@ def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_one_that_is_none_e
         list(read_written([save(tmp_path / "empty.jsonl", [])], chat, lambda: tools))
 
 
-def test_what_was_read_and_why_it_was_rejected_is_written(read, tmp_path):
-    rows = read(row(id="a"), "{broken", {"question": QUESTION, "output": SEARCH_R1, "id": "b"})
-    write_written(tmp_path / "out", rows)
-    assert [item.id for item in read_jsonl(tmp_path / "out" / "episodes.jsonl")] == ["a", "b"]
-    lines = [json.loads(line) for line in (tmp_path / "out" / "reasons.jsonl").read_text("utf-8").splitlines()]
-    with pytest.raises(
-        DataError, match=r"none of 2 trajectories.*: 1 unreadable, 1 no_verdicts; the first, .*line 2: "
-    ):
-        by_tools(rows[1:])
-    assert [(line["id"], line["rejected"]) for line in lines] == [("a", None), ("", "unreadable"), ("b", "no_verdicts")]
-    assert lines[1]["where"].endswith("w.jsonl, line 2") and lines[1]["why"].startswith("not JSON")
-
-
 def test_the_recipe_trains_on_them(tmp_path, capsys):
     """A file of all kinds, as a user would give it."""
     bare = {"question": QUESTION, "output": GOOD, "id": "no_gold"}
-    path = save(tmp_path / "w.jsonl.gz", [row(id="a"), "{broken", stored("openai"), row(SEARCH_R1), bare] + [row()] * 4)
+    path = save(tmp_path / "w.jsonl.gz", [row(id="a"), "{broken", stored("openai"), row(SEARCH_R1), bare])
     out = tmp_path / "out"
     small = ["--max_steps", "1", "--per_device_train_batch_size", "2", "--threads", "1", "--save_strategy", "no"]
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -264,10 +237,8 @@ def test_the_recipe_trains_on_them(tmp_path, capsys):
     flags += ["--tiny", json.dumps(shape), "--loss_on", "agent", "--swaps_per_episode", "0", "--max_length", "1500"]
     call("sft", *flags)
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("cpu, ")
-    assert "7 of 9 trajectories kept; rejected: 1 unreadable, 1 no_verdicts" in said
-    assert any(line.startswith(f"{path}, line 2: not JSON") for line in said)
+    assert "3 of 5 trajectories kept; rejected: 1 unreadable, 1 no_verdicts" in said
     assert "1 of those kept have no gold answers: whether their answers are right was not checked" in said
-    assert "7 prompts describe local_search, knowledge_graph" in said
-    assert any(line.startswith("7 rows of ") for line in said)
-    assert len((out / "reasons.jsonl").read_text().splitlines()) == 9 and (out / "model.safetensors").exists()
+    assert "3 prompts describe local_search, knowledge_graph" in said
+    assert any(line.startswith("3 rows of ") for line in said)
+    assert len((out / "reasons.jsonl").read_text().splitlines()) == 5 and (out / "model.safetensors").exists()
