@@ -18,7 +18,7 @@ from faithful_search.measure import suite
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.writing import write_metrics
 from faithful_search.rollout import Engine
-from faithful_search.trajectory import Step, ToolCall, Trajectory, read_jsonl
+from faithful_search.trajectory import ToolCall, read_jsonl
 
 SMALL = ("--limit=2", "--threads=1", "--controls=0", "--turn_tokens=64", "--turns=2")
 
@@ -125,9 +125,6 @@ def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_oft
     [script] = parse("evaluate", "--limit=2", "--samples=3", f"--output_dir={tmp_path}")
     assert recipe.evaluate("tiny", recipe.as_trained(script, "tiny")).asked == 6
     assert "calls of tiny that ended in an error: local_search 1 of 2\n" in capsys.readouterr().err
-    calls = tuple(Step(call=ToolCall(name)) for name in ("ghost", "atlas", "ghost"))
-    found = SimpleNamespace(tool_calls={"search": 0, "atlas": 1}, trajectories=[Trajectory(steps=calls)])
-    assert recipe._calls(found) == "search 0, atlas 1, ghost 2 (unknown)"
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,33 @@
 """The recipes of VERITAS, self-evaluation, PokeeResearch and PPO: what they reward, the papers' settings, runs."""
 
+import importlib.util
 import json
 import re
 import subprocess
 import sys
 
 import pokee
+import pou
 import ppo
 import pytest
 import self_eval
+import torch
 import veritas
 from paths import RECIPES, ROOT
 from recipe_runs import CPU, WORLD, call
 from stub_server import StubServer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from faithful_search.bundled import tiny_policy
+from faithful_search.errors import ConfigError
 from faithful_search.judges import GroundingJudge, Verdict
-from faithful_search.measure.evaluation import Evaluation
+from faithful_search.measure.evaluation import MERGED, Evaluation
 from faithful_search.measure.suite import default_rewards, evaluate_rollouts
 from faithful_search.rewards import Mix, Warmup
 from faithful_search.tasks import load_tasks
 from faithful_search.training.arguments import PPOSettings
+from faithful_search.training.dry_run import build_shrunk, config_of
+from faithful_search.training.starting import read_config
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 
 
@@ -56,56 +64,22 @@ def test_pokee_is_rloo_without_kl_and_checks_its_answers():
 
 
 def test_ppos_default_asks_each_question_once():
-    script, args, _ = ppo.parse([])
+    _, args, _ = ppo.parse([])
     assert (args.num_generations, args.num_iterations, args.per_device_train_batch_size) == (1, 2, 32)
     assert args.lam == 0.95 and args.beta == 0.0 and not args.value_trunk
-    assert veritas.build_reward(script, args).weights == VERITAS
     _, args, _ = ppo.parse(["--per_device_train_batch_size", "7", "--per_device_eval_batch_size", "3"])
     assert (args.num_generations, args.num_generations_eval, args.generation_batch_size) == (1, 1, 7)
     _, args, _ = parsed(ppo, "ppo_qwen2.5-7b", *CPU, *WORLD)  # Search-R1's
     assert (args.kl_in_reward, args.value_trunk, 32 * args.per_device_train_batch_size) == (True, True, 256)
 
 
-VERITAS = {"exact_match": 1.0, "info_think": 0.05, "think_answer": 0.02}
-
-
-@pytest.mark.parametrize(
-    ("config", "parts", "late"),
-    [
-        ("veritas_tiny", 3, (15, 25)),
-        ("veritas_tiny_em_only", 1, (15, 25)),
-        ("veritas_tiny_info_think", 2, (15, 25)),
-        ("veritas_tiny_no_curriculum", 3, None),
-    ],
-)
-def test_each_ablation_of_veritas_changes_what_it_says(config, parts, late):
-    mix, weights = reward("--config", str(RECIPES / "configs" / f"{config}.yaml")), dict([*VERITAS.items()][:parts])
-    assert (mix.warmup and (mix.warmup.start, mix.warmup.end)) == late and mix.gate is None
-    first = {name: 0.0 if late and name != "exact_match" else weight for name, weight in weights.items()}
-    assert (mix.weights_at(1), mix.weights_at(40), mix.weights) == (first, weights, weights)
-
-
-@pytest.mark.parametrize(
-    ("config", "weights"),
-    [
-        ("tiny", {"correctness": 1.0, "step_format": 0.2}),
-        ("tiny_trajectory", {"correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2, "world_rubric": 0.0}),
-        ("tiny_answer_only", {"self_correctness": 1.0, "step_format": 0.2}),
-        ("qwen2.5-7b", {"self_correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2}),
-    ],
-)
-def test_each_configuration_of_self_evaluation_rewards_what_it_says(config, weights):
-    paper = config.startswith("qwen")
-    script, args, model = parsed(self_eval, f"self_eval_{config}", *CPU, *(FILES if paper else ()))
+def test_self_evaluation_trains_the_adapter_that_learnt_to_score():
+    script, args, model = parsed(self_eval, "self_eval_qwen2.5-7b", *CPU, *FILES)
     mix = self_eval.build_reward(script)
-    assert mix.weights == weights and mix.gate is None and mix.outcome == next(iter(weights))
-    rubric = mix.parts.get("self_rubric")
-    assert rubric is None or rubric.temperature == 0.1
-    if paper:  # the adapter that learnt to score is trained on
-        assert model.load_in_4bit and not model.use_peft
-        assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 32 * 5
-    else:
-        assert set(self_eval.build_metrics(script)) == {"self_rubric", "self_correctness", "world_rubric"}
+    assert mix.weights == {"self_correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2}
+    assert (mix.gate, mix.outcome, mix.parts["self_rubric"].temperature) == (None, "self_correctness", 0.1)
+    assert model.load_in_4bit and not model.use_peft
+    assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 32 * 5
 
 
 def test_the_curriculum_of_veritas_is_in_epochs_or_steps_and_its_judge_reads_one_part():
@@ -147,13 +121,8 @@ def looked_up(think="It lies in Paris.", answer="Paris", reason="answered"):
     return Trajectory(steps=steps, answer=answer, **about)
 
 
-REASONS = ("answered", "answered_forced", "turn_limit", "answered_forced")
-ROLLOUTS = [
-    looked_up(),
-    looked_up("I like elephants.", reason=REASONS[1]),
-    looked_up(answer="London", reason=REASONS[2]),
-]
-ROLLOUTS += [looked_up(answer="", reason=REASONS[3])]
+ROLLOUTS = [looked_up(), looked_up("I like elephants.", reason="answered_forced")]
+ROLLOUTS += [looked_up(answer="London", reason="turn_limit"), looked_up(answer="", reason="answered_forced")]
 
 
 @pytest.mark.parametrize("judge", [None, Nodding()])
@@ -249,3 +218,82 @@ def test_a_step_of_each_recipe_logs_what_it_rewards(recipe, flags, dialect, logg
     if recipe == "self_eval":
         assert {"self_rubric", "self_correctness", "world_rubric"} <= found["after"]["rows"].keys()
         assert json.loads((tmp_path / "errors.json").read_text()).keys() == {"before", "after"}
+
+
+# --- the papers' sizes, on a CPU
+
+JUDGE = ("--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "NAME")
+DATA = ("--questions", "train.jsonl.gz", "--eval_questions", "test.jsonl.gz", "--corpus", "corpus.jsonl.gz")
+FAST = "pou_qwen2.5-7b"
+SLOW = "pou_qwen2.5-7b_lora pou_qwen2.5-0.5b pou_four_tools veritas_qwen2.5-7b ppo_qwen2.5-7b pokee_qwen2.5-7b"
+
+
+@pytest.mark.parametrize("name", [FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW.split())])
+def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, undrawn, name):
+    """The command of its header, shrunk: what a CPU has not is replaced and said, all else reaches the real classes."""
+    monkeypatch.chdir(tmp_path)
+    path, tied = RECIPES / "configs" / f"{name}.yaml", name == "pou_qwen2.5-0.5b"
+    main, settings = importlib.import_module(name.partition("_")[0]).main, read_config(path)
+    given = () if tied else JUDGE
+    if name == FAST:
+        given = (*given, "--eval_limit", "0", "--max_completion_length", "128", "--num_generations", "2")
+        del settings["eval_limit"], settings["max_completion_length"], settings["num_generations"]
+    found = main(["--config", str(path), *DATA, *given, "--dry_run", "true", "--threads", "1"])
+    out = tmp_path / "outputs" / f"{name}_dry_run"
+    said = dict(re.findall(r"^  (\w+) +(.* -> .*)$", capsys.readouterr().out, re.MULTILINE))
+    assert said["questions"].startswith("train.jsonl.gz -> world") and said["max_steps"].endswith(" -> 2")
+    assert found["steps"] == 2 and not (tmp_path / "outputs" / name).exists()
+    kept = {key: value for key, value in found["settings"].items() if key in settings and key not in said}
+    assert kept and all(kept[key] == settings[key] for key in kept)
+    config = json.loads((out / "random_model" / "config.json").read_text())
+    assert (config["model_type"], config["num_hidden_layers"], config["tie_word_embeddings"]) == ("qwen2", 2, tied)
+    assert (config["num_attention_heads"], config["num_key_value_heads"]) == (14, 2)
+    assert (out / "adapter_config.json").exists() == (out / MERGED).exists() == name.endswith("_lora")
+    touched = "output_dir use_vllm judge tool_cache web_search browse triples eval_split corpus model_name_or_path"
+    small = "eval_limit turn_tokens max_steps max_completion_length gradient_accumulation_steps"
+    assert said.keys() & settings.keys() <= {*f"{touched} {small}".split()}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--num_generations", "5"), "generation_batch_size"),  # 5 rows a group would be made whole by the replacements
+        (("--max_stepz", "3"), "no such flag: --max_stepz"),
+        (("--load_in_4bit", "true"), "--load_in_4bit true with --use_vllm true"),
+        (("--model_name_or_path", "someone/unheard-of"), "architecture of 'someone/unheard-of' is not known"),
+        (("--vllm_tensor_parallel_size", "2"), "vllm_tensor_parallel_size"),  # though vLLM is left out
+    ],
+)
+def test_a_dry_run_hides_nothing_that_the_real_run_would_refuse(tmp_path, monkeypatch, flags, said):
+    monkeypatch.chdir(tmp_path)
+    given = ["--config", str(RECIPES / "configs" / "pou_qwen2.5-7b.yaml"), "--dry_run", "true", *flags]
+    with pytest.raises(ConfigError, match=said):
+        pou.parse(given)
+
+
+def test_the_estimate_in_each_header_is_what_the_script_says():
+    spec = importlib.util.spec_from_file_location("estimate", ROOT / "scripts" / "estimate.py")
+    sys.modules[spec.name] = estimate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(estimate)
+    for name in ("pou_qwen2.5-7b", "pou_qwen2.5-7b_lora", "pou_qwen2.5-0.5b", "ppo_qwen2.5-7b"):
+        header = (RECIPES / "configs" / f"{name}.yaml").read_text(encoding="utf-8").replace(" \\\n#    ", "")
+        flags = re.search(r"python scripts/estimate\.py recipes/(\S+)(.*)", header)
+        lines = estimate.main([str(RECIPES / flags[1]), *flags[2].split()])
+        assert "".join(f"#   {line}\n" for line in lines) in header
+        total, room = map(float, re.search(r"memory: ([\d.]+) GB of (\d+)", header).groups())
+        assert total < 0.9 * room
+
+
+def test_the_sizes_are_those_that_were_published():
+    for name, published in {"Qwen2.5-7B-Instruct": 7_615_616_512, "Qwen2.5-0.5B-Instruct": 494_032_768}.items():
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config_of(f"Qwen/{name}"))
+        assert model.num_parameters() == published, name
+
+
+def test_a_model_here_is_shrunk_with_its_own_tokenizer(tmp_path):
+    path = build_shrunk(str(tiny_policy()), tmp_path / "small")
+    config = AutoModelForCausalLM.from_pretrained(path).config
+    assert (config.model_type, config.num_hidden_layers, config.vocab_size) == ("llama", 2, 3031)
+    own = AutoTokenizer.from_pretrained(tiny_policy())
+    assert AutoTokenizer.from_pretrained(path).chat_template == own.chat_template

@@ -36,8 +36,7 @@ RECIPE = {"hack": "pou", "self": "self_eval", "rm": "reward_model", "eval": "eva
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_configuration_is_accepted(path):
-    begins = path.stem.partition("_")[0]
-    recipe = "veritas" if path.stem == "hack_veritas" else RECIPE.get(begins, begins)
+    recipe = recipe_of(path.stem)
     world = () if recipe == "reward_model" else WORLD[:2] if recipe in ("evaluate", "sft") else WORLD
     settings = parse(recipe, "--config", str(path), *world)
     given = {key: value for key, value in read_config(path).items() if isinstance(value, (str, int))}
@@ -47,36 +46,53 @@ def test_every_configuration_is_accepted(path):
         assert found == given[key] or str(getattr(found, "value", found)) == str(given[key]), key
 
 
+def recipe_of(config: str) -> str:
+    begins = config.partition("_")[0]
+    return "veritas" if config == "hack_veritas" else RECIPE.get(begins, begins)
+
+
 def reward(*flags: str, config: str = "pou_tiny") -> Mix:
-    return pou.build_reward(pou.parse(["--config", str(RECIPES / "configs" / f"{config}.yaml"), *flags])[0])
+    module = importlib.import_module(recipe_of(config))
+    script, args, _ = module.parse(["--config", str(RECIPES / "configs" / f"{config}.yaml"), *flags])
+    return module.build_reward(script, args) if module.__name__ == "veritas" else module.build_reward(script)
 
 
-PT = ["citation", "evidence_sensitivity", "answer"]
+PT, VERITAS = "citation evidence_sensitivity answer", "exact_match info_think think_answer"
 JUDGE = ("--judge", "endpoint", "--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "served")
 
 
 @pytest.mark.parametrize(
-    ("config", "parts", "budget", "fixed"),
+    ("config", "parts"),
     [
-        ("pou_tiny", PT, 1, None),
-        ("pou_tiny_no_pt", ["citation", "answer"], None, None),
-        ("pou_tiny_pt", PT, None, None),
-        ("pou_tiny_b2", PT, 2, None),
-        ("pou_tiny_no_ans", ["citation", "answer"], None, 0.0),
-        ("pou_tiny_static_mix", ["citation", "answer"], None, 0.5),
-        ("hack_answer_only", ["correctness"], None, None),
-        ("hack_source_gated", ["source_gated"], None, None),
-        ("hack_pou", ["citation", "answer"], None, None),
+        ("pou_tiny_no_pt", "citation answer"),
+        ("hack_answer_only", "correctness"),
+        ("hack_source_gated", "source_gated"),
+        ("hack_pou", "citation answer"),
+        ("veritas_tiny_em_only", "exact_match"),
+        ("veritas_tiny_info_think", "exact_match info_think"),
+        ("self_eval_tiny", "correctness step_format"),
+        ("self_eval_tiny_trajectory", "correctness self_rubric step_format world_rubric"),
+        ("self_eval_tiny_answer_only", "self_correctness step_format"),
     ],
 )
-def test_each_ablation_changes_what_it_says(config, parts, budget, fixed):
-    mix = reward(config=config)
-    assert list(mix.parts) == parts
-    if "evidence_sensitivity" in parts:
-        assert mix.parts["evidence_sensitivity"].budget == budget
-    if "answer" in mix.parts:
-        assert mix.parts["answer"].fixed == fixed
-        assert mix.outcome == ("correctness" if config in ("pou_tiny_b2", "hack_pou") else "source_gated")
+def test_each_configuration_rewards_what_it_says(config, parts):
+    assert " ".join(reward(config=config).parts) == parts
+
+
+def test_an_ablation_changes_one_thing():
+    pou_mixes = {name: reward(config=f"pou_tiny{name}") for name in ("", "_pt", "_b2", "_no_ans", "_static_mix")}
+    budgets = {
+        name: mix.parts["evidence_sensitivity"].budget for name, mix in pou_mixes.items() if PT.split() == [*mix.parts]
+    }
+    assert budgets == {"": 1, "_pt": None, "_b2": 2}
+    fixed = {name: mix.parts["answer"].fixed for name, mix in pou_mixes.items()}
+    assert fixed == {**dict.fromkeys(budgets), "_no_ans": 0.0, "_static_mix": 0.5}
+    assert (pou_mixes[""].outcome, pou_mixes["_b2"].outcome) == ("source_gated", "correctness")
+    late, whole = reward(config="veritas_tiny"), reward(config="veritas_tiny_no_curriculum")
+    weights = dict(zip(VERITAS.split(), (1.0, 0.05, 0.02), strict=True))
+    assert late.weights == whole.weights == late.weights_at(40) == whole.weights_at(1) == weights
+    assert late.weights_at(1) == {**dict.fromkeys(weights, 0.0), "exact_match": 1.0}
+    assert (late.warmup.start, late.warmup.end, late.gate, whole.warmup) == (15, 25, None, None)
 
 
 def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures(monkeypatch):
@@ -110,7 +126,11 @@ def test_the_source_gate_stands_before_the_correctness_of_either_reward(name):
 
 def test_the_likelihood_gap_process_rewards_on_right_answers_only_and_the_shuffled_control_are_flags():
     mix = reward("--likelihood_gap", "--process_on_right")
-    assert [*mix.parts] == [*PT, "answer_likelihood_gap"] and {*mix.only_right} == {*mix.parts} and mix.needs_policy
+    assert (
+        [*mix.parts] == [*PT.split(), "answer_likelihood_gap"]
+        and {*mix.only_right} == {*mix.parts}
+        and mix.needs_policy
+    )
     mix = reward("--reward=answer_only", "--likelihood_gap")
     assert [*mix.parts] == ["source_gated", "answer_likelihood_gap"] and not [*mix.only_right] and mix.needs_policy
     mix, own = reward(config="pou_tiny_shuffled"), reward(config="pou_tiny_pt")
@@ -184,7 +204,7 @@ def test_changed_worlds_of_a_file_are_made_of_its_annotations(tmp_path):
 PEOPLE = (("Ann", "Rome"), ("Bob", "Oslo"))
 
 
-def test_pou_leaves_what_it_promises(tmp_path, capsys):
+def test_pou_leaves_what_it_promises(tmp_path, capsys, request):
     out = tmp_path / "pou"
     flags = ["--output_dir", str(out), "--save_steps=1", "--per_device_train_batch_size=4", "--threads=1"]
     flags += ["--turns=3", "--turn_tokens=48", "--max_completion_length=400", "--num_generations=4"]
@@ -207,6 +227,7 @@ def test_pou_leaves_what_it_promises(tmp_path, capsys):
         assert estimate.n == 2 and estimate.low <= estimate.value <= estimate.high
     assert {"value", "low", "high", "n"} == set(metrics["differences"]["verdict_gap"])
     assert AutoTokenizer.from_pretrained(out).chat_template
+    request.getfixturevalue("undrawn")  # from here on
     call("pou", *flags, "--max_steps=2", "--eval_limit=0", "--resume=true")
     assert "step    2/2" in capsys.readouterr().out
     assert len(list(read_jsonl(out / "trajectories.jsonl"))) == 8

@@ -52,7 +52,7 @@ class Planned(lab.Writing):
 
     def __init__(self, first: int) -> None:
         super().__init__()
-        self.first = first
+        self.tokenizer, self.first = tiny_trainer.tokenizer(), first
 
     def generate(self, prompts: Any, sampling: Any, max_new_tokens: Any = None) -> list[Completion]:
         self.numbers = iter(range(self.first, self.first + len(prompts)))
@@ -164,7 +164,7 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
     args, kept = SearchGRPOConfig(str(out / "model"), **given), more.get("kept_responses", 0)
     return (SearchPPOTrainer if args.advantages == "ppo" else SearchGRPOTrainer)(
         model=str(out.parent / "start"),
-        processing_class=lab.tokenizer(),
+        processing_class=tiny_trainer.tokenizer(),
         args=args,
         train_dataset=TASKS,
         toolbox=Toolbox([Shelf()]),

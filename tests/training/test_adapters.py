@@ -13,6 +13,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from tiny_trainer import batch_of
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers.integrations import deepspeed
 from trl import ModelConfig
 
 from faithful_search import dialects
@@ -216,6 +217,20 @@ def test_a_merged_model_that_says_something_else_is_refused(tmp_path, monkeypatc
     monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self, **_: self.unload(), raising=False)
     with pytest.raises(ConfigError, match=r"gives other logits, by \d+"):
         merge_adapter(tmp_path / "adapter", tmp_path / "merged")
+
+
+def test_merging_needs_no_sharded_loading(tmp_path):
+    """Under ZeRO-3 every model that is loaded is shared out; the main process merges alone."""
+    saved_adapter(tmp_path / "adapter", base_model(tmp_path / "base"))
+    zero3 = type("Zero3", (), {"config": {}, "is_zero3": lambda self: True})()  # as far as loading reads it
+    deepspeed.set_hf_deepspeed_config(zero3)
+    try:
+        with pytest.raises((ImportError, AttributeError)):  # what loading would need to share it out is not here
+            AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        merge_adapter(tmp_path / "adapter", tmp_path / "merged")
+        assert deepspeed.is_deepspeed_zero3_enabled()
+    finally:
+        deepspeed.unset_hf_deepspeed_config()
 
 
 @pytest.mark.parametrize(

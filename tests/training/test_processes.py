@@ -18,6 +18,7 @@ import rank_step
 import torch
 from paths import RECIPES, ROOT, SUPPORT
 from safetensors.torch import load_file
+from tiny_trainer import model
 
 from faithful_search.errors import ConfigError
 from faithful_search.training.processes import check_processes
@@ -30,7 +31,7 @@ Step = tuple[dict[str, torch.Tensor], list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("steps")
-    lab.sharp(lab.model()).save_pretrained(made / "start")
+    lab.sharp(model()).save_pretrained(made / "start")
     return made
 
 
@@ -66,7 +67,8 @@ def assert_equal(one: Step, several: Step) -> None:
     assert parts[0]["logged"] == whole["logged"] and len(dict(whole["logged"])) == len(whole["rewards"])
     assert len({part["probed"] for part in parts}) == 1 and (parts[0]["probed"] > 1) == (whole["probed"] > 1)
     for name, value in whole["terms"].items():
-        assert [part["terms"][name] for part in parts if part["terms"]] == [pytest.approx(value, rel=1e-4, abs=1e-8)]
+        near = 1e-3 if name == "likelihood/right" else 1e-4  # a mean of batches, which have more or fewer tokens
+        assert [part["terms"][name] for part in parts if part["terms"]] == [pytest.approx(value, rel=near, abs=1e-8)]
     for part in parts:
         assert part["written"] == {name: whole["written"][name] for name in part["written"]}
     assert [bool(part["written"]) for part in parts] == [True, False][: len(parts)]

@@ -183,8 +183,6 @@ def test_a_head_with_the_two_labels_is_kept_and_parts_can_be_held_still(encoder,
     with pytest.raises(ConfigError, match="cannot freeze 3 layers"):
         freeze(model, layers=3)
 
-
-def test_no_gradient_passes_through_layers_that_are_held_still():
     size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32}
     config = MPNetConfig(**size, num_hidden_layers=2, num_attention_heads=2)
     model = MPNetForSequenceClassification(config)
@@ -276,22 +274,6 @@ def test_a_batch_in_parts_weighs_what_a_whole_one_does(encoder, tmp_path):
     assert norms[1] == pytest.approx(norms[0], rel=0.5), "four parts are not four times as much"
 
 
-def test_judges_are_measured_in_the_dtype_that_is_asked_for(encoder, tmp_path):
-    how = Distillation(measure_dtype="bfloat16", save_dtype="float16")
-    args = settings(tmp_path, max_steps=2, eval_steps=2)
-    found = train_judge(rows(60), encoder, args, how, base_name="small")
-    named = found.agreement.settings["judges"]
-    assert named[BEFORE] == "nli:small (untrained) in bfloat16" and named[AFTER].endswith(" in bfloat16")
-    assert found.file.base_model == "small"
-    assert {value.dtype for value in load_file(tmp_path / "model.safetensors").values()} == {torch.float16}
-    asked = {item.id: item.pair for item in rows(60)}
-    lines = [json.loads(line) for line in (tmp_path / "verdicts.jsonl").read_text().splitlines()]
-    measured = {line["id"]: line["p"] for line in lines if line["judge"] == AFTER}
-    for dtype, same in (("bfloat16", True), (None, False)):
-        verdicts = load("nli", str(tmp_path), dtype=dtype).judge_batch([asked[id] for id in measured])
-        assert ([own.p for own in verdicts] == pytest.approx(list(measured.values()), abs=1e-6)) is same
-
-
 @given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), min_size=40, max_size=80), st.floats(0.05, 0.5))
 def test_no_group_is_on_two_sides(drawn, share):
     splits = ("heldout", "overlap", "train", "train", "train")
@@ -351,28 +333,28 @@ def flags(tmp_path):
     return [*small, "--untrained", "false"]
 
 
-@pytest.mark.parametrize("kind", ["nli", "generator"])
-def test_a_judge_its_card_and_its_agreement_come_out(kind, flags, tmp_path, capsys):
-    out, adapter = tmp_path / "out", ["--head", "generator", "--use_peft", "--lora_target_modules", "all-linear"]
-    reward_model.main([*flags, *(adapter if kind == "generator" else ())])
+def test_a_judge_its_card_and_its_agreement_come_out(flags, tmp_path, capsys):
+    out = tmp_path / "out"
+    reward_model.main([*flags, "--measure_dtype", "bfloat16"])
     printed = capsys.readouterr().out
-    assert f"--judge {kind} --judge_model {out}" in printed and "distilled" in printed and "containment" in printed
+    assert f"--judge nli --judge_model {out}" in printed and "distilled" in printed and "containment" in printed
     text = (out / "README.md").read_text()
     front = yaml.safe_load(text.split("---\n")[1])
     assert front["license"] == "apache-2.0" and "base_model" not in front
-    assert front["library_name"] == ("transformers" if kind == "nli" else "peft")
-    assert front["pipeline_tag"] == ("text-classification" if kind == "nli" else "text-generation")
+    assert (front["library_name"], front["pipeline_tag"]) == ("transformers", "text-classification")
     assert "made: terms not known" in text and '"max_steps": 1' in text and " ".join(flags[:4]) in text
     found = json.loads((out / "agreement.json").read_text())
     assert {row["source"] for row in found["against"]} == {"made"}
     told = json.loads((out / "judge.json").read_text())
-    assert (told["kind"], told["task"], told["base_model"]) == (kind, "info_think", "tiny")
+    assert (told["kind"], told["task"], told["base_model"]) == ("nli", "info_think", "tiny")
+    assert all(named.endswith(" in bfloat16") for named in found["settings"]["judges"].values() if "nli" in named)
+    assert {value.dtype for value in load_file(out / "model.safetensors").values()} == {torch.float16}
     assert str(ROOT) not in json.dumps([told, found]), "where the package lies is nobody's business"
     [shown] = re.findall(r"```python\n(.*?)```", text, re.S)
     said: dict = {}
     exec(shown, said)
     pair = Pair("The tower is in Paris.", "It is in Paris.", task="info_think")
-    assert said["verdict"].p == load(kind, str(out)).judge_batch([pair])[0].p
+    assert said["verdict"].p == load("nli", str(out)).judge_batch([pair])[0].p
 
 
 @pytest.mark.slow

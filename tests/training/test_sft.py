@@ -1,23 +1,21 @@
 """Supervised start: which tokens are learnt, what TRL makes of them, what is kept out, the reading loss, the recipe."""
 
 import json
-import logging
 import math
 
 import pytest
 import sft
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from trl import SFTConfig
 
 from faithful_search import dialects
-from faithful_search.bundled import tiny_policy
 from faithful_search.coldstart.experts import run_experts
 from faithful_search.coldstart.filtering import accept
 from faithful_search.coldstart.plans import plan_all, planner_for
 from faithful_search.coldstart.sft import IGNORED, Reading, build_dataset, piece_ends, reading_labels, sft_trainer
 from faithful_search.coldstart.swap_names import check_unseen, held_out_facts, world_part
-from faithful_search.coldstart.tiny import TinyConfig, build_tiny, script_of, take_over
+from faithful_search.coldstart.tiny import TinyConfig, build_tiny, script_of
 from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.tasks import Task, load_tasks
@@ -63,18 +61,6 @@ def test_only_what_the_agent_writes_is_learnt(chat, episodes):
         ignored = chat.tokenizer.decode([token for token, label in both if label == IGNORED])
         assert episode.question in ignored and ignored.count("<tool_response>") == len(episode.steps) - 1
     assert all(row["labels"] == row["input_ids"] for row in build_dataset(kept, chat, tools, loss_on="all"))
-
-
-def test_too_long_episodes_are_left_out_whole_and_counted(chat, episodes, caplog):
-    kept, tools = episodes
-    lengths = build_dataset(kept, chat, tools)["length"][:]
-    limit = sorted(lengths)[len(lengths) // 2]
-    with caplog.at_level(logging.WARNING):
-        rows = build_dataset(kept, chat, tools, max_length=limit)
-    assert rows["length"][:] == [length for length in lengths if length <= limit]
-    assert f"{len(lengths) - len(rows)} of {len(lengths)} rows" in caplog.text
-    with pytest.raises(DataError, match=f"longest: {max(lengths)}"):
-        build_dataset(kept, chat, tools, max_length=20)
 
 
 def test_trl_takes_the_loss_of_the_agents_tokens_alone(tiny, chat, episodes, tmp_path):
@@ -134,23 +120,6 @@ def test_a_tiny_base_model_writes_search_r1_in_few_tokens(tmp_path):
     assert tokenizer.decode(chat.encode(turn)) == turn
     with pytest.raises(ConfigError, match="dialect 'recall'; there are: pou, search_r1"):
         script_of("recall")
-
-
-def test_a_tiny_policy_takes_over_the_weights_of_another_of_its_shape():
-    own, old = tiny_policy("search_r1"), AutoModelForCausalLM.from_pretrained(tiny_policy(), dtype=torch.float32)
-    config, tokenizer = AutoConfig.from_pretrained(own), AutoTokenizer.from_pretrained(own)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    before = model.get_input_embeddings().weight.detach().clone()
-    take_over(model, tokenizer, tiny_policy())
-    places, known = tokenizer.get_vocab(), AutoTokenizer.from_pretrained(tiny_policy()).get_vocab()
-    after = model.get_input_embeddings().weight
-    assert after[places["<think>"]].equal(old.get_input_embeddings().weight[known["<think>"]])
-    assert after[places["<search>"]].equal(before[places["<search>"]]) and "<search>" not in known
-    layers = [item.model.layers.state_dict() for item in (model, old)]
-    assert all(layers[0][name].equal(layers[1][name]) for name in layers[1]) and model.lm_head.weight is after
-    config.num_hidden_layers = 2
-    with pytest.raises(ConfigError, match="another shape"):
-        take_over(AutoModelForCausalLM.from_config(config), tokenizer, tiny_policy())
 
 
 # The recipe

@@ -2,23 +2,24 @@
 
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pytest
 import torch
 from checkpoints import SMALL, assert_equal_runs, checkpoint, note
 from paths import ROOT, SUPPORT
+from served import free_port
 from tiny_trainer import trainer
 
 from faithful_search.errors import ConfigError
@@ -289,24 +290,34 @@ TIMEOUT = 20
 class Run:
     """A run of the recipe in real processes, each told where to send itself a signal; there is no launcher."""
 
-    def __init__(self, out: Path, processes: int, fault: str = "none", flags: Sequence[str] = ()) -> None:
-        self.logs = [out.with_name(f"{out.name}.{rank}.{time.monotonic_ns()}.log") for rank in range(processes)]
+    def __init__(self, out: Path, processes: int, fault: str = "none", *flags: str, of: int = 0) -> None:
+        """`of`: how many there were to be, if not all of them are started."""
         command = [sys.executable, str(SUPPORT / "survival_run.py"), f"--output_dir={out}", *SMALL, *flags]
-        shared = {**os.environ, "FAULT": fault, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-        shared |= {"MASTER_PORT": str(_port())}
-        if processes > 1:
-            shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
-        self.started = []
-        for rank, log in enumerate(self.logs):
-            own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} if processes > 1 else shared
-            with log.open("w") as said:
+        many, port, self.started, self.logs = str(of or processes), str(free_port()), [], []
+        shared = {"WORLD_SIZE": many, "LOCAL_WORLD_SIZE": many, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for rank in map(str, range(processes)):
+            own = {**os.environ, "FAULT": fault, "OMP_NUM_THREADS": "1"}
+            own |= {**shared, "RANK": rank, "LOCAL_RANK": rank} if many != "1" else {}
+            self.logs.append(out.with_name(f"{out.name}.{rank}.{time.monotonic_ns()}.log"))
+            with self.logs[-1].open("w") as said:
                 self.started.append(subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, env=own))
 
-    def wait(self, rank: int, seconds: float = 300) -> int:
-        return self.started[rank].wait(seconds)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.started:
+            process.kill()
+            process.wait()
+
+    def codes(self, seconds: float = 300) -> list[int]:
+        return [process.wait(seconds) for process in self.started]
 
     def said(self, rank: int) -> list[str]:
         return [line for line in self.logs[rank].read_text().splitlines() if line.strip()]
+
+    def errors(self, rank: int) -> list[str]:
+        return [line for line in self.said(rank) if line.startswith("error: ")]
 
     def wait_for_fault(self, rank: int) -> float:
         end = time.monotonic() + 120
@@ -315,51 +326,25 @@ class Run:
             time.sleep(0.05)
         return time.monotonic()
 
-    def end(self) -> None:
-        for process in self.started:
-            process.kill()
-            process.wait()
 
-
-@contextmanager
-def running(*given, **named) -> Iterator[Run]:
-    run = Run(*given, **named)
-    try:
-        yield run
-    finally:
-        run.end()
-
-
-def errors(said: Sequence[str]) -> list[str]:
-    return [line for line in said if line.startswith("error: ")]
-
-
-def _port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
-
-
-def finished(out: Path, processes: int, *flags: str) -> list[list[str]]:
-    with running(out, processes, flags=flags) as run:
-        codes = [run.wait(rank) for rank in range(processes)]
-        said = [run.said(rank) for rank in range(processes)]
-    assert codes == [0] * processes, said
-    return said
+def finished(out: Path, processes: int, *flags: str) -> list[str]:
+    """What the first process of a run that ends well said."""
+    with Run(out, processes, "none", *flags) as run:
+        assert run.codes() == [0] * processes, run.said(0)
+        return run.said(0)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Undisturbed runs of one and of two processes, made when first asked for."""
-    made: dict[int, Path] = {}
 
-    def of(processes: int) -> Path:
-        if processes not in made:
-            made[processes] = tmp_path_factory.mktemp("whole") / "run"
-            finished(made[processes], processes)
-        return made[processes]
+    @cache
+    def made(processes: int) -> Path:
+        out = tmp_path_factory.mktemp("whole") / "run"
+        finished(out, processes)
+        return out
 
-    return of
+    return made
 
 
 @pytest.mark.slow
@@ -372,13 +357,11 @@ def whole(tmp_path_factory):
 )
 def test_whoever_is_left_says_so_in_one_line_within_the_timeout(fault, tmp_path):
     rank = int(fault.split(":")[1])
-    with running(tmp_path / "out", 2, fault, [f"--ddp_timeout={TIMEOUT}"]) as run:
+    with Run(tmp_path / "out", 2, fault, f"--ddp_timeout={TIMEOUT}") as run:
         begun = run.wait_for_fault(rank)
-        assert run.wait(1 - rank, 60) == 1
-        took = time.monotonic() - begun
-        said = run.said(1 - rank)
-    assert took < TIMEOUT * 3
-    [line] = errors(said)
+        assert run.started[1 - rank].wait(60) == 1
+        assert time.monotonic() - begun < TIMEOUT * 3
+        said, [line] = run.said(1 - rank), run.errors(1 - rank)
     assert line.startswith(f"error: process {1 - rank} of 2: another process is gone or hangs: ")
     assert line.endswith("goes on from it with --resume true")
     assert not any("Traceback" in line for line in said)
@@ -386,35 +369,30 @@ def test_whoever_is_left_says_so_in_one_line_within_the_timeout(fault, tmp_path)
 
 @pytest.mark.slow
 def test_what_one_process_raises_ends_all_of_them(tmp_path):
-    with running(tmp_path / "out", 2, "rollout:1:1:ERROR", [f"--ddp_timeout={TIMEOUT}"]) as run:
-        assert [run.wait(rank, 120) for rank in range(2)] == [1, 1]
-        lines = [errors(run.said(rank)) for rank in range(2)]
+    with Run(tmp_path / "out", 2, "rollout:1:1:ERROR", f"--ddp_timeout={TIMEOUT}") as run:
+        assert run.codes(120) == [1, 1]
+        lines = [run.errors(rank) for rank in range(2)]
     assert lines[1] == ["error: process 1 of 2: the server at http://127.0.0.1:9 is down"]
     assert [line.partition(" hangs")[0] for line in lines[0]] == ["error: process 0 of 2: another process is gone or"]
 
 
 @pytest.mark.slow
 def test_whoever_comes_alone_waits_no_longer_than_told(tmp_path):
-    env = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    env |= {"MASTER_PORT": str(_port()), "LOCAL_WORLD_SIZE": "2"}
-    command = [sys.executable, "recipes/pou.py", f"--output_dir={tmp_path}", "--ddp_timeout=3"]
-    begun = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=env, timeout=120)
-    assert done.returncode == 1 and time.monotonic() - begun < 90
-    [line] = errors(done.stderr.splitlines())
+    with Run(tmp_path / "out", 1, "none", "--ddp_timeout=3", of=2) as run:
+        assert run.codes(90) == [1]
+        [line] = run.errors(0)
     assert line.startswith("error: process 0 of 2: another process is gone or hangs: ")
 
 
 @pytest.mark.slow
 def test_a_launcher_ends_the_others_and_they_say_where_they_were(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={_port()}"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
     command += ["tests/support/survival_run.py", f"--output_dir={tmp_path / 'out'}", *SMALL]
     env = {**os.environ, "FAULT": "rollout:1:1:SIGKILL", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=env, timeout=300)
     assert done.returncode == 1
-    lines = errors(done.stderr.splitlines())
-    assert len(lines) == 1 and lines[0].startswith("error: process 0 of 2: "), done.stderr[-3000:]
-    assert "told to end (SIGTERM)" in lines[0] or "another process is gone" in lines[0]
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert re.match(r"error: process 0 of 2: .*(told to end \(SIGTERM\)|another process is gone)", line)
 
 
 @pytest.mark.slow
@@ -430,22 +408,22 @@ def test_a_launcher_ends_the_others_and_they_say_where_they_were(tmp_path):
 )
 def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(processes, fault, left, moved, tmp_path, whole):
     out, rank = tmp_path / "out", int(fault.split(":")[1])
-    with running(out, processes, fault) as run:
+    with Run(out, processes, fault) as run:
         run.wait_for_fault(rank)
-        run.wait(rank)
+        run.started[rank].wait(300)
     assert last_checkpoint(out).name == f"checkpoint-{left}"
     said = finished(out, processes, "--resume=true")
     assert sorted(path.name for path in out.glob("_broken-*")) == moved
-    assert all(any(name in line for line in said[0]) for name in moved)
+    assert all(any(name in line for line in said) for name in moved)
     assert_equal_runs(out, whole(processes))
 
 
 @pytest.mark.slow
 def test_sigterm_with_a_checkpoint_leaves_one_at_the_end_of_the_step(tmp_path, whole):
     out = tmp_path / "out"
-    with running(out, 2, "rollout:1:3:SIGTERM", ["--enable_jit_checkpoint=true"]) as run:
-        assert [run.wait(rank) for rank in range(2)] == [143, 143]
-        lines = [errors(run.said(rank)) for rank in range(2)]
+    with Run(out, 2, "rollout:1:3:SIGTERM", "--enable_jit_checkpoint=true") as run:
+        assert run.codes() == [143, 143]
+        lines = [run.errors(rank) for rank in range(2)]
     for rank, [line] in enumerate(lines):
         assert line.startswith(f"error: process {rank} of 2: told to end (SIGTERM): checkpoint-3 is saved"), line
     finished(out, 2, "--resume=true")

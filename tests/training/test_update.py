@@ -1,7 +1,5 @@
 """The update: credit per turn, passes over rows of like length, and rollouts that did not see all of themselves."""
 
-from types import SimpleNamespace
-
 import lab
 import pytest
 import torch
@@ -21,7 +19,7 @@ from faithful_search.training.advantages import (
 )
 from faithful_search.training.grpo import SearchGRPOTrainer
 from faithful_search.training.ppo import SearchPPOTrainer
-from faithful_search.training.update import PASSES, UpdateTrainer, by_length
+from faithful_search.training.update import PASSES, by_length
 from faithful_search.trajectory import Tokens
 
 NAN = float("nan")
@@ -83,18 +81,6 @@ def test_a_second_turn_that_earned_nothing_has_exactly_no_gradient(tmp_path, how
     gradient, numbers = gradient_by_token(made, inputs), inputs["turn_numbers"][0]
     assert (gradient[numbers == 1] > 0).all() and (gradient[numbers != 1] == 0).all()
     assert set(numbers.tolist()) == {0, 1, 2}
-
-
-def test_the_rows_that_are_watched_are_those_with_right_answers_first():
-    """Of a dozen, of which rows 3, 5, 9 and 11 are right."""
-    right, rows = torch.tensor([row in (3, 5, 9, 11) for row in range(12)]), torch.arange(12)[:, None]
-    chosen = right[:, None] & torch.tensor([[True, False]])
-    names = ("prompt_ids", "completion_ids", "prompt_mask", "completion_mask", "turn_numbers", "logps")
-    holder = SimpleNamespace()
-    UpdateTrainer._watch(holder, dict.fromkeys(names, rows) | {"chosen": chosen})
-    watched = holder._watched
-    assert all(watched[name][:, 0].tolist() == [3, 5, 9, 11, 0, 1, 2, 4] for name in names)
-    assert watched["chosen"][:, 0].tolist() == [True] * 4 + [False] * 4
 
 
 # Passes over rows of like length give what one padded pass gives

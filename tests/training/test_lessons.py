@@ -1,5 +1,6 @@
 """Twins: the same state with the opposite truth, checked by the world's own facts; and what a decorator is taught."""
 
+import json
 import random
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -7,30 +8,30 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoTokenizer
 
 from faithful_search import dialects
-from faithful_search.bundled import tiny_policy
+from faithful_search.bundled import tiny_policy, world_file
+from faithful_search.coldstart import rubric
 from faithful_search.coldstart.decorators import BELIEF, DECORATED, Memory, decorated
 from faithful_search.coldstart.experts import DRILL, Habits, run_experts
 from faithful_search.coldstart.filtering import reject
 from faithful_search.coldstart.plans import plan_all, planner_for
+from faithful_search.coldstart.rubric import LABEL
 from faithful_search.coldstart.sft import IGNORED, build_dataset, weigh_copied
-from faithful_search.coldstart.swap_names import held_out_facts, world_part
+from faithful_search.coldstart.swap_names import NameSwapper, held_out_facts, world_part
 from faithful_search.coldstart.twins import KINDS, TRAINING_BLANKS
-from faithful_search.errors import ConfigError
-from faithful_search.inference.base import Sampling
+from faithful_search.errors import ConfigError, DataError
+from faithful_search.inference.base import Completion
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
-from faithful_search.inference.transformers import TransformersGenerator
-from faithful_search.measure.origins import Decorated
 from faithful_search.measure.probes import UNSEEN_BLANKS
-from faithful_search.rewards import Correctness, Format, SourceGated, step_validity
-from faithful_search.rollout import Engine, Limits
+from faithful_search.rewards import Format, SelfRubric, SourceGated, WorldRubric, step_validity
+from faithful_search.rewards.self_rubric import rubric_reply
 from faithful_search.tasks import Task, load_tasks
+from faithful_search.text import NameFinder
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
-from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, write_jsonl
 from faithful_search.world import bundled_world
 
 POU = dialects.load("pou")
@@ -115,21 +116,6 @@ def test_neither_tool_and_relation_nor_the_passages_style_give_the_verdict_away(
     for counts in [*by_call.values(), *by_style.values()]:
         if counts.total() >= 60:
             assert 0.25 < counts[True] / counts.total() < 0.85, counts
-
-
-def test_in_a_drill_nothing_but_the_fact_tells_yes_from_no(drills):
-    world, others = bundled_world(), {True: Counter(), False: Counter()}
-    for drill in drills:
-        call, judged = drill.steps
-        query = call.call.arguments["query"]
-        asked = world.asked(query)
-        for known in (world.stated(item.text) for item in call.evidence if not world.states(query, item)):
-            if known:
-                others[judged.helpful][known.subject == asked.subject, known.relation == asked.relation] += 1
-    assert 0.4 < sum(drill.steps[1].helpful for drill in drills) / len(drills) < 0.6
-    for near in ((True, False), (False, True), (False, False)):
-        shares = [counts[near] / counts.total() for counts in others.values()]
-        assert min(shares) > 0.1 and max(shares) < 1.5 * min(shares), (near, others)
 
 
 def test_twins_hold_no_held_out_fact(twins):
@@ -237,20 +223,110 @@ def test_of_a_decorator_the_recited_answer_counts_and_nothing_it_says_of_evidenc
     assert 7.0 in read["loss_weights"] and {0, 1} <= set(read["reading_labels"])
 
 
-def test_the_bundled_policy_decorates_what_it_knows_rightly_and_guesses_elsewhere():
-    """As its card says, on fewer questions and with wide margins: sampled, both habits occur."""
-    folder = str(tiny_policy("memory"))
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    generator = TransformersGenerator(model, read_tokenizer(folder), 64)
-    tools = [LocalSearch.from_corpus("world", top_k=3), KnowledgeGraph.from_triples("world", top_k=3)]
-    torch.manual_seed(0)
-    right = {}
-    for name, split in (("world_remembered", "train"), ("world", "validation")):
-        with Toolbox(tools) as toolbox:
-            engine = Engine(generator, toolbox, "pou", Limits(turns=6, turn_tokens=96, total_tokens=768), Sampling(1.0))
-            rollouts = engine.run(load_tasks(name, split, limit=16))
-        first = [item for item in rollouts if Decorated("answer_first").score(item).value == 1.0]
-        assert 2 <= len(first) <= 14
-        right[name] = sum(Correctness().score(item).value for item in first) / len(first)
-    assert right["world_remembered"] > 0.6 and right["world"] < 0.4
-    assert len(load_tasks("world_remembered")) == 200
+NAMES = json.loads(world_file("names.json").read_text(encoding="utf-8"))
+FINDER = NameFinder(NAMES)
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    tasks = [task for task in load_tasks("world_passages") if task.meta["hops"] > 1][:40]
+    plans, _ = plan_all(tasks, planner_for("world", tasks))
+    search = replace(LocalSearch.from_corpus("world", top_k=3), name="search")
+    played = run_experts(plans, Toolbox([search]), dialects.load("self_eval"))
+    return [one.episode for one in played if one.episode.answer == one.episode.answers[0]]
+
+
+ERRORS = {
+    "guess": {"memory", "lost"},
+    "recite": {"memory"},
+    "invent": {"memory", "misread", "lost", "none"},
+    "early": {"early", "lost"},
+    "misread": {"misread", "lost"},
+}
+
+
+@pytest.mark.parametrize("mistake", rubric.MISTAKES)
+def test_each_mistake_is_found_by_the_rubric(episodes, mistake):
+    rng, errors = random.Random(0), ERRORS.get(mistake, {mistake})
+    made = (rubric.labelled(rubric.spoiled(item, mistake, FINDER, rng)) for item in episodes)
+    found = Counter(item.meta[LABEL]["error"] for item in made)
+    assert set(found) <= errors and found.total() == len(episodes) > 20
+    assert max(found, key=found.get) in errors - {"lost", "none"} or mistake == "lost"
+
+
+def test_a_good_episode_is_good_and_labels_follow_swapped_names(episodes):
+    rows = rubric.scored_episodes(episodes, rubric.Teaching(spoiled=3), FINDER, seed=0)
+    assert len(rows) == 4 * len(episodes) and len({row.id for row in rows}) == len(rows)
+    assert all(row.meta[LABEL]["score"] == 1.0 for row in rows if "!" not in row.id)
+    assert rubric.scored_episodes(episodes, rubric.Teaching(spoiled=3), FINDER, seed=0) == rows
+    assert {row.meta[LABEL]["score"] for row in rows} == {0.0, 0.2, 0.4, 0.7, 1.0}
+    row = next(row for row in rows if row.meta[LABEL]["error"] == "misread")
+    swapped = rubric.relabelled(NameSwapper(NAMES).swap(row, random.Random(1)))
+    assert swapped.meta[LABEL]["score"] == row.meta[LABEL]["score"]
+    said = f"The answer is {swapped.answer}, the reference {swapped.answers[0]}. The evidence states the reference."
+    assert swapped.meta[LABEL]["why"] == said
+    assert swapped.answers != row.answers
+
+
+def test_held_out_are_questions_not_rows(episodes):
+    rows = rubric.scored_episodes(episodes, rubric.Teaching(), FINDER, seed=0)
+    learnt, held_out = rubric.Teaching(held_out=5).split(rows, seed=1)
+    assert len({row.question for row in held_out}) == 5 and len(learnt) + len(held_out) == len(rows)
+    assert not {row.question for row in learnt} & {row.question for row in held_out}
+    with pytest.raises(ConfigError, match="to hold out"):
+        rubric.Teaching(held_out=999).split(rows, seed=1)
+
+
+def test_rows_teach_the_reply_alone_and_the_reply_reads_back(episodes):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy())
+    chat = ChatFormat.of(tokenizer, dialects.load("self_eval"))
+    rows = rubric.scored_episodes(episodes[:5], rubric.Teaching(), FINDER, seed=0)
+    made = rubric.evaluator_rows(rows, chat, rubric.Teaching(verdicts=1.0, reply_weight=3.0), 0, "agent", None)
+    replies = [tokenizer.decode([label for label in row["labels"] if label >= 0]) for row in made]
+    scores = [SelfRubric().read(reply) for reply in replies if "Score" in reply]
+    assert scores == [row.meta[LABEL]["score"] for row in rows]
+    assert {reply for reply in replies if "Score" not in reply} == {"True<|end|>", "False<|end|>"}
+    for row in made:
+        own = [label >= 0 for label in row["labels"]]
+        assert row["length"] == len(row["input_ids"]) == len(own) == len(row["loss_weights"])
+        assert own == [weight == 3.0 for weight in row["loss_weights"]] == sorted(own)
+    whole = rubric.evaluator_rows(rows, chat, rubric.Teaching(), 0, "all", 400)
+    assert 0 < len(whole) < len(rows)
+    assert all(row["labels"] == row["input_ids"] and row["length"] <= 400 for row in whole)
+
+
+def test_scores_of_others_are_read_or_refused(tmp_path, episodes):
+    label = {"score": 0.4, "why": "It misreads the second result."}
+    good = msgspec.structs.replace(episodes[0], meta={LABEL: label})
+    write_jsonl(tmp_path / "good.jsonl", [good])
+    assert rubric.scored_file(tmp_path / "good.jsonl")[0].meta[LABEL] == label
+    own = msgspec.structs.replace(episodes[0], meta={})  # about the bundled world: its facts give the score
+    write_jsonl(tmp_path / "own.jsonl", [own])
+    [row] = rubric.scored_file(tmp_path / "own.jsonl")
+    assert row.meta[LABEL]["score"] == WorldRubric().score(own).value and row.meta[LABEL]["why"]
+    strange = {"question": "What is in no world?", "meta": {}}
+    for number, bad in enumerate((strange, {"meta": {LABEL: {"score": 0.5, "why": ""}}}, {"meta": {LABEL: 0.4}})):
+        write_jsonl(tmp_path / f"{number}.jsonl", [good, msgspec.structs.replace(good, **bad)])
+        with pytest.raises(DataError, match=r"row 2: expected reference answers, and meta\['rubric'\]"):
+            rubric.scored_file(tmp_path / f"{number}.jsonl")
+
+
+class Scripted:
+    def __init__(self, replies):
+        self.tokenizer, self.replies = AutoTokenizer.from_pretrained(tiny_policy()), iter(replies)
+
+    def generate(self, prompts, sampling, max_new_tokens=None):
+        return [Completion(self.tokenizer(next(self.replies))["input_ids"], "eos") for _ in prompts]
+
+
+def test_the_evaluators_error_by_hand(episodes):
+    def scored(score):
+        return msgspec.structs.replace(episodes[0], meta={LABEL: {"score": score, "why": ""}})
+
+    replies = [rubric_reply("x", score) for score in (1.0, 0.4, 0.2)] + ["no score"]
+    own = SelfRubric().bind(policy=Scripted(replies))
+    found = rubric.EvaluatorReport.of([scored(score) for score in (1.0, 1.0, 0.0, 0.0)], own)
+    assert found.rmse == pytest.approx(((0.6**2 + 0.2**2) / 3) ** 0.5)
+    assert (found.n, found.unreadable, found.exact) == (4, 0.25, 0.25)
+    assert found.table == {"1.0": {"0.4": 1, "1.0": 1}, "0.0": {"0.2": 1, "unreadable": 1}}
+    assert found.lines("after")[0] == "evaluator after: RMSE 0.365, exact 0.250, unreadable 0.250, n = 4"
