@@ -20,7 +20,7 @@ from faithful_search.measure.writing import write_metrics
 from faithful_search.rollout import Engine
 from faithful_search.trajectory import ToolCall, read_jsonl
 
-SMALL = ("--limit=2", "--threads=1", "--controls=0", "--turn_tokens=64", "--turns=2")
+SMALL = ("--eval_limit=2", "--threads=1", "--controls=0", "--turn_tokens=64", "--turns=2")
 
 
 def test_it_compares_two_policies_and_blanks_tools(tmp_path, capsys):
@@ -38,7 +38,10 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
     for _ in "12":  # a mistake leaves nothing that the next run would have to be told about
         with pytest.raises(ConfigError, match="no tools"):
             call("evaluate", *flags, "--corpus=none", "--triples=none")
-    (out / "metrics.json").write_text("{}")  # of an earlier evaluation, which this one takes the place of
+    shutil.rmtree(out / "unfinished")
+    (out / "metrics.json").write_text("{}")  # of an earlier evaluation, which this one takes the place of if told to
+    with pytest.raises(ConfigError, match=r"holds an evaluation; --overwrite_output_dir true"):
+        call("evaluate", *flags)
     episodes = suite.run_episodes
 
     def interrupted(agent, tasks, what, file):

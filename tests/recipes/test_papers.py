@@ -194,6 +194,8 @@ def test_a_judge_that_falls_silent_stops_the_run_with_a_checkpoint_and_one_line(
     assert (tmp_path / "checkpoint-1").is_dir() and len(list(read_jsonl(tmp_path / "trajectories.jsonl"))) == 4
 
 
+LORA = ("--use_peft=true", "--lora_target_modules=all-linear", "--save_merged=true")
+LORA = (*LORA, "--reward=answer_only", "--eval_limit=0", "--num_generations=4")
 PAPER = f"--config={RECIPES / 'configs' / 'self_eval_tiny_paper.yaml'}"
 RUBRIC = {"parts/self_rubric", "parts/world_rubric", "parts/self_rubric/abstained"}
 
@@ -204,6 +206,7 @@ RUBRIC = {"parts/self_rubric", "parts/world_rubric", "parts/self_rubric/abstaine
         ("ppo", ("--eval_limit=0",), "search_r1", {"value/loss", "value/explained"}),
         ("pokee", ("--eval_limit=0", "--num_generations=2"), "pokee", {"parts/correctness", "parts/format"}),
         ("self_eval", (PAPER, "--eval_limit=1", "--num_generations=2"), "self_eval", RUBRIC),
+        ("pou", LORA, "pou", {"parts/source_gated"}),
         pytest.param("pou", ("--advantages=ppo",), "pou", {"value/loss", "verdict_term"}, marks=pytest.mark.slow),
     ],
 )
@@ -213,7 +216,11 @@ def test_a_step_of_each_recipe_logs_what_it_rewards(recipe, flags, dialect, logg
     rows = list(read_jsonl(tmp_path / "trajectories.jsonl"))
     assert len(rows) == 4 and all(row.dialect == dialect and row.meta["scores"] for row in rows)
     [line] = [row for row in json.loads((tmp_path / "history.json").read_text()) if "reward" in row]
-    assert logged <= line.keys() and (tmp_path / "model.safetensors").exists()
+    assert logged <= line.keys()
+    policy, adapter = tmp_path / MERGED if flags == LORA else tmp_path, tmp_path / "adapter_config.json"
+    assert (policy / "model.safetensors").exists() and adapter.exists() == (tmp_path / MERGED).exists() == (
+        flags == LORA
+    )
     assert ("value/loss" in logged) == ({*PPOSettings.__dataclass_fields__} <= found["settings"].keys())
     if recipe == "self_eval":
         assert {"self_rubric", "self_correctness", "world_rubric"} <= found["after"]["rows"].keys()

@@ -303,19 +303,6 @@ def test_an_adapter_is_trained_on_against_itself(tmp_path):
     assert not (tmp_path / "second" / "ref").exists()
 
 
-def test_a_run_leaves_an_adapter_and_a_merged_model_each_with_its_card(tmp_path, undrawn):
-    run, flags = tmp_path / "run", ("--save_merged", "true", "--save_strategy", "no", "--reward", "answer_only")
-    pou.main(["--output_dir", str(run), *STEP, *LORA, *flags])
-    front, text = front_matter(run), (run / "README.md").read_text(encoding="utf-8")
-    assert front["library_name"] == "peft" and {"lora", "peft"} <= {*front["tags"]} and "base_model" not in front
-    assert f"LoRA adapter of rank 4; the model below them, `{tiny_policy('memory')}`" in text
-    whole = (run / MERGED / "README.md").read_text(encoding="utf-8")
-    merged = front_matter(run / MERGED)
-    assert merged["library_name"] == "transformers" and "lora" not in merged["tags"]
-    assert f"`{run}` merged into them" in whole and f'open_generator("{run / MERGED}")' in whole
-    assert "rank 4" not in whole and "## Evaluation" in whole
-
-
 def front_matter(folder: Path) -> dict:
     return yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
 

@@ -90,7 +90,7 @@ def test_a_question_that_brings_its_own_version_is_asked_in_it(tmp_path):
 
 
 def test_evaluation_questions_are_never_changed(tmp_path):
-    """Not by `evaluate` on the very same questions, nor by an engine that goes on with the trainer's tools."""
+    """Not by `evaluate` on the very same questions, which moves no state, nor by an engine with the trainer's tools."""
     made = in_worlds(tmp_path, scripted=True, max_steps=1, counterfactual=1.0)
     made.engine.generator = Reader(memory=False)
     seen = []
@@ -100,7 +100,9 @@ def test_evaluation_questions_are_never_changed(tmp_path):
     made.train()
     assert seen and all(Change.of(row.meta) for row in seen if not row.id.startswith("q0@"))
     seen.clear()
+    state = made.reward_state
     made.evaluate(made.train_dataset)
+    assert made.reward_state == state and state.step > 0
     assert len(seen) >= 8 and {row.answer for row in seen} == {"Rome"} == {gold for row in seen for gold in row.answers}
     assert not any(Change.of(row.meta) for row in seen)
     (after,) = made.engine.run([TASKS[1]])

@@ -172,12 +172,10 @@ def test_leave_one_out_by_hand():
     ("settings", "named"),
     [
         ({"generation_kwargs": {"num_beams": 2}}, "generation_kwargs"),
-        ({"repetition_penalty": 1.2}, "repetition_penalty"),
         ({"steps_per_generation": 2, "save_steps": 1}, "multiple of 2"),
         ({"save_steps": 0.5}, "a whole number of steps, 1 or more, not 0.5"),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"advantages": "best"}, "leave_one_out"),
-        ({"advantages": "turns", "turn_gamma": 1.5}, "turn_gamma must be in"),
         ({"advantages": "turns", "scale_rewards": "none"}, "--scale_rewards none is for --advantages trl"),
         ({"advantages": "ppo"}, "SearchGRPOTrainer takes a SearchGRPOConfig whose advantages are one of trl"),
         ({"llds": -1.0}, "llds must be 0 or more"),

@@ -52,7 +52,7 @@ def toolbox():
 @pytest.fixture(scope="module")
 def plans():
     tasks = load_tasks("world")
-    return plan_all(tasks[:700], planner_for("world", tasks))[0]
+    return plan_all(tasks[:500], planner_for("world", tasks))[0]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def played(toolbox, plans):
 
 @pytest.fixture(scope="module")
 def drills(toolbox, plans):
-    played = run_experts(plans[:400], toolbox, POU, DRILLED)
+    played = run_experts(plans[:300], toolbox, POU, DRILLED)
     return [twin for one in played for twin in one.twins if twin.meta["twin"] == DRILL]
 
 

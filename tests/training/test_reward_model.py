@@ -21,7 +21,7 @@ from paths import RECIPES, ROOT
 from peft import LoraConfig
 from safetensors.torch import load_file
 from tiny_bert import bert, bert_tokenizer
-from transformers import MPNetConfig, MPNetForSequenceClassification, TrainerCallback
+from transformers import TrainerCallback
 from trl import SFTConfig
 
 from faithful_search.distil import distillation, heads
@@ -182,13 +182,6 @@ def test_a_head_with_the_two_labels_is_kept_and_parts_can_be_held_still(encoder,
     assert still and all(name.startswith(("bert.embeddings.", "bert.encoder.layer.0.")) for name in still)
     with pytest.raises(ConfigError, match="cannot freeze 3 layers"):
         freeze(model, layers=3)
-
-    size = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32}
-    config = MPNetConfig(**size, num_hidden_layers=2, num_attention_heads=2)
-    model = MPNetForSequenceClassification(config)
-    freeze(model, embeddings=True, layers=1)
-    states = model(torch.tensor([[5, 6, 7]]), output_hidden_states=True).hidden_states
-    assert [state.requires_grad for state in states] == [False, False, True]
 
 
 def test_training_stops_early_and_keeps_the_best_kappa(encoder, tmp_path, monkeypatch):

@@ -18,14 +18,12 @@ from checkpoints import checkpoint
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import RepositoryNotFoundError
 from paths import ROOT
-from recipe_runs import evaluate_recipe
 from transformers import AutoModelForCausalLM
 
 from faithful_search.bundled import bundled_policy, tiny_policy
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference import loading
 from faithful_search.judges import distilled
-from faithful_search.measure.writing import write_metrics
 from faithful_search.training import arguments, starting
 from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.starting import StartArguments, owned, parse_recipe
@@ -81,21 +79,6 @@ def test_an_earlier_run_is_overwritten_only_when_told(tmp_path):
             pass
 
 
-def test_an_evaluation_is_overwritten_only_when_told(tmp_path, monkeypatch):
-    recipe = evaluate_recipe()
-    monkeypatch.setattr(recipe, "compare", lambda script: write_metrics(Path(script.output_dir) / "metrics.json", {}))
-    flags = ["--output_dir", str(tmp_path), "--threads", "1", "--eval_limit", "7"]  # as the other recipes call it
-    assert parse_recipe((recipe.EvaluationArguments,), flags)[0].limit == 7
-    recipe.main(flags)
-    with pytest.raises(ConfigError, match=r"holds an evaluation; --overwrite_output_dir true") as error:
-        recipe.main(flags)
-    one_line(error)
-    recipe.main([*flags, "--overwrite_output_dir", "true"])
-    (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ConfigError, match=r"holds a finished run; .* or name another folder"):
-        recipe.main([*flags, "--policy", str(tmp_path)])
-
-
 # --- flags
 
 
@@ -112,25 +95,22 @@ def test_a_bad_flag_is_said_in_a_line(flags, says):
     one_line(error)
 
 
-def test_a_reporter_that_is_not_installed_comes_with_its_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr(starting, "find_spec", lambda name: None)
-    args, said = SearchGRPOConfig(str(tmp_path / "out"), report_to="wandb"), r"pip install 'faithful-search\[wandb\]'"
-    with pytest.raises(ConfigError, match=said) as error, starting.started(StartArguments(), args):
-        pass
-    one_line(error)
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
-    [({"seed": -1}, "--seed"), ({"learning_rate": float("nan")}, "--learning_rate"), ({}, "--threads")],
+    [
+        ({"seed": -1}, "--seed must be 0 or more"),
+        ({"learning_rate": float("nan")}, "--learning_rate must be 0 or more"),
+        ({}, "--threads must be 0 or more"),
+        ({"report_to": "wandb"}, r"pip install 'faithful-search\[wandb\]'"),
+    ],
 )
-def test_numbers_that_cannot_be_are_refused_before_anything_is_written(given, says, tmp_path):
-    script = StartArguments(threads=0 if given else -3)
-    with pytest.raises(ConfigError, match=f"{says} must be 0 or more"):
-        args = SearchGRPOConfig(str(tmp_path / "out"), report_to="none", **given)
-        with starting.started(script, args):
+def test_what_cannot_begin_is_refused_before_anything_is_written(given, says, tmp_path, monkeypatch):
+    monkeypatch.setattr(starting, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=says) as error:
+        args = SearchGRPOConfig(str(tmp_path / "out"), **{"report_to": "none", **given})
+        with starting.started(StartArguments(threads=0 if given else -3), args):
             pass
+    one_line(error)
     assert not (tmp_path / "out").exists()
 
 
@@ -146,26 +126,21 @@ def test_threads_are_as_many_as_cores_are_idle(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("asked", "environ", "expected"),
-    [
-        (0, {}, [3]),
-        (6, {"OMP_NUM_THREADS": "5"}, [6]),
-        (0, {"OMP_NUM_THREADS": "1"}, []),
-        (0, {"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "no"}, [3]),  # nobody said so: launchers do
-        (0, {"OMP_NUM_THREADS": "5", "ACCELERATE_MIXED_PRECISION": "no"}, []),
-    ],
-)
-def test_threads_are_chosen_once_unless_they_are_told(asked, environ, expected, monkeypatch):
+    ("asked", "told", "launched", "expected"),
+    [(0, 0, False, [3]), (6, 5, False, [6]), (0, 1, False, []), (0, 1, True, [3]), (0, 5, True, [])],
+)  # where nobody says so, launchers say that it is to be one
+def test_threads_are_chosen_once_unless_they_are_told(asked, told, launched, expected, monkeypatch):
     """A judge that is loaded later finds this program itself at work, and takes no thread away from it."""
     found = []
     monkeypatch.setattr(loading, "idle_cores", lambda: 3)
     monkeypatch.setattr(loading, "_chosen", False)
     monkeypatch.setattr(torch, "set_num_threads", found.append)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8 if environ.get("OMP_NUM_THREADS") != "1" else 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: told or 8)
     for name in ("OMP_NUM_THREADS", *loading.LAUNCHERS):
         monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
+    for name, value in {"OMP_NUM_THREADS": told, "ACCELERATE_MIXED_PRECISION": "no" * launched}.items():
+        if value:
+            monkeypatch.setenv(name, str(value))
     loading.choose_threads(asked)
     loading.choose_threads()
     assert found == expected
