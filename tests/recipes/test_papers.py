@@ -194,6 +194,7 @@ def test_a_judge_that_falls_silent_stops_the_run_with_a_checkpoint_and_one_line(
     assert (tmp_path / "checkpoint-1").is_dir() and len(list(read_jsonl(tmp_path / "trajectories.jsonl"))) == 4
 
 
+PPO = ("--advantages=ppo", "--eval_limit=0", "--num_generations=4")
 LORA = ("--use_peft=true", "--lora_target_modules=all-linear", "--save_merged=true")
 LORA = (*LORA, "--reward=answer_only", "--eval_limit=0", "--num_generations=4")
 PAPER = f"--config={RECIPES / 'configs' / 'self_eval_tiny_paper.yaml'}"
@@ -207,7 +208,7 @@ RUBRIC = {"parts/self_rubric", "parts/world_rubric", "parts/self_rubric/abstaine
         ("pokee", ("--eval_limit=0", "--num_generations=2"), "pokee", {"parts/correctness", "parts/format"}),
         ("self_eval", (PAPER, "--eval_limit=1", "--num_generations=2"), "self_eval", RUBRIC),
         ("pou", LORA, "pou", {"parts/source_gated"}),
-        pytest.param("pou", ("--advantages=ppo",), "pou", {"value/loss", "verdict_term"}, marks=pytest.mark.slow),
+        pytest.param("pou", PPO, "pou", {"value/loss", "verdict_term"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_step_of_each_recipe_logs_what_it_rewards(recipe, flags, dialect, logged, tmp_path, undrawn):
