@@ -69,22 +69,15 @@ def test_tokens_that_no_fence_can_hold_do_not_stop_construction():
     assert not {odd.convert_tokens_to_ids(name) for name in ("<amp;stop>", "<|im_end|>")} & set(ids)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_end_of_a_turn_is_found(family):
-    format_ = chat(family)
-    assert (format_.gap, format_.end) == ENDS[family]
-    assert len(format_.end_ids) == 1
-    assert format_.ended(format_.encode(ANSWER + format_.end))
-    assert not format_.ended(format_.encode(ANSWER))
-
-
 @pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_policy_sees_what_the_template_writes(family, closes):
-    end = ENDS[family][1]
-    engine, t = rollout(family, [sampled(family, turn) + end * closes for turn in (CALL, ANSWER)], ROME)
+def test_the_policy_sees_what_the_template_writes_and_an_answer_ends_with_the_eos_that_trainers_know(family, closes):
+    closing, own = ENDS[family][1], lab.family(family)
+    engine, t = rollout(family, [sampled(family, turn) + closing * closes for turn in (CALL, ANSWER)], ROME)
     assert (t.stop_reason, t.answer, [step.issues for step in t.steps]) == ("answered", "Rome", [(), ()])
-    format_, own = engine.chat, lab.family(family)
+    format_ = engine.chat
+    assert (format_.gap, format_.end, len(format_.end_ids)) == (*ENDS[family], 1)
+    assert format_.ended(format_.encode(ANSWER + closing)) and not format_.ended(format_.encode(ANSWER))
     messages = engine.dialect.prompt(TASK.question, engine.toolbox.schemas)
     if family in REFUSING:
         messages = [{"role": "user", "content": messages[0]["content"] + "\n\n" + messages[1]["content"]}]
@@ -99,22 +92,13 @@ def test_the_policy_sees_what_the_template_writes(family, closes):
     if format_.gap:  # what was sampled stays as it was sampled, without the blanks the template would write
         expected = expected.replace(f"{format_.gap}{CALL}{format_.gap}", CALL + format_.gap * (not closes))
     assert engine.generator.seen[1] == own(expected, add_special_tokens=False)["input_ids"]
-    assert sum(t.tokens.mask) == len(format_.encode("".join(sampled(family, x) for x in (CALL, ANSWER)))) + 2 * closes
 
-
-@pytest.mark.parametrize("closes", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_an_answered_episode_ends_with_the_eos_that_trainers_know(family, closes):
-    engine, t = rollout(family, [sampled(family, x) + ENDS[family][1] * closes for x in (CALL, ANSWER)], ROME)
-    own, ids = lab.family(family), t.tokens.completion_ids
-    assert ids[-1] == own.eos_token_id
+    ids, mask, end = t.tokens.completion_ids, t.tokens.mask, own.convert_tokens_to_ids(closing)
+    assert sum(mask) == len(format_.encode("".join(sampled(family, x) for x in (CALL, ANSWER)))) + 2 * closes
+    assert ids[-1] == own.eos_token_id and ids.count(end) == (3 if closing in FOR_ALL_ROLES else 2)
+    assert mask[-2:] == ([int(closes), 0] if end != own.eos_token_id else [mask[-2], int(closes)])
     # an end that is not the EOS is one more stop string
-    more = () if own.eos_token == ENDS[family][1] else (ENDS[family][1],)
-    assert engine.sampling.stop == (*engine.dialect.stop, *more)
-    end = own.convert_tokens_to_ids(ENDS[family][1])
-    assert ids.count(end) == (3 if ENDS[family][1] in FOR_ALL_ROLES else 2)
-    closing = [1] if closes else [0]
-    assert t.tokens.mask[-2:] == ([*closing, 0] if end != own.eos_token_id else [t.tokens.mask[-2], *closing])
+    assert engine.sampling.stop == (*engine.dialect.stop, *([] if end == own.eos_token_id else [closing]))
 
 
 def test_an_eos_of_another_name_needs_no_second_end():
@@ -131,16 +115,6 @@ def test_a_transcript_equals_the_rollout_it_writes_down(family):
     written = engine.chat.transcript(t, engine.toolbox.schemas)
     assert (written.prompt_ids, written.completion_ids) == (t.tokens.prompt_ids, t.tokens.completion_ids)
     assert (written.mask, written.turns) == (t.tokens.mask, t.tokens.turns)
-
-
-@pytest.mark.parametrize("family", REFUSING)
-def test_a_refused_system_text_opens_the_first_user_message(family):
-    format_ = chat(family)
-    text = format_.tokenizer.decode(format_.prompt_ids("Where?"))
-    system, question = (message["content"] for message in format_.dialect.prompt("Where?", ()))
-    assert f"{system}\n\n{question}".strip() in text
-    raw = format_.messages_ids([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
-    assert "Be brief.\n\nHi" in format_.tokenizer.decode(raw)
 
 
 def test_a_template_that_refuses_the_prompt_in_both_forms_is_reported():

@@ -48,15 +48,11 @@ def test_a_model_without_end_of_sequence_writes_to_its_limit():
 
 
 @pytest.mark.parametrize(
-    ("knob", "wrong"),
-    [
-        *(("temperature", -0.1), ("temperature", float("nan")), ("top_p", 0.0), ("top_p", 1.1)),
-        *(("top_k", -1), ("max_new_tokens", 0), ("stop", ("</answer>", ""))),
-    ],
+    "wrong", [{"temperature": float("nan")}, {"top_p": 0.0}, {"top_k": -1}, {"max_new_tokens": 0}, {"stop": ("a", "")}]
 )
-def test_sampling_that_cannot_be_is_refused(knob, wrong):
-    with pytest.raises(ConfigError, match=knob):
-        Sampling(**{knob: wrong})
+def test_sampling_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Sampling(**wrong)
 
 
 def test_a_prompt_longer_than_the_model_is_refused_with_both_lengths(generator):
@@ -70,16 +66,6 @@ def test_a_choice_without_tokens_and_batches_without_rows_are_refused(generator)
         TransformersGenerator(generator.model, generator.tokenizer, batch_size=0)
     with pytest.raises(ConfigError, match="choice 1 of prompt 0 is empty"):
         generator.choice_probs([ids("a")], [[ids("b"), []]])
-
-
-def test_stop_string_ends_the_turn_and_stays_in_it(generator):
-    prompt = ids("a longer prompt than that")
-    free = generator.generate([prompt], Sampling(temperature=0.0, max_new_tokens=12))[0].ids
-    stop = lab.tokenizer().decode(free[3:6])
-    completion = generator.generate([prompt], Sampling(temperature=0.0, max_new_tokens=12, stop=(stop,)))[0]
-    assert completion.finish == "stop"
-    assert completion.ids == free[: len(completion.ids)]
-    assert lab.tokenizer().decode(completion.ids).endswith(stop)
 
 
 def test_a_stop_string_may_end_inside_a_merged_token():

@@ -110,16 +110,6 @@ def test_no_other_passes_cost_less(lengths, call):
     assert all(lengths[group[0]] == max(lengths[row] for row in group) for group in found)
 
 
-def test_what_a_probe_compares_is_not_torn_apart_by_its_length():
-    """The real and the perturbed context of four questions; one is as long as another question's other one."""
-    stems = [[n] * 300 for n in range(4)]
-    rows = [[*stem, *[9] * (100 * n + tail)] for n, stem in enumerate(stems) for tail in (10, 110)]
-    generator, counting = counted(batch_size=4)
-    generator.choice_probs(rows, [[[5]]] * 8)
-    assert counting.tokens < 1.1 * (4 * 300 + sum(map(len, rows)) - 8 * 300)
-    assert_same(generator.model, rows)
-
-
 def test_a_process_makes_as_many_passes_as_the_one_that_makes_most():
     asked: list[int] = []
     generator, counting = counted(agree=lambda passes: asked.append(passes) or 5)
@@ -137,20 +127,8 @@ def test_an_accelerator_is_given_few_passes():
     assert [len(head) for head in plan([[*ONE * 5, *row] for row in rows], 1, call).heads] == [1650]
 
 
-def test_a_row_that_another_begins_with_keeps_its_last_tokens():
-    rows = [[*STEM], [*STEM, 4, 5, 6]]
-    for keep in (1, 3):
-        assert [len(head) for head in plan(rows, keep).heads] == [150 - keep]
-    assert_same(lab.sharp(lab.model()), rows, [[[4], [5, 6, 7]], [[4, 4]]])
-
-
 def test_an_adapter_that_is_switched_on_is_used():
-    from peft import LoraConfig, get_peft_model
-
-    model = get_peft_model(
-        lab.sharp(lab.model()), LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    )
-    rows = [[*STEM, *range(n, n + 20)] for n in range(4)]
+    model, rows = lab.lora(lab.sharp(lab.model())), [[*STEM, *range(n, n + 20)] for n in range(4)]
     assert reads_on(model) is by_row
     assert_same(model, rows)
     with model.disable_adapter():
@@ -158,32 +136,11 @@ def test_an_adapter_that_is_switched_on_is_used():
     assert without[0] != pytest.approx(both(model, rows)[0][0], rel=1e-3)
 
 
-HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64}
-LOCAL = {"num_heads": 2, "attention_types": [[["global", "local"], 1]], "window_size": 16}
-
-
-ARCHITECTURES = {
-    "grouped heads": (True, lambda: lab.small("qwen2", **HEADS)),
-    "learned positions": (True, lambda: lab.small("gpt2", n_embd=32, n_head=2)),
-    "a sliding window": (False, lambda: lab.small("mistral", sliding_window=16, **HEADS)),
-    "some sliding windows": (False, lambda: lab.small("gemma3_text", sliding_window=16, head_dim=16, **HEADS)),
-    "padding that counts": (True, lambda: lab.small("mpt", d_model=32, n_heads=2, n_layers=2)),
-    "local attention": (True, lambda: lab.small("gpt_neo", **LOCAL)),
-}
-
-
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", [*lab.READS_ON, *lab.FORGETS])
 def test_models_that_forget_do_not_share_and_all_say_the_same(kind):
-    shares, make = ARCHITECTURES[kind]
-    model, rows = lab.sharp(make()), [[*STEM, *range(n, n + 2 + 9 * n)] for n in range(4)]
+    shares, (name, sizes) = kind in lab.READS_ON, (lab.READS_ON | lab.FORGETS)[kind]
+    model, rows = lab.sharp(lab.small(name, **sizes)), [[*STEM, *range(n, n + 2 + 9 * n)] for n in range(4)]
     counting = lab.Counting(model)
     assert (reads_on(model) is by_row) is shares
     assert_same(model, rows)
     assert (counting.tokens < 2 * sum(map(len, rows))) is shares
-
-
-def test_prompt_tuning_does_not_share():
-    from peft import PromptTuningConfig, get_peft_model
-
-    model = get_peft_model(lab.model(), PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM"))
-    assert reads_on(model) is None

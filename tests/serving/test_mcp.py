@@ -8,9 +8,10 @@ import sys
 
 import pytest
 from paths import ROOT
-from served import COMMAND, command, environment, invoked
+from served import COMMAND, environment, invoked
 
 from faithful_search.errors import ToolError
+from faithful_search.serving import mcp as serving
 from faithful_search.serving.mcp import as_text, mcp_server
 from faithful_search.tools import Toolbox
 from faithful_search.tools.base import Observation, Tool
@@ -25,6 +26,9 @@ class Moody(Tool):
 
     name = "moody"
 
+    def __init__(self) -> None:
+        self.given_up: list[str] = []
+
     async def moody(self, query: str, times: int = 1) -> list[Evidence]:
         """Search in a bad mood.
 
@@ -36,6 +40,11 @@ class Moody(Tool):
             raise ToolError("in a bad mood")
         if query == "crash":
             raise ZeroDivisionError
+        if query == "wait":
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.given_up.append(query)
         return [Evidence(f"about {query}", title="T", source="s", score=0.5)] * times if query != "nothing" else []
 
 
@@ -45,10 +54,6 @@ def talk(server, *calls):
             return (await client.list_tools()).tools, [await client.call_tool(*call) for call in calls]
 
     return asyncio.run(asyncio.wait_for(ask(), 60))
-
-
-def stdio(*arguments):
-    return mcp.StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "serve", *arguments], env=environment())
 
 
 def test_retrieved_text_forges_neither_id_nor_role():
@@ -93,34 +98,16 @@ def test_a_failed_call_is_a_result_that_says_so(name, arguments, error, says):
 
 
 def test_a_call_that_its_client_gives_up_is_cancelled():
-    ended = []
-
-    class Slow(Tool):
-        """Takes its time."""
-
-        name = "slow"
-
-        async def slow(self, query: str) -> list[Evidence]:
-            """Search slowly.
-
-            Args:
-                query: What to look for.
-            """
-            try:
-                await asyncio.sleep(60)
-            finally:
-                ended.append(query)
-            return []
+    moody = Moody()
 
     async def give_up():
-        async with mcp.Client(mcp_server(Toolbox([Slow()], timeout=90))) as client:
+        async with mcp.Client(mcp_server(Toolbox([moody], timeout=90))) as client:
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(client.call_tool("slow", {"query": "a"}), 0.3)
-            while not ended:
+                await asyncio.wait_for(client.call_tool("moody", {"query": "wait"}), 0.3)
+            while not moody.given_up:
                 await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(give_up(), 30))
-    assert ended == ["a"]
 
 
 def test_standard_output_holds_the_protocol_and_nothing_else(tmp_path):
@@ -149,27 +136,20 @@ def test_standard_output_holds_the_protocol_and_nothing_else(tmp_path):
     assert {answer["id"]: "result" in answer for answer in answers} == {1: True, 2: True, 3: False}
 
 
-def test_more_tools_come_from_the_recipes_flags(tmp_path):
+def test_more_tools_come_from_the_recipes_flags(tmp_path, monkeypatch):
+    talked = []
+
+    def served(toolbox):
+        talked.append(talk(mcp_server(toolbox), ("browse", {"url": "http://10.0.0.1/"})))
+
+    monkeypatch.setattr(serving, "serve_stdio", served)
     flags = tmp_path / "tools.yaml"
     flags.write_text("web_search: ddgs\nbrowse: fetch\nnegative_tool: true\n")
-    tools, (refused,) = talk(stdio("world", "--mcp", "--tools", str(flags)), ("browse", {"url": "http://10.0.0.1/"}))
+    assert invoked("serve", "world", "--mcp", "--tools", flags).exit_code == 0
+    ((tools, (refused,)),) = talked
     names = ["web_search", "browse", "local_search", "knowledge_graph", "garden_almanac"]
     assert [tool.name for tool in tools] == names
     assert refused.is_error and "not public" in refused.content[0].text
-
-
-@pytest.mark.parametrize(("text", "says"), [("web_serch: ddgs", "web_serch"), ("[1]", "options and their values")])
-def test_a_wrong_file_of_tools_is_refused(tmp_path, text, says):
-    flags = tmp_path / "tools.yaml"
-    flags.write_text(text)
-    ran = invoked("serve", "world", "--mcp", "--tools", flags)
-    assert ran.exit_code in (1, 2) and says in ran.stderr and "Traceback" not in ran.stderr
-
-
-def test_the_command_over_http():
-    with command("world", "--mcp-http") as (_, url):
-        tools, (searched,) = talk(f"{url}/mcp", ("local_search", {"query": "capital"}))
-    assert len(tools) == 2 and searched.content[0].text.startswith("[E1] ")
 
 
 def test_the_example_runs():

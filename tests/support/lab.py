@@ -276,3 +276,29 @@ def small(kind: str, **more: Any) -> Any:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": len(tokenizer()), **more}
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
+
+
+def lora(model: Any) -> Any:
+    """The model with an adapter that changes what it says."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    how = LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    return get_peft_model(model, how).eval()
+
+
+_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
+_LOCAL = {"num_heads": 2, "attention_types": [[["global", "local"], 1]], "window_size": 16}
+READS_ON: dict[str, tuple[str, dict[str, Any]]] = {
+    "grouped heads": ("qwen2", _HEADS),
+    "learned positions": ("gpt2", {"n_embd": 32, "n_head": 2}),
+    "padding that counts": ("mpt", {"d_model": 32, "n_heads": 2, "n_layers": 2}),
+    "local attention": ("gpt_neo", _LOCAL),
+}
+"""Architectures, for `small`, that remember every token of a row."""
+FORGETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a sliding window": ("mistral", {"sliding_window": 16, **_HEADS}),
+    "some sliding windows": ("gemma3_text", {"sliding_window": 16, "head_dim": 16, **_HEADS}),
+}
+"""Those that forget tokens behind a window."""

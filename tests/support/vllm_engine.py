@@ -33,12 +33,7 @@ if __name__ == "__main__":
         enforce_eager=True,
         max_model_len=1024,
         gpu_memory_utilization=0.2,
-        disable_log_stats=False,
     )
-
-    def hits() -> int:
-        found = [metric for metric in generator.llm.get_metrics() if metric.name == "vllm:prefix_cache_hits"]
-        return sum(metric.value for metric in found)
 
     def generate(prompts: Any, sampling: Any, limits: Any) -> Any:
         rows = generator.generate(prompts, msgspec.convert(sampling, Sampling), limits)
@@ -50,7 +45,7 @@ if __name__ == "__main__":
             generator.llm.apply_model(vllm_engine.pack_head)
         generator.llm.reset_prefix_cache()
 
-    verbs = {"load": load, "generate": generate, "choice_probs": generator.choice_probs, "hits": hits}
+    verbs = {"load": load, "generate": generate, "choice_probs": generator.choice_probs}
     print(json.dumps("ready"), file=replies)
     for line in sys.stdin:
         asked = json.loads(line)

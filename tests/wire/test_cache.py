@@ -2,15 +2,12 @@
 
 import asyncio
 import contextlib
-import functools
-import gc
 import os
 import pickle
 import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,11 +48,8 @@ def test_what_was_put_first_is_there_for_the_next_process(cache):
     cache.put("a", b"\x00one")
     cache.put("a", b"two")
     assert cache.get("a") == b"\x00one"
-    for n in range(1200):
-        cache.put(str(n), b"%d" % n)
-    expected = {"a": b"\x00one"} | {str(n): b"%d" % n for n in range(1200)}
-    assert Cache(cache.path).get_many(["a", "c", *map(str, range(1300))]) == expected
-    assert len(cache) == 1201
+    cache.put("b", b"")
+    assert Cache(cache.path).get_many("abc") == {"a": b"\x00one", "b": b""} and len(cache) == 2
 
 
 def test_keys_depend_on_content_and_not_on_order():
@@ -91,35 +85,21 @@ def test_a_failure_reaches_all_who_waited_and_neither_it_nor_what_has_no_bytes_i
     assert cache.get("k") is None and asyncio.run(through(cache, "k", gives(b"value"))) == (b"value", False)
 
 
-def test_when_the_one_who_computes_is_cancelled_another_takes_over(cache):
+def test_one_who_waits_may_leave_and_when_the_one_who_computes_is_cancelled_another_takes_over(cache):
     async def ask():
         started = []
         first = asyncio.create_task(through(cache, "k", gives(b"never", started, 60)))
         while not started:
             await asyncio.sleep(0.01)
-        second = asyncio.create_task(through(cache, "k", gives(b"value")))
+        second, third = (asyncio.create_task(through(cache, "k", gives(b"value"))) for _ in range(2))
         await asyncio.sleep(0.02)
-        assert not second.done()
+        third.cancel()
+        await asyncio.sleep(0.02)
+        assert third.cancelled() and not first.done() and not second.done()
         first.cancel()
         return await second
 
     assert asyncio.run(ask()) == (b"value", False)
-
-
-@pytest.mark.parametrize("result", [b"value", RuntimeError("down")])
-def test_one_who_waits_may_leave_and_disturbs_nobody(cache, caplog, result):
-    async def ask():
-        first, *others = (asyncio.create_task(through(cache, "k", gives(result, seconds=0.1))) for _ in range(4))
-        await asyncio.sleep(0.02)
-        others[0].cancel()
-        return await asyncio.gather(first, *others, return_exceptions=True)
-
-    first, left, *others = asyncio.run(ask())
-    assert isinstance(left, asyncio.CancelledError)
-    good = result == b"value"
-    assert [first, *others] == ([(result, False), (result, True), (result, True)] if good else [result] * 3)
-    gc.collect()
-    assert caplog.messages == []
 
 
 def test_who_has_waited_long_enough_does_the_work_itself():
@@ -176,16 +156,6 @@ def test_what_is_in_memory_is_what_the_file_holds(cache):
     assert cache.recent("a") is None and cache.get_many("ab") == {"a": b"theirs", "b": b"ours"}
 
 
-def test_hits_in_memory_wait_for_nobody(cache):
-    cache.put("a", b"one")
-    found = []
-    reader = threading.Thread(target=lambda: found.append(cache.get("a")), daemon=True)
-    with cache._lock:  # as another thread does that waits for the file
-        reader.start()
-        reader.join(30)
-    assert found == [b"one"]
-
-
 def test_memory_is_bounded_and_the_first_make_room(tmp_path):
     cache = Cache(tmp_path / "results.sqlite", memory=100_000)
     for n in [*range(100), 3, 3]:
@@ -203,45 +173,27 @@ def test_memory_is_bounded_and_the_first_make_room(tmp_path):
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_another_makes_while_it_is_looked_at_is_a_cache(cache, monkeypatch):
-    others = [Cache(cache.path)]
-
-    class Interrupted(sqlite3.Connection):
-        looked = False
-
-        def execute(self, *what):
-            if self.looked and others:
-                others.pop().put("theirs", b"1")
-            self.looked = True
-            return super().execute(*what)
-
-    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Interrupted))
-    assert cache.get("theirs") == b"1" and not others
+OURS, ANOTHER = f"PRAGMA application_id = {0x46534348}", "PRAGMA user_version = 99"
+TABLE = "CREATE TABLE entries (key TEXT, value BLOB)"
 
 
 @pytest.mark.parametrize(
     ("orders", "told"),
     [
         ((), r"theirs \(file is not a database\): .*name another file"),
-        (("CREATE TABLE entries (key TEXT, value BLOB)",), "theirs is a database of something else"),
-        (
-            (f"PRAGMA application_id = {0x46534348}", "PRAGMA user_version = 99", "CREATE TABLE entries (key TEXT)"),
-            "another version",
-        ),
+        ((TABLE,), "theirs is a database of something else"),
+        ((OURS, ANOTHER, TABLE), "another version"),
     ],
 )
 def test_a_file_of_something_else_is_named_and_left_alone(tmp_path, orders, told):
     path = tmp_path / "theirs"
-    if orders:
+    path.write_text("" if orders else "dear diary " * 500)
+    for order in orders:
         with sqlite3.connect(path) as theirs:
-            for order in orders:
-                theirs.execute(order)
-    else:
-        path.write_text("dear diary " * 500)
+            theirs.execute(order)
     before = path.read_bytes()
-    for use in (lambda: Cache(path).put("a", b"one"), lambda: Cache(path).get("a")):
-        with pytest.raises(DataError, match=told):
-            use()
+    with pytest.raises(DataError, match=told):
+        Cache(path).put("a", b"one")
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["theirs"]
 
 
@@ -273,20 +225,7 @@ def test_a_file_that_another_process_holds_is_named_after_a_while_and_what_was_c
     assert impatient.get("a") == b"one"
 
 
-def test_a_folder_in_the_way_is_named(tmp_path):
-    (tmp_path / "file").write_text("x")
-    for path in (tmp_path, tmp_path / "file" / "results.sqlite"):
-        with pytest.raises(DataError, match=r"cannot use the cache .*name another file"):
-            Cache(path).get("a")
-
-
 def test_a_file_without_permission_is_named():
-    code = (
-        "import os, sys; from faithful_search.wire.cache import Cache; from faithful_search.errors import DataError\n"
-        "os.getuid() or os.setuid(65534)\n"  # permissions do not bind root
-        "try: Cache(sys.argv[1]).put('b', b'two')\n"
-        "except DataError as error: print(error)"
-    )
     with tempfile.TemporaryDirectory() as folder:
         cache = Cache(f"{folder}/results.sqlite")
         cache.put("a", b"one")
@@ -294,10 +233,15 @@ def test_a_file_without_permission_is_named():
         before = cache.path.read_bytes()
         cache.path.chmod(0o444)
         os.chmod(folder, 0o555)
-        done = subprocess.run([sys.executable, "-c", code, str(cache.path)], capture_output=True, text=True)
+        user = os.getuid()
+        os.seteuid(user or 65534)  # permissions do not bind root
+        try:
+            with pytest.raises(DataError, match=r"results\.sqlite .*give permission"):
+                Cache(cache.path).put("b", b"two")
+        finally:
+            os.seteuid(user)
         assert cache.path.read_bytes() == before
         os.chmod(folder, 0o755)
-    assert "results.sqlite" in done.stdout and "give permission" in done.stdout, done.stderr
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -337,29 +281,27 @@ def test_what_is_too_old_counts_as_absent_and_is_computed_anew_once(tmp_path):
 
 
 def test_hits_in_memory_grow_old_like_others(tmp_path):
-    cache = Cache(tmp_path / "results.sqlite", max_age=0.2)
+    cache = Cache(tmp_path / "results.sqlite", max_age=0.1)
     cache.put("a", b"one")
-    time.sleep(0.25)
+    assert cache.recent("a") == b"one"
+    time.sleep(0.15)
     assert cache.recent("a") is None and cache.get("a") is None
-    cache.put("a", b"two")
-    assert cache._held == len("a") + len(b"two") + 400 and Cache(cache.path).get("a") == b"two"
 
 
-def test_limits_that_make_no_sense_are_refused(tmp_path):
-    for limits in ({"max_age": 0}, {"max_age": float("nan")}, {"max_bytes": 1_999_999}, {"max_bytes": -1}):
+def test_limits_that_make_no_sense_are_refused_and_others_go_into_a_pickle(tmp_path):
+    for limits in ({"max_age": 0}, {"max_age": float("nan")}, {"max_bytes": 1_999_999}):
         with pytest.raises(ConfigError, match=next(iter(limits))):
             Cache(tmp_path / "results.sqlite", **limits)
     limited = Cache(tmp_path / "results.sqlite", 3.0, max_age=5, max_bytes=LIMIT, memory=0)
     limited.put("a", b"one")
     copy = pickle.loads(pickle.dumps(limited))
     assert (copy.patience, copy.max_age, copy.max_bytes, copy.memory) == (3.0, 5, LIMIT, 0)
-    assert copy.get("a") == b"one" and repr(copy) == repr(limited)
+    assert copy.get("a") == b"one"
 
 
-@pytest.mark.parametrize("size", [900, 30_000])
-def test_the_file_stays_within_its_limit_and_the_oldest_go_first(tmp_path, size):
-    cache, largest = Cache(tmp_path / "results.sqlite", max_bytes=LIMIT), 0
-    count = LIMIT // (size + 200)
+def test_the_file_stays_within_its_limit_and_the_oldest_go_first(tmp_path):
+    cache, largest, size = Cache(tmp_path / "results.sqlite", max_bytes=LIMIT), 0, 5000
+    count = LIMIT // size
     for n in range(count):
         cache.put(key_of(n=n), os.urandom(size))
         if n % 16 == 0:
@@ -389,7 +331,7 @@ def test_threads_and_processes_that_fill_it_together_stay_within_the_limit(tmp_p
         "import os, sys, threading; from faithful_search.wire.cache import Cache, key_of\n"
         "def fill(thread):\n"
         "    cache = Cache(sys.argv[1], 60, max_bytes=int(sys.argv[2]))\n"
-        "    for n in range(250):\n"
+        "    for n in range(200):\n"
         "        key = key_of(n=n, who=[sys.argv[3], thread]); cache.put(key, os.urandom(4000))\n"
         "        assert len(cache.get(key) or bytes(4000)) == 4000\n"
         "        cache.put(f'common-{n}', sys.argv[3].encode())\n"
@@ -404,6 +346,6 @@ def test_threads_and_processes_that_fill_it_together_stay_within_the_limit(tmp_p
     assert [process.communicate()[1] for process in running] == ["", ""]
     assert 0 < largest <= LIMIT
     cache = Cache(path)
-    assert len(cache) > 50 and cache.get("common-249") in (b"a", b"b")
+    assert len(cache) > 50 and cache.get("common-199") in (b"a", b"b")
     with sqlite3.connect(path) as raw:
         assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -8,14 +8,12 @@ import gc
 import gzip
 import logging
 import math
-import os
 import pickle
 import re
 import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import time
 import tracemalloc
 import warnings
@@ -92,22 +90,18 @@ def test_a_page_also_a_packed_one(shared, path):
     assert reply.url == shared.url(path)
 
 
-def test_parameters_and_headers(site):
+def test_parameters_headers_and_bodies(site):
     how = {"params": {"q": "Zürich & more", "n": 3}, "headers": {"X-Key": "k"}, "accept": ("application/json",)}
     seen = ask(Http(user_agent="tester"), site.url("/echo?a=1#part"), **how).json()
     assert seen["target"] == "/?a=1&q=Z%C3%BCrich+%26+more&n=3"
     sent = seen["headers"]
     assert (sent["x-key"], sent["user-agent"], sent["accept"]) == ("k", "tester", "application/json")
     assert sent["host"] == f"{LOCAL}:{site.port}" and not {"cookie", "authorization", "referer"} & set(sent)
-
-
-def test_post(site):
     headers = {"X-Key": "k", "user-agent": "me", "content-type": "text/plain", "HOST": "other"}
-    post = Http().post(site.url("/echo"), json={"queries": ["où?"], "topk": 3}, headers=headers)
-    seen = asyncio.run(post).json()
-    assert (seen["method"], seen["body"]) == ("POST", '{"queries": ["où?"], "topk": 3}')
-    sent = seen["headers"]
-    assert (sent["content-type"], sent["x-key"], sent["user-agent"]) == ("application/json", "k", "me")
+    posted = asyncio.run(Http().post(site.url("/echo"), json={"queries": ["où?"]}, headers=headers)).json()
+    assert (posted["method"], posted["body"]) == ("POST", '{"queries": ["où?"]}')
+    sent = posted["headers"]
+    assert (sent["content-type"], sent["user-agent"]) == ("application/json", "me")
     assert sent["host"] == f"{LOCAL}:{site.port}"
 
 
@@ -142,10 +136,7 @@ WRONGS = [
     *((path, IMPATIENT, LATE) for path in ("/silent", "/slow-headers", "/slow-body", "/hints", "/wait/30")),
     ("/redirect?to=/silent", IMPATIENT, LATE),
     *((path, LARGE, MUCH) for path in ("/bomb", "/bomb-twice", "/endless", "/endless/gzip", "/large")),
-    *(
-        ("/crumbs", {"max_bytes": 20_000}, "{} sent more than 20,000 bytes"),
-        ("/lying-length/99999999999", LARGE, BROKEN),
-    ),
+    ("/lying-length/99999999999", LARGE, BROKEN),
     *((path, {}, PACKED) for path in ("/gzip-cut", "/gzip-garbage", "/five-encodings", "/brotli", "/gzip-members")),
     *((path, {}, BROKEN) for path in ("/huge-headers", "/endless-header", "/short", "/drop", "/garbage")),
     *(("/lying-length/-5", {}, BROKEN), ("/lying-length/ten", {}, BROKEN)),
@@ -170,10 +161,8 @@ def test_what_a_site_does_wrong_is_told_in_time_and_within_memory(shared, path, 
 @pytest.mark.parametrize(
     ("path", "accept", "kind"),
     [
-        *(("/article", ("text/html",), None), ("/article", ("text/*",), None)),
-        *(("/no-type", ("text/html",), None), ("/image", (), None)),
+        *(("/article", ("text/*",), None), ("/no-type", ("text/html",), None), ("/image", (), None)),
         ("/image", ("text/html", "application/pdf"), "image/png"),
-        ("/plain.txt", ("text/html",), "text/plain"),
         ("/film", ("text/html",), "video/mp4"),
         ("/speaks", ("text/html",), "an unknown type"),
     ],
@@ -185,11 +174,9 @@ def test_an_unwanted_body_is_not_read_and_its_type_cannot_speak(shared, path, ac
     assert (str(outcome) == f"{LOCAL} sent {kind}, which cannot be read here") if kind else outcome.status == 200
 
 
-def test_a_bomb_does_not_hold_up_the_others(shared):
-    start = time.thread_time()  # what the event loop's thread itself does, on a busy machine too
-    outcomes = ask(Http(patience=ONCE), *[shared.url("/bomb"), shared.url("/bomb-twice")] * 3)
-    assert time.thread_time() - start < 0.8
-    assert {str(outcome) for outcome in outcomes} == {"the service sent more than 4,000,000 bytes"}
+def test_a_body_in_crumbs_is_given_up_long_before_its_end(shared, monkeypatch):
+    monkeypatch.setattr(http_module, "_MOST_PIECES", 1000)
+    assert told(guarded(), shared.url("/crumbs")).endswith("sent more than 4,000,000 bytes")
 
 
 def test_the_limit_itself_is_allowed(shared):
@@ -203,21 +190,23 @@ def test_an_answer_longer_than_promised_forges_no_other(shared):
     assert (first.body, second.body.decode()) == (b"<p>first</p>", ARTICLE)
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-def test_what_may_pass_is_tried_again(site, status):
-    assert ask(Http(patience=HASTY), site.url(f"/sometimes/{status}/2")).status == 200
-    assert len(site.seen) == 3
-
-
 @pytest.mark.parametrize(
-    ("path", "seen", "status"), [("/status/503", 3, 503), ("/drop", 3, None), ("/status/404", 1, 404)]
+    ("path", "seen", "status"),
+    [
+        *(("/sometimes/429/2", 3, 200), ("/sometimes/503/2", 3, 200)),
+        *(("/status/503", 3, 503), ("/drop", 3, None), ("/status/404", 1, 404)),
+    ],
 )
-def test_but_not_for_ever_and_nothing_else_is(site, path, seen, status):
+def test_what_may_pass_is_tried_again_but_not_for_ever(site, path, seen, status):
     outcome = ask(guarded(patience=HASTY), site.url(path))
-    assert (outcome.passing, outcome.tried, outcome.status, len(site.seen)) == (seen > 1, True, status, seen)
+    assert (outcome.status, len(site.seen)) == (status, seen)
+    if status != 200:
+        assert (outcome.passing, outcome.tried) == (seen > 1, True)
 
 
-def test_nobody_may_be_there(site):
+def test_nobody_may_be_there_and_the_users_own_addresses_are_not_named(site):
+    assert told(Http(patience=ONCE), site.url("/status/404")) == "the service: 404 Not Found"
+    assert told(Http(patience=ONCE), "http://searx.intranet.invalid/") == "the service could not be found"
     site.__exit__()
     assert told(guarded(), site.url()) == f"{LOCAL} could not be reached"
 
@@ -233,11 +222,6 @@ def test_a_server_may_ask_for_time_but_not_for_more_than_there_is(site):
         site.seen.clear()
         site.pages["/busy"] = Page(status=429, headers={"Retry-After": after})
         assert told(Http(patience=HASTY), site.url("/busy")).endswith("429 Too Many Requests") and len(site.seen) == 1
-
-
-def test_retries_count_in_the_time(site):
-    told(Http(timeout=0.5, patience=Patience(1000, 0.05, 0.05)), site.url("/status/503"))
-    assert 2 < len(site.seen) < 50
 
 
 @pytest.mark.parametrize("per_host", [1, 100])
@@ -280,16 +264,11 @@ def test_any_bytes_are_unpacked_or_refused(data, encoding, most):
         assert len(unpack(data, encoding, most)) <= most
 
 
-def test_raw_deflate_has_no_trailer_and_comes_whole_and_rubbish_behind_a_file_is_ignored():
-    for size in range(65_500, 65_900, 7):
-        assert len(unpack(zlib.compress(bytes(size), wbits=-15), "deflate", most=200_000)) == size
-    assert unpack(gzip.compress(b"a") + b"\0\0", "gzip", most=9) == b"a"
-
-
-def test_a_layer_in_between_is_limited_too():
+def test_a_layer_in_between_is_limited_too_and_rubbish_behind_a_file_is_ignored():
     """The inner layer, much larger than what it unpacks to, is never held whole."""
     with pytest.raises(TooLarge):
         unpack(gzip.compress(gzip.compress(b"a") + bytes(5_000_000)), "gzip, gzip", most=100_000)
+    assert unpack(gzip.compress(b"a") + b"\0\0", "gzip", most=9) == b"a"
 
 
 def test_redirects_of_every_kind_are_followed(shared):
@@ -348,11 +327,6 @@ def test_a_key_that_cannot_be_sent_is_not_shown(site, key):
     assert outcome.__suppress_context__ and site.seen == []
 
 
-def test_the_users_own_addresses_are_not_named(shared):
-    assert told(Http(patience=ONCE), shared.url("/status/404")) == "the service: 404 Not Found"
-    assert told(Http(patience=ONCE), "http://searx.intranet.invalid/") == "the service could not be found"
-
-
 def test_proxies_and_netrc_are_not_used(site, monkeypatch, tmp_path):
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, f"http://{LOCAL}:9")
@@ -361,9 +335,7 @@ def test_proxies_and_netrc_are_not_used(site, monkeypatch, tmp_path):
     assert "authorization" not in ask(Http(patience=ONCE), site.url("/echo")).json()["headers"]
 
 
-@pytest.mark.parametrize(
-    "url", ["ftp://example.org/", "http://", "", "http://me:secret@example.org/", "http://[::", "x" * 70_000]
-)
+@pytest.mark.parametrize("url", ["ftp://example.org/", "", "http://me:secret@example.org/", "http://[::", "x" * 70_000])
 def test_urls_that_are_none(url):
     message = told(Http(), url)
     assert message.startswith("this is not a URL that can be fetched") and "secret" not in message
@@ -378,20 +350,14 @@ def test_no_more_than_so_many_at_one_host(site):
 
 
 def test_a_host_that_keeps_failing_is_left_alone(site):
+    """The retries of one call are one failure."""
     with WebSite() as other:
         ask(guarded(), *[other.url("/nothing")] * 8)  # a page that is missing is no failure of its host
-        outcomes = ask(guarded(), *[site.url("/status/500")] * 8, other.url("/article"))
-    assert len(site.seen) == 5 and len(other.seen) == 9
+        outcomes = ask(guarded(patience=HASTY), *[site.url("/status/500")] * 8, other.url("/article"))
+    assert len(site.seen) == 5 * 3 and len(other.seen) == 9
+    assert ["keeps failing" in str(item) for item in outcomes[:8]] == [False] * 5 + [True] * 3
     assert f"{LOCAL} keeps failing: leave it alone for 30 seconds" in {str(item) for item in outcomes[5:8]}
     assert outcomes[8].status == 200
-
-
-def test_retries_of_one_call_are_one_failure_and_a_refusal_is_not_tried_again(site, monkeypatch):
-    attempts, follow = [], http_module._Call._follow
-    monkeypatch.setattr(http_module._Call, "_follow", lambda *asked: attempts.append(asked) or follow(*asked))
-    outcomes = ask(guarded(patience=HASTY), *[site.url("/status/500")] * 7)
-    assert ["keeps failing" in str(item) for item in outcomes] == [False] * 5 + [True] * 2
-    assert (len(site.seen), len(attempts)) == (5 * 3, 5 * 3 + 2)
 
 
 def test_time_outs_count_as_failures_and_cancellations_do_not(site):
@@ -405,18 +371,6 @@ def test_time_outs_count_as_failures_and_cancellations_do_not(site):
     assert asyncio.run(impatient()).status == 200
     outcomes = ask(guarded(timeout=0.1), *[site.url("/silent")] * 6)
     assert "keeps failing" in str(outcomes[5])
-
-
-def test_what_is_known_of_hosts_is_bounded(site, monkeypatch):
-    monkeypatch.setattr(http_module, "_MOST_HOSTS", 3)
-    http = guarded(guard=Guard(("127.0.0.0/8",), lambda host, port: [LOCAL]))
-
-    async def many():
-        for number in range(9):
-            await http.get(f"http://host{number}.example.org:{site.port}/article")
-        return (await http._clients.get(None)).host.cache_info().currsize
-
-    assert asyncio.run(many()) == 3
 
 
 def test_cancelled_calls_leave_nothing_behind(site):
@@ -453,35 +407,23 @@ def test_many_loops_and_threads(site):
     assert len(http._clients._known) <= 2
 
 
-CLOSING = """
-import asyncio, gc, sys
-from faithful_search.wire.http import Http
-async def main():
-    http = Http()
-    for _ in range(3):
-        await http.get(sys.argv[1])
-asyncio.run(main())
-gc.collect()
-async def dropped():
-    await Http().get(sys.argv[1])
-    gc.collect()
-    await asyncio.sleep(0.1)
-    return len(asyncio.all_tasks())
-async def last():
-    http = Http()
-    await asyncio.gather(*(http.get(sys.argv[1]) for _ in range(4)))
-asyncio.run(last())
-gc.collect()
-assert asyncio.run(dropped()) == 1
-gc.collect()
-"""
+def test_connections_are_closed_with_their_loop_or_their_client(site):
+    async def asked(http):
+        await asyncio.gather(*(http.get(site.url("/article")) for _ in range(4)))
 
+    async def dropped():
+        await asked(Http())
+        gc.collect()
+        await asyncio.sleep(0.1)
+        return len(asyncio.all_tasks())
 
-def test_connections_are_closed_with_their_loop(site):
-    command = [sys.executable, "-W", "always", "-c", CLOSING, site.url("/article")]
-    where = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=where)
-    assert (done.returncode, done.stderr) == (0, "")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        asyncio.run(asked(Http()))
+        gc.collect()
+        assert asyncio.run(dropped()) == 1
+        gc.collect()
+    assert not caught
 
 
 def test_a_client_is_a_value_and_its_limits_must_be_limits(shared):
@@ -490,7 +432,7 @@ def test_a_client_is_a_value_and_its_limits_must_be_limits(shared):
     again = pickle.loads(pickle.dumps(http))
     assert again == http and hash(again) == hash(http) and again != Http()
     assert ask(again, shared.url("/article")).status == 200
-    for wrong in ({"timeout": 0}, {"timeout": math.nan}, {"per_host": 0}, {"max_bytes": -1}):
+    for wrong in ({"timeout": math.nan}, {"per_host": 0}):
         with pytest.raises(ConfigError):
             Http(**wrong)
 

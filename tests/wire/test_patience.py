@@ -2,7 +2,6 @@
 
 import asyncio
 import email.utils
-import pickle
 import random
 import threading
 import time
@@ -63,16 +62,11 @@ def test_no_pause_is_begun_that_is_too_long_or_would_end_behind_the_deadline(ret
 @given(st.integers(1, 5000), st.floats(0, 10), st.floats(0, 10), st.integers())
 def test_pauses_are_drawn_up_to_their_bound(retry, first, longest, seed):
     random.seed(seed)
-    patience = Patience(9, first, longest)
-    assert 0 <= patience.pause(retry, BUSY) <= min(longest, first * 2.0 ** min(retry - 1, 60))
+    patience, most = Patience(9, first, longest), min(longest, first * 2.0 ** min(retry - 1, 60))
+    pauses = [patience.pause(retry, BUSY) for _ in range(50)]
+    assert 0 <= min(pauses) <= most / 3 and 2 / 3 * most <= max(pauses) <= most
     if longest >= 7.7:  # a pause that a service names is given to it
         assert 7 <= patience.pause(retry, WAIT) <= 7.7
-
-
-def test_pauses_are_spread():
-    random.seed(0)
-    pauses = [Patience(first=1).pause(1, BUSY) for _ in range(200)]
-    assert min(pauses) < 0.1 and max(pauses) > 0.9 and 0.4 < sum(pauses) / 200 < 0.6
 
 
 def test_what_a_server_asks_to_wait():
@@ -82,14 +76,12 @@ def test_what_a_server_asks_to_wait():
     assert 97 < retry_after(email.utils.formatdate(time.time() + 100, usegmt=True)) <= 100
 
 
-def test_settings_are_checked():
-    for wrong in ({"retries": -1}, {"first": -0.1}, {"longest": -1}):
-        with pytest.raises(ConfigError, match="must not be negative"):
-            Patience(**wrong)
-    for wrong in ({"failures": 0}, {"cooldown": 0}):
-        with pytest.raises(ConfigError, match="must be positive"):
-            Breaker(**wrong)
-    assert pickle.loads(pickle.dumps(Patience(1, 2, 3))) == Patience(1, 2, 3)
+@pytest.mark.parametrize("wrong", [{"retries": -1}, {"first": -0.1}, {"longest": -1}])
+def test_settings_are_checked(wrong):
+    with pytest.raises(ConfigError, match="must not be negative"):
+        Patience(**wrong)
+    with pytest.raises(ConfigError, match="must be positive"):
+        Breaker(failures=0)
 
 
 def test_one_who_was_given_up_does_not_try_again_whatever_becomes_of_the_cancellation():
