@@ -82,18 +82,6 @@ def test_where_nothing_is_to_be_gained_nothing_is_shared(rows):
     assert plan(rows).heads == [[]] == plan([STEM, [*STEM, 1]], share=False).heads
 
 
-@pytest.mark.parametrize(
-    ("stem", "lengths", "tokens"),
-    [([], (399, 29, 389, 99, 59), 2 * 400 + 100 + 2 * 60), (STEM, (10, 400, 12, 380), 150 + 2 * 401 + 2 * 13)],
-)
-def test_a_row_is_padded_only_where_a_pass_of_its_own_costs_more(stem, lengths, tokens):
-    generator, counting = counted()
-    rows = [[*stem, n, *[9] * length] for n, length in enumerate(lengths, start=10)]
-    generator.choice_probs(rows, [[[5], [6]]] * len(rows))
-    assert (counting.passes, counting.tokens) == (3, tokens)
-    assert_same(generator.model, rows, [[[4], [5, 6, 7]]] * len(rows))
-
-
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 300), max_size=7), st.integers(0, 100))
 def test_no_other_passes_cost_less(lengths, call):

@@ -109,27 +109,6 @@ def test_an_error_or_a_missing_result_reaches_its_own_batch_only_and_ends_no_thr
     assert error is one or (type(error).__name__ if error else "2 items gave 1 results") in str(one)
 
 
-def test_several_threads_and_loops_never_run_two_batches_at_once():
-    running, most_at_once = [], []
-
-    def run(items):
-        running.append(1)
-        most_at_once.append(len(running))
-        time.sleep(0.001)
-        running.pop()
-        return [item * 10 for item in items]
-
-    batcher = Batcher(run, most=4)
-
-    async def ask(place):
-        return await asyncio.gather(*(batcher.ask(place * 100 + n) for n in range(20)))
-
-    with ThreadPoolExecutor(6) as threads:
-        answers = [*threads.map(lambda place: asyncio.run(ask(place)), range(6))]
-    assert answers == [[(place * 100 + n) * 10 for n in range(20)] for place in range(6)]
-    assert max(most_at_once) == 1
-
-
 def test_a_loop_that_closed_meanwhile_harms_nobody():
     run = Recorder()
     batcher = Batcher(run)
@@ -174,16 +153,23 @@ def test_several_threads_run_batches_at_the_same_time():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(), max_size=60), st.integers(1, 9), st.integers(1, 4))
-def test_everyone_gets_the_answer_to_the_own_item(items, most, threads):
-    sizes = []
+def test_everyone_gets_the_answer_to_the_own_item_on_several_loops_from_no_more_threads_than_said(items, most, threads):
+    sizes, running, at_once = [], [], []
 
     def run(batch):
         sizes.append(len(batch))
+        running.append(1)
+        at_once.append(len(running))
+        time.sleep(0.0001)
+        running.pop()
         return [item + 1 for item in batch]
 
+    batcher = Batcher(run, most, threads)
+
     async def many():
-        batcher = Batcher(run, most, threads)
         return await asyncio.gather(*map(batcher.ask, items))
 
-    assert asyncio.run(many()) == [item + 1 for item in items]
-    assert sum(sizes) == len(items) and max(sizes, default=0) <= most
+    with ThreadPoolExecutor(2) as loops:
+        answers = [*loops.map(lambda _: asyncio.run(many()), range(2))]
+    assert answers == [[item + 1 for item in items]] * 2
+    assert sum(sizes) == 2 * len(items) and max(sizes, default=0) <= most and max(at_once, default=0) <= threads

@@ -23,7 +23,6 @@ from faithful_search.serving.app import Limits
 from faithful_search.serving.retrieval import Retrieval
 from faithful_search.serving.server import bind, server_of
 from faithful_search.tools.retrieval.corpus import join_contents, split_contents
-from faithful_search.trajectory import Evidence
 from faithful_search.wire.http import Http, _Client
 
 SMALL = Limits(body_bytes=2000, queries=5, query_chars=100, top_k=10, seconds=1.0, requests=4)
@@ -115,15 +114,6 @@ def test_no_title_breaks_what_clients_split(title, text):
     assert lines[0] == f'"{" ".join(title.split())}"'
     assert "\n".join(lines[1:]) == text
     assert split_contents(contents) == (" ".join(title.split()), text)
-
-
-def test_a_passage_of_the_web_keeps_its_url():
-    class Web(Quick):
-        def search_batch(self, queries, top_k):
-            return [[Evidence("text", title="T", source="s", url="https://example.org/")]]
-
-    written = Retrieval(Web()).answers["/retrieve"](b'{"queries": ["q"]}')
-    assert written == {"result": [[{"id": "s", "contents": '"T"\ntext', "url": "https://example.org/"}]]}
 
 
 # --- what is refused
