@@ -224,6 +224,13 @@ def test_a_file_that_another_process_holds_is_named_after_a_while_and_what_was_c
     assert impatient.get("a") == b"one"
 
 
+def test_what_is_in_the_way_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file" / "results.sqlite"):
+        with pytest.raises(DataError, match=r"cannot use the cache .*name another file"):
+            Cache(path).get("a")
+
+
 def test_a_file_without_permission_is_named():
     with tempfile.TemporaryDirectory() as folder:
         cache = Cache(f"{folder}/results.sqlite")
@@ -285,6 +292,8 @@ def test_hits_in_memory_grow_old_like_others(tmp_path):
     assert cache.recent("a") == b"one"
     cache.max_age = 1e-6
     assert cache.recent("a") is None and cache.get("a") is None
+    cache.put("a", b"two")
+    assert cache._held == len("a") + len(b"two") + 400 and Cache(cache.path).get("a") == b"two"
 
 
 def test_limits_that_make_no_sense_are_refused_and_others_go_into_a_pickle(tmp_path):
