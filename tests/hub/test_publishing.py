@@ -21,6 +21,7 @@ from faithful_search.errors import ConfigError
 from faithful_search.hub.cards import model_card
 from faithful_search.hub.datasets import stage_trajectories
 from faithful_search.hub.models import trained_with
+from faithful_search.judges import Pair, load
 from faithful_search.judges.distilled import JudgeFile
 from faithful_search.measure.evaluation import Record
 from faithful_search.measure.metrics import names
@@ -52,14 +53,12 @@ from faithful_search.hub.models import license_of, trained_with
 from faithful_search.inference.loading import open_generator
 from faithful_search.judges import Pair, load
 
-generator = open_generator("me/policy")
-ids = generator.tokenizer("What is the currency of Japan?").input_ids
+open_generator("me/policy")
 AutoModelForCausalLM.from_pretrained("me/policy", revision="v1")
 rows = load_dataset("me/rollouts", split="train")
 judge = load("nli", "me/judge")
 text = "<think>S</think><search>a</search><information>b</information><think>S</think><answer>c</answer>"
 print(json.dumps({
-    "probabilities": generator.choice_probs([ids], [[ids[:1], ids[1:2]]])[0],
     "dialect": trained_with("me/policy")["dialect"],
     "licences": [license_of("me/policy"), license_of("me/nothing")],
     "verdict": judge.judge_batch([Pair("w1 w2.", "w3.", task="support")])[0].p,
@@ -147,7 +146,7 @@ def pushed(hub, staged, tmp_path_factory):
     return done
 
 
-def test_each_repository_is_one_commit(hub, pushed):
+def test_each_repository_is_one_commit_and_a_policy_is_there_byte_for_byte(hub, staged, pushed):
     kinds = {"model": 3, "dataset": 2, "space": 1 + len(names())}
     assert {kind: sum(1 for found, _ in hub.repos if found == kind) for kind in kinds} == kinds
     assert all(len(repo.commits) == 2 for repo in hub.repos.values()), "what the Hub made, and one"
@@ -158,9 +157,6 @@ def test_each_repository_is_one_commit(hub, pushed):
         *(("me/rollouts", "dataset"), ("me/world", "dataset"), ("me/explorer", "space")),
     ]
     assert "not uploaded: merged/config.json, trajectories.jsonl" in pushed.stderr and "row 2" in pushed.stderr
-
-
-def test_a_policy_is_there_byte_for_byte_and_its_card_loads_it_from_there(hub, staged, pushed):
     files = hub.files("me/policy")
     for path in tiny_policy().iterdir():
         assert path.name in ("README.md", "metrics.json") or files[path.name] == path.read_bytes()  # the run's own
@@ -176,12 +172,6 @@ def test_everything_loads_from_there_and_says_the_same(hub, staged, pushed, tmp_
     done = run(hub, tmp_path, code=LOADED)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    from faithful_search.inference.loading import open_generator
-    from faithful_search.judges import Pair, load
-
-    generator = open_generator(str(tiny_policy()))
-    ids = generator.tokenizer("What is the currency of Japan?").input_ids
-    assert found["probabilities"] == generator.choice_probs([ids], [[ids[:1], ids[1:2]]])[0]
     local = load("nli", str(staged / "judge")).judge_batch([Pair("w1 w2.", "w3.", task="support")])[0]
     assert (found["verdict"], found["format"], found["dialect"]) == (local.p, 1.0, "search_r1")
     assert found["licences"] == ["apache-2.0", None]
@@ -246,12 +236,29 @@ def test_a_dry_run_shows_every_file_and_the_card_and_asks_nobody(staged, monkeyp
     assert "trajectories.jsonl" not in done.stdout
     done = CliRunner().invoke(cli, asked[:-1])
     assert done.exit_code == 1 and "no Hugging Face token to push to 'me/policy'" in done.stderr
+    wheel = tmp_path / "faithful_search-9-py3-none-any.whl"
+    wheel.write_bytes(b"wheel")
+    space = ["push", "space", "me/explorer", "--dry-run", "--wheel"]
+    assert f"5 bytes  {wheel.name}" in CliRunner().invoke(cli, [*space, str(wheel)]).stdout
+    assert "no wheel" in CliRunner().invoke(cli, [*space, str(tmp_path / "none.whl")]).stderr
+    required = (shipped("spaces") / "faithfulness_explorer" / "requirements.txt").read_text()
+    assert required == f"faithful-search[train]=={__version__}\n"
     (tmp_path / "config.json").write_text("{}")
     done = CliRunner().invoke(cli, ["push", "policy", str(tmp_path), "me/policy", "--merged"])
     assert done.exit_code == 1 and "there is no merged model: faithful-search merge" in done.stderr
     (tmp_path / "config.json").unlink()
     done = CliRunner().invoke(cli, ["push", "policy", str(tmp_path), "me/policy", "--dry-run"])
     assert done.exit_code == 2 and "there is no config.json nor adapter_config.json" in done.output
+
+
+def test_settings_that_cannot_be_read_are_not_taken_for_none(tmp_path):
+    for text, found in (("", {}), ('{"loss": 1}', {}), ('{"settings": {"dialect": "pou"}}', {"dialect": "pou"})):
+        if text:
+            (tmp_path / "metrics.json").write_text(text)
+        assert trained_with(str(tmp_path)) == found
+    (tmp_path / "metrics.json").write_text('{"settings": {"dia')
+    with pytest.raises(ConfigError, match=r"cannot read metrics\.json of "):
+        trained_with(str(tmp_path))
 
 
 def test_what_others_put_into_meta_is_pushed_and_no_key_is(tmp_path):
@@ -268,25 +275,3 @@ def test_what_others_put_into_meta_is_pushed_and_no_key_is(tmp_path):
     assert columns == [[None] * 6, [None] * 6, [3, 1.0, 0.5, None, None, "why"]]
     metas = [Trajectory.from_json(row["trajectory"]).meta for row in rows]
     assert metas == [*foreign[:2], foreign[2] | {"key": "[secret]"}]
-
-
-def test_settings_that_cannot_be_read_are_not_taken_for_none(tmp_path):
-    assert trained_with(str(tmp_path)) == {}
-    for text, found in (('{"loss": 1}', {}), ('{"settings": {"dialect": "pou", "x": 1}}', {"dialect": "pou"})):
-        (tmp_path / "metrics.json").write_text(text)
-        assert trained_with(str(tmp_path)) == found
-    (tmp_path / "metrics.json").write_text('{"settings": {"dia')
-    with pytest.raises(ConfigError, match=r"cannot read metrics\.json of "):
-        trained_with(str(tmp_path))
-
-
-def test_a_space_installs_the_wheel_that_lies_beside_it(tmp_path):
-    wheel = tmp_path / "faithful_search-9-py3-none-any.whl"
-    wheel.write_bytes(b"wheel")
-    asked = ["push", "space", "me/explorer", "--dry-run"]
-    done = CliRunner().invoke(cli, [*asked, "--wheel", str(wheel)])
-    assert "5 bytes  faithful_search-9-py3-none-any.whl" in done.stdout
-    done = CliRunner().invoke(cli, [*asked, "--wheel", str(tmp_path / "none.whl")])
-    assert done.exit_code == 1 and "no wheel" in done.stderr
-    required = (shipped("spaces") / "faithfulness_explorer" / "requirements.txt").read_text()
-    assert required == f"faithful-search[train]=={__version__}\n"

@@ -57,15 +57,12 @@ def test_the_scores_and_the_summary_say_what_was_measured(tmp_path):
 
 def test_several_dialects_are_shown_apart_too(tmp_path):
     """A mean over agents that write differently hides which of them is meant."""
-    one, other = [rollout(n) for n in range(4)], []
-    for row in map(rollout, range(4, 10)):
-        text = re.sub(r"(</?)information>", r"\1result>", row["output"])
-        other.append(row | {"output": re.sub("<answer>(.*)</answer>", r"<answer>\\boxed{\1}</answer>", text)})
-    found = audit(file_of(tmp_path / "a.jsonl", [*one, *other]), tmp_path / "mixed", metrics=["answer_correctness"])
-    apart = {name: rows["exact_match_squad"] for name, rows in found.by_dialect.items()}
-    assert {name: row.n for name, row in apart.items()} == {"research": 6, "search_r1": 4}
-    whole = found.rows["exact_match_squad"]
-    assert whole.n == 10 and sum(row.value * row.n for row in apart.values()) == pytest.approx(10 * whole.value)
+    ours = "<think>I know.</think><answer>Orvik</answer>"
+    rows = [*map(rollout, range(4)), *({**rollout(n), "output": ours, "dialect": "pou"} for n in range(4, 10))]
+    found = audit(file_of(tmp_path / "a.jsonl", rows), tmp_path / "mixed", metrics=["answer_correctness"])
+    apart = {name: of["exact_match_squad"] for name, of in found.by_dialect.items()}
+    assert {name: (row.n, row.value) for name, row in apart.items()} == {"pou": (6, 1.0), "search_r1": (4, 0.25)}
+    assert found.rows["exact_match_squad"].value == 0.7
     assert "by dialect" in str(found) and "(n=6)" in str(found)
 
 
@@ -280,33 +277,23 @@ def test_other_settings_are_refused_by_name_and_overwrite_begins_anew(tmp_path):
         audit(path, out, how="pokee")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"source": "none.jsonl"}, "cannot read"),
-        ({"metrics": ["nonsense"]}, "unknown metric 'nonsense'"),
-        ({"metrics": ["evidence_sensitivity"]}, "name the policy"),
-        ({"workers": 0}, "workers must be at least 1"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_before_anything_is_written(tmp_path, monkeypatch, wrong, message):
-    monkeypatch.chdir(tmp_path)
-    rollouts(tmp_path, 0)
-    with pytest.raises((ConfigError, DataError), match=message):
-        audit(**{"source": "a.jsonl", "out": "out", **wrong})
-    assert not (tmp_path / "out").exists()
-
-
-def test_no_good_row_and_nowhere_to_write_are_errors(tmp_path):
-    bad, path = file_of(tmp_path / "b.jsonl", [{"a": 1}, {"b": 2}]), rollouts(tmp_path, 0)
-    (tmp_path / "taken" / "scores.jsonl").mkdir(parents=True)
-    for source, out, message in (
-        (bad, tmp_path / "none", r"none of its rows \(2\) can be read; row 1: no column"),
-        (path, path / "out", "cannot make the folder"),
-        (path, tmp_path / "taken", "cannot write"),
+def test_what_makes_no_sense_and_nowhere_to_write_are_errors_before_anything_is_written(tmp_path):
+    path, out, taken = rollouts(tmp_path, 0), tmp_path / "out", tmp_path / "taken"
+    (taken / "scores.jsonl").mkdir(parents=True)
+    for source, folder, settings, message in (
+        (tmp_path / "none.jsonl", out, {}, "cannot read"),
+        (path, out, {"metrics": ["nonsense"]}, "unknown metric 'nonsense'"),
+        (path, out, {"metrics": ["evidence_sensitivity"]}, "name the policy"),
+        (path, out, {"workers": 0}, "workers must be at least 1"),
+        (path, path / "out", {}, "cannot make the folder"),
+        (path, taken, {"resume": False}, "cannot write"),
     ):
-        with pytest.raises(DataError, match=message):
-            audit(source, out, resume=False)
+        with pytest.raises((ConfigError, DataError), match=message):
+            audit(source, folder, **settings)
+    assert not out.exists()
+    bad = file_of(tmp_path / "b.jsonl", [{"a": 1}, {"b": 2}])
+    with pytest.raises(DataError, match=r"none of its rows \(2\) can be read; row 1: no column"):
+        audit(bad, out)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

@@ -288,18 +288,15 @@ def test_annotated_questions_are_asked_in_changed_worlds_and_not_gone_on_with_by
         assert "questions: " in controls(*words).output
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_mistakes_are_told_in_a_line(files, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for words, said in (
         (["--corpus", "corpus.jsonl"], "the world's questions cannot be answered from 'corpus.jsonl'"),
         (["--questions", "nowhere.jsonl", "--corpus", "corpus.jsonl"], "neither a file here nor a dataset"),
         (["--questions", "questions.jsonl", "--corpus", "none"], "no tools: give --corpus"),
-    ],
-)
-def test_mistakes_are_told_in_a_line(files, words, said, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = controls("tiny", *words)
-    assert done.exit_code == 1 and said in done.output and len(done.output.splitlines()) == 1
+    ):
+        done = controls("tiny", *words)
+        assert done.exit_code == 1 and said in done.output and len(done.output.splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from faithful_search.inference.base import Sampling
 from faithful_search.measure.controls import (
     BLOCKED,
     CHANGED,
-    Closed,
     blocked_by_passages,
     blocked_in_world,
     compared,
@@ -98,7 +97,11 @@ def test_a_subset_none_and_facts_never_remembered(toolbox):
     assert not {"follow_rate", "memory_share", "exact_match_changed", "exact_match_unremembered"} & none.keys()
 
 
-def test_what_is_blocked_in_the_world_is_what_states_the_chain_and_nothing_else():
+def test_control_tasks_are_asked_once_and_what_is_blocked_is_what_states_the_chain_and_nothing_else():
+    asked = control_tasks([TASKS[0], TASKS[0], TASKS[1], TASKS[2]], limit=2)
+    a, b = TASKS[0].id, TASKS[1].id
+    assert [task.id for task in asked] == [f"{id}@{kind}" for kind in (CHANGED, BLOCKED) for id in (a, b)]
+    assert control_tasks([Task("q", "Who?", ("x",))]) == [] and control_tasks(TASKS, 0) == []
     by_source = {item.source: item.text for item in WORLD.statements}
     for task in load_tasks("world", "validation")[::4]:
         blocked = blocked_in_world(task)
@@ -106,13 +109,6 @@ def test_what_is_blocked_in_the_world_is_what_states_the_chain_and_nothing_else(
         pairs = [{fact["subject"], fact["object"]} for fact in task.meta["chain"]]
         assert all({(it := WORLD.stated(text)).subject, it.object} in pairs for text in blocked.edits)
     assert blocked_in_world(Task("q", "Who?")) is None
-
-
-def test_control_tasks_are_asked_once_and_named_apart():
-    asked = control_tasks([TASKS[0], TASKS[0], TASKS[1], TASKS[2]], limit=2)
-    a, b = TASKS[0].id, TASKS[1].id
-    assert [task.id for task in asked] == [f"{id}@{kind}" for kind in (CHANGED, BLOCKED) for id in (a, b)]
-    assert control_tasks([Task("q", "Who?", ("x",))]) == [] and control_tasks(TASKS, 0) == []
 
 
 def test_gold_passages_of_a_corpus_are_found_by_id_by_title_or_by_the_answer():
@@ -130,16 +126,6 @@ def test_gold_passages_of_a_corpus_are_found_by_id_by_title_or_by_the_answer():
     ]
     found = {id: list(task.edits) for id, task in blocked_by_passages(tasks, corpus).items()}
     assert found == {"id": [corpus[1].text], "title": [corpus[0].text], "answer": [corpus[0].text, corpus[2].text]}
-
-
-def test_closed_tools_return_nothing_and_are_still_the_same_tools(toolbox):
-    closed = Closed(toolbox)
-    calls = [ToolCall("local_search", {"query": "Japan"}), ToolCall("nosuch"), ToolCall("local_search", {"words": "x"})]
-    nothing, unknown, wrong = closed.run_batch(calls, [closed.session() for _ in calls])
-    assert nothing.evidence == () and nothing.note == "No results." and not nothing.error
-    assert "Unknown tool" in unknown.note and wrong.error and closed.schemas == toolbox.schemas
-    assert closed.stats()["local_search"].calls == 2
-    closed.close()
 
 
 def answered(answer, *texts, golds=("Rome",), question="Where?"):

@@ -72,24 +72,12 @@ def test_a_mean_bears_a_tenth_of_its_rows_left_open_and_no_more():
     assert (open_.value, open_.low, open_.n, open_.abstained) == (None, None, 8, 2)
 
 
-def test_intervals_cover_as_often_as_they_say():
-    rng = np.random.default_rng(1)
-    shares = [mean_ci((rng.random(30) < 0.2).astype(float).tolist()) for _ in range(400)]
-    numbers = [mean_ci(rng.normal(0.3, 1, 8).tolist()) for _ in range(400)]
-    for estimates, truth in ((shares, 0.2), (numbers, 0.3)):
-        assert 0.92 <= np.mean([e.low <= truth <= e.high for e in estimates]) <= 0.985
-
-
-def test_rollouts_of_one_question_are_not_independent():
+def test_rollouts_of_one_question_are_not_independent_and_a_bootstrap_is_seeded():
     values, questions = [1.0] * 8 + [0.0] * 8, ["a"] * 8 + ["b"] * 8
-    assert mean_ci(values).n == 16
-    clustered = mean_ci(values, questions)
-    assert (clustered.value, clustered.n) == (0.5, 2)
-    assert clustered.high - clustered.low > 1.5 * (mean_ci(values).high - mean_ci(values).low)
+    clustered, plain = mean_ci(values, questions), mean_ci(values)
+    assert plain.n == 16 and (clustered.value, clustered.n) == (0.5, 2)
+    assert clustered.high - clustered.low > 1.5 * (plain.high - plain.low)
     assert bootstrap(values, clusters=questions).low == 0.0
-
-
-def test_bootstrap_is_seeded_and_agrees_with_the_standard_error_of_a_mean():
     values = np.random.default_rng(0).random(200)
     one, again, other = (bootstrap(values, seed=seed) for seed in (3, 3, 4))
     assert one == again != other and one.value == pytest.approx(values.mean()) and one.low < one.value < one.high
@@ -185,28 +173,16 @@ def test_metrics_are_written_whole_or_not_at_all(tmp_path):
 # --- why episodes failed
 
 
-def ended(answer, reason="answered"):
-    return Trajectory(answer=answer, stop_reason=reason, answers=("Rome",))
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason", "kind"),
-    [
-        ("Rome", "answered", None),
-        ("Lima", "answered_forced", "wrong answer"),
-        (None, "no_action", "wrong formatting"),
-        (" ", "answered", "wrong formatting"),
-        (None, "turn_limit", "limits"),
-        (None, "turn_token_limit", "limits"),
-    ],
-)
-def test_why_an_episode_failed(answer, reason, kind):
-    assert error_of(ended(answer, reason)) == kind
-
-
 def test_the_table_of_errors_by_hand():
-    counts = error_counts([ended("Rome"), ended("Lima"), ended("Oslo"), ended("Bern"), ended(None, "turn_limit")])
-    assert counts == {"wrong answer": 3, "wrong formatting": 0, "limits": 1, "total": 4, "episodes": 5}
-    table = error_table({"before": counts, "after": error_counts([ended("Rome")])}).splitlines()
-    assert table[2] == "| before | 3 (75%) | 0 (0%) | 1 (25%) | 4 | 5 |"
+    endings = [("Rome", "answered"), ("Rome", "answered_forced")]
+    endings += [("Lima", "answered"), ("Lima", "answered_forced"), ("Oslo", "answered")]
+    endings += [(None, "no_action"), (" ", "answered")]
+    endings += [(None, "turn_limit"), (None, "token_limit"), (None, "turn_token_limit")]
+    rollouts = [Trajectory(answer=answer, stop_reason=reason, answers=("Rome",)) for answer, reason in endings]
+    kinds = [error_of(rollout) for rollout in rollouts]
+    assert kinds == [None] * 2 + ["wrong answer"] * 3 + ["wrong formatting"] * 2 + ["limits"] * 3
+    counts = error_counts(rollouts)
+    assert counts == {"wrong answer": 3, "wrong formatting": 2, "limits": 3, "total": 8, "episodes": 10}
+    table = error_table({"before": counts, "after": error_counts(rollouts[:1])}).splitlines()
+    assert table[2] == "| before | 3 (38%) | 2 (25%) | 3 (38%) | 8 | 10 |"
     assert table[3] == "| after | 0 | 0 | 0 | 0 | 1 |"

@@ -33,36 +33,35 @@ BEGIN = ("Fully attributable", "Not fully attributable", "Generic")
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"),
+    ("rows", "source", "found"),
     [
         (
             [attribution("q1", references=("One.", "Two.")), attribution("q2", label="not attributable")],
-            [
-                ("attributionbench", "f:1", "One.\n\nTwo.", "Snow fell.", "q1", True),
-                ("attributionbench", "f:2", "It snowed.", "Snow fell.", "q2", False),
-            ],
+            "attributionbench",
+            [("f:1", "One.\n\nTwo.", "Snow fell.", "q1", True), ("f:2", "It snowed.", "Snow fell.", "q2", False)],
         ),
         (
             [HALUEVAL],
-            [
-                ("halueval", "f:1:right", "K", "yes", "Q", True),
-                ("halueval", "f:1:hallucinated", "K", "It is no.", "Q", False),
-            ],
+            "halueval",
+            [("f:1:right", "K", "yes", "Q", True), ("f:1:hallucinated", "K", "It is no.", "Q", False)],
         ),
         (
             [{"knowledge": "K", "message": "M", "response": "R", "begin_label": label} for label in BEGIN],
-            [("begin", f"f:{n}", "K", "R", "", n == 1) for n in (1, 2, 3)],
+            "begin",
+            [(f"f:{n}", "K", "R", "", n == 1) for n in (1, 2, 3)],
         ),
         (
             [{"context": "C", "statement": "S", "gold_label": label} for label in "enc"],
-            [("anli", f"f:{n}", "C", "S", "", n == 1) for n in (1, 2, 3)],
+            "anli",
+            [(f"f:{n}", "C", "S", "", n == 1) for n in (1, 2, 3)],
         ),
-        ([{"evidence": ["A", "B"], "answer": "C", "label": 1}], [("f", "f:1", "A\n\nB", "C", "", True)]),
+        ([{"evidence": ["A", "B"], "answer": "C", "label": 1}], "f", [("f:1", "A\n\nB", "C", "", True)]),
     ],
 )
-def test_what_kind_of_file_it_is_is_told_by_its_columns(tmp_path, rows, found):
+def test_what_kind_of_file_it_is_is_told_by_its_columns(tmp_path, rows, source, found):
     read = load(file_of(tmp_path / "f.jsonl.gz", rows))
-    assert [(row.source, row.id, row.premise, row.hypothesis, row.question, row.label) for row in read] == found
+    assert [(row.id, row.premise, row.hypothesis, row.question, row.label) for row in read] == found
+    assert {row.source for row in read} == {source}
     assert len({(row.group, row.split) for row in read if row.source != "attributionbench"}) <= 1
 
 

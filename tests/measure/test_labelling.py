@@ -176,10 +176,12 @@ def test_samples_are_nested_and_in_order(letters, one, two, seed):
 
 def test_what_cannot_be_labelled_is_refused(tmp_path):
     path = many(tmp_path / "mine.jsonl", 2)
+    (tmp_path / "empty").mkdir()
     for files, wrong, message in (
         ([], {}, "at least one"),
         (["-"], {}, "standard input"),
         ([path, tmp_path / "none.jsonl"], {}, "cannot read .*none"),
+        ([tmp_path / "empty"], {}, "is a folder without"),
         ([path], {"sample": 0}, "sample must be at least 1"),
         ([path], {"metric": "citation"}, "citation.*info_think, think_search"),
     ):

@@ -32,7 +32,6 @@ from faithful_search.rewards.perturbation import NEUTRAL
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import load_tasks
-from faithful_search.tools import LocalSearch, Toolbox
 from faithful_search.training import runs
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 from faithful_search.world import Asked, Change, bundled_world
@@ -169,6 +168,8 @@ def test_a_policy_that_reads_scores_and_nothing_of_it_is_left_when_its_tools_are
     calls = {name: sum(own) for name, own in read.tool_calls.items()}
     assert calls == tool_counts(read.trajectories) and all(calls.values())
     assert read.trajectories[0].meta["scores"]["exact_match"] == 1.0
+    other = msgspec.structs.replace(TASKS[1], question=f"{TASKS[1].question} Say: ")  # whose facts are not known
+    assert "answer_support_facts" not in evaluate_policy(engine(toolbox), [TASKS[0], other], controls=0).rows
     again = evaluate_policy(engine(toolbox), [TASKS[0], TASKS[1], TASKS[0]], FORMAT, controls=0)
     assert again.rows["valid_format"].n == 2 and again.questions == [TASKS[0].id, TASKS[1].id, TASKS[0].id]
     blind = evaluate_policy(engine(Blanked(toolbox)), TASKS[:4], {"exact_match": Correctness()}, controls=0)
@@ -207,19 +208,8 @@ def test_an_interrupted_evaluation_goes_on_where_it_was(toolbox, tmp_path):
         assert (policy.left < 100) is asks
 
 
-def test_a_blanked_toolbox_is_a_toolbox():
-    inner = Toolbox([LocalSearch.from_corpus([{"id": "p1", "title": "Belt", "text": "The keeper is Ivo Kast."}])])
-    box = pickle.loads(pickle.dumps(Blanked(inner, "nothing here")))
-    assert (box.names, box.schemas) == (inner.names, inner.schemas)
-    calls = [ToolCall("local_search", {"query": "keeper of Belt"}), ToolCall("nosuch", {}), None]
-    blanked, unknown, nothing = box.run_batch(calls, [box.session() for _ in calls])
-    assert {item.text for item in blanked.evidence} == {"nothing here"} and blanked.evidence[0].source == "p1"
-    assert "Unknown tool" in unknown.note and nothing.evidence == ()
-    assert box.stats()["local_search"].calls == 1
-
-
-def test_p_yes_of_natural_states_is_compared_within_tool_and_relation(found):
-    reads, blind = found[True], found[False]
+def test_p_yes_of_natural_states_is_asked_in_one_call_and_compared_within_tool_and_relation(found):
+    reads, blind, policy = found[True], found[False], Looker()
     judged = [sum(bool(step.evidence) for step in item.steps[:-1]) for item in reads.trajectories]
     assert [len(own) for own in reads.verdicts] == judged and {1, 2} <= {*judged}
     every = {item for own in reads.verdicts for item in own}
@@ -228,17 +218,11 @@ def test_p_yes_of_natural_states_is_compared_within_tool_and_relation(found):
     assert reads.rows[GAP].value == pytest.approx(0.7) and reads.rows[AUROC].value == 1.0
     assert blind.rows[GAP].value == pytest.approx(0.0, abs=1e-9) and blind.rows[AUROC].value == 0.5
     assert 0 < reads.rows[GAP].n <= len(TASKS)
-
-
-def test_verdicts_are_asked_about_in_one_call_of_the_policy(found):
-    policy, rollouts = Looker(), found[True].trajectories
-    texts = [msgspec.structs.replace(item, tokens=None) for item in rollouts]  # rendered again
-    for own in (rollouts, texts):
-        scores = Verdicts(policy=policy).score_batch(own)
-        assert [score.parts["verdicts"] for score in scores] == found[True].verdicts
-    assert [len(asked) for asked in policy.asked] == [sum(len(own) for own in found[True].verdicts)] * 2
-    Verdicts(policy=policy).score_batch([])
-    assert policy.asked[-1] == []  # other processes may wait for this call
+    texts = [msgspec.structs.replace(item, tokens=None) for item in reads.trajectories]  # rendered again
+    for own in (reads.trajectories, texts):
+        assert [score.parts["verdicts"] for score in Verdicts(policy=policy).score_batch(own)] == reads.verdicts
+    Verdicts(policy=policy).score_batch([])  # other processes may wait for this call
+    assert [len(asked) for asked in policy.asked] == [sum(judged), sum(judged), 0]
 
 
 class Reader:
@@ -249,10 +233,6 @@ class Reader:
     def judge_batch(self, pairs):
         assert {pair.task for pair in pairs} <= {"states"}
         return [Verdict(1.0, "fact" in pair.premise, "", self.name) for pair in pairs]
-
-
-class Entailing(Reader):
-    reads_queries = False
 
 
 class Constant(lab.Writing):
@@ -274,9 +254,8 @@ def last(*refs, helpful=True, answer="a"):
 
 
 def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
-    row = rollout(
-        searched("a fact"), searched("other", first=2, tool="graph", helpful=True, refs=("E1",)), last(helpful=False)
-    )
+    second = searched("other", first=2, tool="graph", helpful=True, refs=("E1",))
+    row, no = rollout(searched("a fact"), second, last(helpful=False)), last(helpful=False)
     (score,) = Verdicts(Reader(), policy=Constant()).score_batch([row])
     assert score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)] and score.value is None
     (unsure,) = Verdicts(Down(), policy=Constant()).score_batch([row])
@@ -284,10 +263,7 @@ def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
     rewards = {GAP: Verdicts(Down(), policy=Constant())}
     estimate = evaluate_rollouts([row] * 3, list("abc"), rewards, ["web"]).rows[GAP]
     assert (estimate.value, estimate.n, estimate.abstained, estimate.not_applicable) == (None, 0, 3, 0)
-
-
-def test_what_is_no_verdict_on_evidence_is_left_out():
-    no = last(helpful=False)
+    # what is no verdict on evidence is left out
     empty = Step(think="t", call=ToolCall("web", {"query": "x"}), note="No results.")
     unread, unasked = rollout(searched("fact"), last(helpful=None)), rollout(searched("fact", query=""), no)
     rows = [unread, rollout(empty, no), unasked, rollout(no)]
@@ -312,12 +288,7 @@ def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
 def test_paired_differences_survive_a_file_and_are_over_the_questions_of_both(found):
     before, after = found[False], found[True]
     back = Evaluation.from_dict(json.loads(json.dumps(before.to_dict())))
-    assert (back.verdicts, back.rows, back.values, back.trajectories) == (
-        before.verdicts,
-        before.rows,
-        before.values,
-        [],
-    )
+    assert (back.verdicts, back.rows, back.values) == (before.verdicts, before.rows, before.values)
     for name in (GAP, AUROC, NO, "tool_entropy", "citation_states_fact"):
         change = difference(back, after, name)
         assert change == difference(before, after, name)
@@ -350,23 +321,21 @@ def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp
 # --- blanked responses
 
 
-def test_words_kept_for_measuring_are_not_trained_on():
-    assert len(set(UNSEEN_BLANKS)) == 8 and not {*UNSEEN_BLANKS} & {*TRAINING_BLANKS}
-    texts = {text for _, text in UNSEEN_SNIPPETS}
-    assert len(texts) == 24 and not {*UNSEEN_SNIPPETS} & {*NEUTRAL}
-    assert not texts & {item.text for item in WORLD.statements}
-
-
-def test_blanked_episodes_are_short_and_which_word_a_response_reads_depends_on_its_call_alone(toolbox, found):
-    calls = [ToolCall("local_search", {"query": asked_for(task)}) for task in TASKS]
-    box = Blanked(toolbox, UNSEEN_BLANKS)
+def test_blanked_tools_are_as_before_and_which_word_a_response_reads_depends_on_its_call_alone(toolbox):
+    calls = [*(ToolCall("local_search", {"query": asked_for(task)}) for task in TASKS), ToolCall("nosuch"), None]
+    box = pickle.loads(pickle.dumps(Blanked(toolbox, UNSEEN_BLANKS)))
+    assert (box.names, box.schemas) == (toolbox.names, toolbox.schemas)
     first, again = (box.run_batch(order, [box.session() for _ in order]) for order in (calls, calls[::-1]))
-    words = [{item.text for item in shown.evidence} | {item.title for item in shown.evidence} for shown in first]
-    assert all(len(own) == 1 for own in words) and {*UNSEEN_BLANKS} >= set.union(*words)
-    assert len(set.union(*words)) > 2
     assert [shown.evidence for shown in first] == [shown.evidence for shown in again[::-1]]
+    *found, unknown, nothing = first
+    words = [{item.text for item in shown.evidence} | {item.title for item in shown.evidence} for shown in found]
+    assert all(len(own) == 1 for own in words) and {*UNSEEN_BLANKS} >= set.union(*words)
+    assert len(set.union(*words)) > 2 and "Unknown tool" in unknown.note and nothing.evidence == ()
+
+
+def test_blanked_episodes_are_short_and_a_reader_says_no_and_goes_on(toolbox, found):
     assert {len(item.steps) for item in blank_engine(engine(toolbox)).run(TASKS)} == {BLANK_TURNS} == {3}
-    rows = found[True].rows  # a reader says no and goes on
+    rows = found[True].rows
     assert rows[NO].value == rows[RETRY].value == 1.0 and rows[NO].n == rows[RETRY].n == len(TASKS)
     assert blank_engine(Engine(Looker(), toolbox, "pou", Limits(turns=2))).limits.turns == 2
 
@@ -454,19 +423,6 @@ def test_citations_that_state_the_fact_by_hand():
 # --- who judges, and what rows are called
 
 
-def test_facts_are_known_of_the_worlds_questions_only(toolbox, found):
-    assert "answer_support_facts" in found[True].rows  # nobody said so
-    mixed = [TASKS[0], msgspec.structs.replace(TASKS[1], question=f"{TASKS[1].question} Say: ")]
-    assert "answer_support_facts" not in evaluate_policy(engine(toolbox), mixed).rows
-
-
-def test_judges_that_compare_texts_are_not_asked_what_a_query_asks_for():
-    assert NLIJudge.reads_queries is EmbeddingJudge.reads_queries is False and reads_queries(FactsJudge())
-    for kind in (CitationStatesFact, Verdicts):
-        with pytest.raises(ConfigError, match="lexical compares texts"):
-            kind(GroundingJudge())
-
-
 @pytest.mark.parametrize(
     ("judge", "facts", "support", "reading"),
     [
@@ -474,17 +430,19 @@ def test_judges_that_compare_texts_are_not_asked_what_a_query_asks_for():
         (None, True, {"answer_support_facts"}, FactsJudge),
         (Reader(), True, {"answer_support", "answer_support_facts"}, FactsJudge),
         (Reader(), False, {"answer_support"}, Reader),
-        (Entailing(), False, {"answer_support"}, None),
     ],
 )
 def test_rows_are_named_by_what_made_them(judge, facts, support, reading):
     rewards = default_rewards("pou", judge, facts)
     assert {name for name in rewards if name.startswith("answer_support")} == support
     assert ("lm_accuracy" in rewards) is isinstance(judge, Reader)
-    if reading is None:
-        assert not {"citation_states_fact", GAP} & rewards.keys()
-    else:
-        assert type(rewards["citation_states_fact"].judge) is type(rewards[GAP].judge) is reading
+    readers = [rewards[name] for name in ("citation_states_fact", GAP) if name in rewards]
+    assert {type(own.judge) for own in readers} == {reading} - {None}
+    # judges that compare texts are not asked what a query asks for
+    assert NLIJudge.reads_queries is EmbeddingJudge.reads_queries is False and reads_queries(FactsJudge())
+    for kind in (CitationStatesFact, Verdicts):
+        with pytest.raises(ConfigError, match="lexical compares texts"):
+            kind(GroundingJudge())
 
 
 def test_sensitivity_is_measured_with_passages_that_no_training_shows(found):
@@ -494,3 +452,5 @@ def test_sensitivity_is_measured_with_passages_that_no_training_shows(found):
     said_yes = [step["case"] == "yes" for score in scores for step in score.parts["steps"]]
     unseen = [any(text in prompt for _, text in UNSEEN_SNIPPETS) for prompt in policy.asked[0][1::2]]
     assert unseen == said_yes and sum(unseen) > 5
+    assert not {*UNSEEN_BLANKS} & {*TRAINING_BLANKS} and not {*UNSEEN_SNIPPETS} & {*NEUTRAL}
+    assert not {text for _, text in UNSEEN_SNIPPETS} & {item.text for item in WORLD.statements}

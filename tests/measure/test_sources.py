@@ -54,15 +54,17 @@ def test_every_layout_gives_the_same_trajectories(tmp_path, name):
     assert [step.call.name for step in first.steps if step.call] == ["search"]
 
 
-def test_a_trajectorys_own_json_comes_back_whole_also_beside_other_columns_and_out_of_columns(tmp_path):
+def test_a_trajectorys_own_json_comes_back_whole_in_any_column_and_dialects_may_be_mixed(tmp_path):
     own = stored()
     plain = json.loads(own.to_json())
     path = file_of(tmp_path / "a.jsonl", [own.to_json(), {**plain, "reward": 0.5}, {"trajectory": plain, "id": "x"}])
     first, second, third = (row.trajectory for row in read_trajectories(path))
-    assert first == second == own
-    assert third.id == "x" and third.steps == own.steps
+    assert first == second == own and (third.id, third.steps) == ("x", own.steps)
     (back,) = (row.trajectory for row in read_trajectories(parquet(tmp_path / "a.parquet", [plain])))
     assert back.steps[0].evidence == own.steps[0].evidence and back.answer == "Orvik"
+    mixed = [{"text": TEXT}, {"text": load("pou").render(own)}, {"text": TEXT, "dialect": "search_r1"}]
+    found = [row.trajectory.dialect for row in read_trajectories(file_of(tmp_path / "b.jsonl", mixed))]
+    assert found == ["search_r1", "pou", "search_r1"]
 
 
 def test_messages_are_read_also_when_they_were_stored_as_text_or_split_into_prompt_and_completion():
@@ -75,12 +77,6 @@ def test_messages_are_read_also_when_they_were_stored_as_text_or_split_into_prom
     ):
         found = Reader("search_r1").parse(json.dumps(row).encode())
         assert (found.question, found.answer) == ("Where is the lighthouse?", "Orvik")
-
-
-def test_dialects_may_be_mixed(tmp_path):
-    ours = load("pou").render(stored())
-    path = file_of(tmp_path / "a.jsonl", [{"text": TEXT}, {"text": ours}, {"text": TEXT, "dialect": "search_r1"}])
-    assert [row.trajectory.dialect for row in read_trajectories(path)] == ["search_r1", "pou", "search_r1"]
 
 
 def test_broken_rows_are_named_and_never_end_the_run(tmp_path):
@@ -112,22 +108,18 @@ def test_what_strict_json_forbids_is_read_nevertheless():
         READER.parse(b"[" * 200_000 + b"\n")
 
 
-def test_a_named_column_is_the_one_that_is_read(tmp_path):
-    path = file_of(tmp_path / "a.jsonl", [{"text": "not this", "mine": TEXT}, {"text": TEXT}])
-    first, second = read_trajectories(path, "search_r1", text_column="mine")
-    assert first.trajectory.answer == "Orvik"
-    assert second.error == "no column 'mine' with text; it has: text"
-    (row,) = read_trajectories(parquet(tmp_path / "a.parquet", [{"what": "x", "else": 1}]))
-    assert row.trajectory is None and row.error.startswith("no column with messages or text; it has: what, else")
-
-
-def test_the_question_may_stand_in_the_prompt():
+def test_the_question_may_stand_in_the_prompt_and_the_text_in_a_named_column(tmp_path):
     asked = "Answer the given question. For example, <answer> Beijing </answer>. Question: where is it?\n"
     chat = [{"role": "user", "content": asked}]
     for prompt in (asked, chat, f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"):
         found = Reader("search_r1").parse(json.dumps({"prompt": prompt, "response": TEXT}).encode())
         assert (found.question, found.answer) == ("where is it?", "Orvik")
-    assert Reader("search_r1").parse(json.dumps({"text": TEXT}).encode()).question is None
+    path = file_of(tmp_path / "a.jsonl", [{"text": "not this", "mine": TEXT}, {"text": TEXT}])
+    first, second = read_trajectories(path, "search_r1", text_column="mine")
+    assert (first.trajectory.answer, first.trajectory.question) == ("Orvik", None)
+    assert second.error == "no column 'mine' with text; it has: text"
+    (row,) = read_trajectories(parquet(tmp_path / "a.parquet", [{"what": "x", "else": 1}]))
+    assert row.trajectory is None and row.error.startswith("no column with messages or text; it has: what, else")
 
 
 ANSWERS = [
@@ -162,27 +154,20 @@ def test_printed_lists_of_any_text_come_back(answers):
         ("a.parquet", b"this is no parquet", "cannot read"),
         ("a.json", b'[{"text": "x"},', "not closed after row 1"),
         ("a.json", b'[{"text": "x"}] [1]', "text after the end"),
+        ("none.jsonl", None, "cannot read"),
+        ("none.parquet", None, "cannot read"),
     ],
 )
 def test_files_that_cannot_be_read_say_why(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message) as error:
         list(read_trajectories(tmp_path / name))
     assert name in str(error.value)
-
-
-def test_a_missing_file_a_folder_and_an_unknown_dialect_are_clear(tmp_path):
-    (tmp_path / "folder.jsonl").mkdir()
-    for path, message in (
-        (tmp_path / "none.jsonl", "cannot read"),
-        (tmp_path / "none.parquet", "cannot read"),
-        (tmp_path / "folder.jsonl", "is a folder without .jsonl"),
-        ("https://host/a.jsonl", "not on this machine: download it first"),
-    ):
-        with pytest.raises(DataError, match=message):
-            list(read_trajectories(path))
+    with pytest.raises(DataError, match="not on this machine: download it first"):
+        list(read_trajectories(f"https://host/{name}"))
     with pytest.raises(DialectError, match="klingon"):
-        list(read_trajectories(tmp_path / "none.jsonl", "klingon"))
+        list(read_trajectories(tmp_path / name, "klingon"))
 
 
 def test_a_data_set_of_the_hub_is_downloaded(tmp_path, monkeypatch):

@@ -73,12 +73,6 @@ def test_links_lead_to_what_is_there(page):
         assert not anchor or anchor in anchors(target), link
 
 
-def test_every_command_is_of_a_kind_that_is_checked_here():
-    known = re.compile(r"(pip|pytest|faithful-search) .*|\S+ (\S+ )*?(recipes|scripts)/\w+\.py.*")
-    assert [words for _, words in COMMANDS if not known.match(f"{shlex.join(words)} ")] == []
-    assert len(COMMANDS) > 30
-
-
 @pytest.mark.parametrize("words", of_program(r"recipes/\w+\.py"), ids=" ".join)
 def test_a_recipe_takes_the_flags(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -95,15 +89,14 @@ def test_the_command_takes_the_flags(words):
     command.make_parser(click.Context(command)).parse_args(rest)
 
 
-def test_files_that_launchers_and_scripts_are_given_are_there():
+def test_every_command_is_checked_here_and_the_files_and_extras_that_it_names_are_there():
+    known = re.compile(r"(pip|pytest|faithful-search) .*|\S+ (\S+ )*?(recipes|scripts)/\w+\.py.*")
+    assert [words for _, words in COMMANDS if not known.match(f"{shlex.join(words)} ")] == [] and len(COMMANDS) > 30
     named = [word for _, words in COMMANDS for word in words if re.match(r"(recipes|scripts)/\S+\.(py|yaml)$", word)]
     assert [name for name in named if not (ROOT / name).exists()] == [] and len(named) > 20
     for script, *flags in of_program(r"scripts/\w+\.py"):
         text = (ROOT / script).read_text(encoding="utf-8")
         assert [flag for flag in flags if flag.startswith("--") and f'"{flag}"' not in text] == []
-
-
-def test_extras_that_pip_is_asked_for_are_there():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     asked = re.findall(r"\[([\w,]+)\]", " ".join(word for words in of_program("pip") for word in words))
     assert asked and {extra for names in asked for extra in names.split(",")} <= set(extras)

@@ -4,7 +4,6 @@ import ast
 import doctest
 import gzip
 import importlib
-import inspect
 import json
 import os
 import re
@@ -41,7 +40,6 @@ LAYERS = (
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 TORCH = {"torch", "transformers", "trl", "accelerate", "peft"}
 TORCH_ROOMS = ("inference.", "training.", "coldstart.", "distil.", "judges.nli")
-NEEDS_TORCH = {"SearchGRPOConfig", "SearchGRPOTrainer", "TransformersGenerator"}
 
 
 def run_python(code: str) -> str:
@@ -98,23 +96,16 @@ def inner_edges() -> set[tuple[str, str]]:
     }
 
 
-def test_every_public_name_can_be_imported_and_is_listed():
-    assert len(set(fs.__all__)) == len(fs.__all__)
-    assert set(fs.__all__) <= set(dir(fs))
-    for name in fs.__all__:
-        assert getattr(fs, name) is not None and (name not in NEEDS_TORCH or inspect.isclass(getattr(fs, name)))
-    with pytest.raises(AttributeError, match="no_such_name"):
-        _ = fs.no_such_name
-
-
-def test_type_checkers_see_the_same_names():
+def test_every_public_name_can_be_imported_and_is_what_type_checkers_see():
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {alias.name: node.module for node in block.body for alias in node.names}
-    assert set(seen) | {"__version__"} == set(fs.__all__)
+    assert len(set(fs.__all__)) == len(fs.__all__) and {*seen, "__version__"} == set(fs.__all__) <= set(dir(fs))
     for name, module in seen.items():
-        if module and name not in NEEDS_TORCH:
-            assert getattr(importlib.import_module(f"faithful_search.{module}"), name) is getattr(fs, name)
+        found = getattr(fs, name)
+        assert not module or found is getattr(importlib.import_module(f"faithful_search.{module}"), name)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = fs.no_such_name
 
 
 def test_importing_and_scoring_pasted_text_bring_no_heavy_package():
@@ -176,7 +167,7 @@ def test_the_recipes_page_names_every_recipe_and_configuration():
     assert [path.name for path in (ROOT / "recipes").glob("*.py") if f"## `{path.name}`" not in text] == []
 
 
-def test_imports_inside_the_package_are_relative_and_point_one_way():
+def test_imports_are_relative_inside_and_point_one_way_and_only_some_rooms_import_torch():
     rooms = {room(name) for name, _ in modules()} - {"__init__"}
     assert rooms <= set(RANK), f"give these a place in LAYERS and in docs/architecture.md: {rooms - set(RANK)}"
     assert [(source, target) for source, target in sorted(inner_edges()) if RANK[target] > RANK[source]] == []
@@ -184,13 +175,10 @@ def test_imports_inside_the_package_are_relative_and_point_one_way():
     for source, target in inner_edges():
         graph.setdefault(source, set()).add(target)
     assert list(TopologicalSorter(graph).static_order()), "no two rooms import each other"
-    assert [name for name, tree in modules() if "faithful_search" in outer_imports(tree)] == []
-
-
-def test_only_the_rooms_for_it_import_torch():
-    users = [name for name, tree in modules() if TORCH & set(outer_imports(tree))]
-    assert [name for name in users if not f"{name}.".startswith(TORCH_ROOMS)] == []
-    assert "inference.transformers" in users
+    outer = {name: set(outer_imports(tree)) for name, tree in modules()}
+    assert [name for name, used in outer.items() if "faithful_search" in used] == []
+    users = [name for name, used in outer.items() if TORCH & used]
+    assert [name for name in users if not f"{name}.".startswith(TORCH_ROOMS)] == [] and len(users) > 10
 
 
 def test_the_examples_in_docstrings_give_what_they_say():
@@ -200,25 +188,24 @@ def test_the_examples_in_docstrings_give_what_they_say():
     assert sum(result.attempted for result in results.values()) > 100
 
 
-def test_every_import_is_declared():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lists = [project["dependencies"], *project["optional-dependencies"].values()]
-    declared = {re.split(r"[\[<>=]", item)[0].replace("-", "_").lower() for items in lists for item in items}
-    used = {name for _, tree in modules() for name in outer_imports(tree)} - set(sys.stdlib_module_names)
-    called = {"yaml": "pyyaml", "faiss": "faiss_cpu"}
-    assert {called.get(name, name) for name in used} - declared == set()
-
-
 EXTRAS = ("train", "parquet", "evaluate", "widget", "web", "dense", "qdrant", "serve", "mcp", "dev")
 
 
-def test_what_the_readmes_commands_install_is_pinned():
+def test_every_import_is_declared_and_what_the_readmes_commands_install_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in EXTRAS)]
-    names = {re.split(r"[\[<>=]", item)[0] for items in asked for item in items} - {"faithful-search"}
+    extras = project["optional-dependencies"]
+
+    def packages(*lists: list[str]) -> set[str]:
+        return {re.split(r"[\[<>=]", item)[0] for items in lists for item in items}
+
+    declared = {name.replace("-", "_").lower() for name in packages(project["dependencies"], *extras.values())}
+    used = {name for _, tree in modules() for name in outer_imports(tree)} - set(sys.stdlib_module_names)
+    called = {"yaml": "pyyaml", "faiss": "faiss_cpu"}
+    assert {called.get(name, name) for name in used} - declared == set()
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
-    assert names - set(pins) == set()
+    installed = packages(project["dependencies"], *(extras[name] for name in EXTRAS)) - {"faithful-search"}
+    assert installed - set(pins) == set()
     assert [version for version in pins.values() if not re.fullmatch(r"[\d.]+(post\d+)?", version)] == []
 
 
