@@ -1,4 +1,4 @@
-"""Intervals that cover, differences that are paired, a suite that tells a reader from a guesser, a table to read."""
+"""Intervals by hand, differences that are paired, what rollouts come to, a table to read, why episodes failed."""
 
 import json
 import math

@@ -58,22 +58,17 @@ def test_reward_curves_show_components_total_alpha_and_the_weights_that_a_curric
     assert values(weights, 1) == pytest.approx([0.01, 0.02, 0.03])
 
 
-def test_tool_curves_show_shares_and_entropy_or_how_often_a_single_tool_is_called(tmp_path, drawn):
+def test_curves_of_tools_of_stability_and_of_a_policys_own_scores_have_a_panel_for_what_was_logged(tmp_path, drawn):
     tool_curves(history(), tmp_path / "tools.png")
     tool_curves([{"step": n, "tools/ratio/search": 1.0, "tools/calls": float(n)} for n in (1, 2)], tmp_path / "one.png")
-    (upper, lower), (axis,) = drawn
-    assert legend(upper) == ["local_search", "knowledge_graph"] and len(lower.lines) == 2
-    assert values(axis) == [1.0, 2.0] and axis.get_ylabel() == "calls per rollout"
-
-
-def test_stability_has_a_panel_for_what_was_logged_and_both_scores_of_a_self_evaluation_are_drawn(tmp_path, drawn):
-    rows = [{"step": step, "likelihood/right": -0.1 * step, "frac_reward_zero_std": 0.5} for step in (1, 2, 3)]
-    stability_curves(rows, tmp_path / "stability.png")
+    stability_curves([{"step": n, "likelihood/right": -0.1 * n, "frac_reward_zero_std": 0.5} for n in (1, 2)], tmp_path)
     scores = {"self_score": 0.6, "rule_score": 0.5, "self_gap": 0.1, "self_rmse": 0.2}
-    self_preference([{"step": step, **scores} for step in (1, 2)], tmp_path / "self.svg")
-    (upper, lower), (both, apart) = drawn
-    assert legend(upper) == ["right answers' own tokens"] and values(upper) == pytest.approx([-0.1, -0.2, -0.3])
-    assert legend(lower) == ["questions without variance of rewards"]
+    self_preference([{"step": n, **scores} for n in (1, 2)], tmp_path / "self.svg")
+    (shares, entropy), (calls,), (likelihood, variance), (both, apart) = drawn
+    assert legend(shares) == ["local_search", "knowledge_graph"] and len(entropy.lines) == 2
+    assert values(calls) == [1.0, 2.0] and calls.get_ylabel() == "calls per rollout"
+    assert legend(likelihood) == ["right answers' own tokens"] and values(likelihood) == pytest.approx([-0.1, -0.2])
+    assert legend(variance) == ["questions without variance of rewards"]
     assert len(legend(both)) == len(legend(apart)) == 2 and values(both) == [0.6, 0.6]
 
 
