@@ -170,6 +170,10 @@ def test_windows_cover_the_text_and_keep_to_size_and_overlap(blanks, size, strid
     assert reached == len(every)
 
 
+def test_windows_cut_a_text_without_blanks():
+    assert windows("abcdefg", 3, 0, lambda texts: list(map(len, texts))) == ["abc", "de", "fg"]
+
+
 @given(st.lists(st.integers(0, 50)), st.integers(1, 100))
 def test_batches_hold_every_row_once_within_the_budget(lengths, budget):
     found = list(batches(lengths, budget))

@@ -77,6 +77,7 @@ def test_what_cannot_be_opened_or_set_is_refused(kind, tmp_path):
 
 # ---- the encoder, against pooling done by hand, and the judge that compares its vectors
 
+BOTH = ("pooling_mode_cls_token", "pooling_mode_mean_tokens")
 TEXTS = ["w1", "w2 w3 w4 w5 w6 w7 w8", "", "w9 w10", "w11 w12 w13"]
 
 
@@ -146,22 +147,17 @@ def test_the_layout_of_sentence_transformers_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "complaint"),
+    ("last", "pooled", "complaint"),
     [
-        ({"modules": layout("Transformer", "Pooling", "Dense")}, "Dense"),
-        (
-            {
-                "modules": layout("Transformer", "Pooling"),
-                "1_Pooling__config": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
-            },
-            "pools by pooling_mode_cls_token, pooling_mode_mean_tokens",
-        ),
-        ({"modules": layout("Transformer", "Pooling")}, "pools by nothing"),
+        ("Dense", {}, "Dense"),
+        ("Pooling", dict.fromkeys(BOTH, True), f"pools by {', '.join(BOTH)}"),
+        ("Pooling", {}, "pools by nothing"),
     ],
 )
-def test_a_layout_that_cannot_be_followed_is_refused(tmp_path, files, complaint):
+def test_a_layout_that_cannot_be_followed_is_refused(tmp_path, last, pooled, complaint):
+    folder = saved(tmp_path, modules=layout("Transformer", last), **{"1_Pooling__config": pooled})
     with pytest.raises(ConfigError, match=complaint):
-        Encoder.from_pretrained(saved(tmp_path, **files))
+        Encoder.from_pretrained(folder)
 
 
 def test_p_is_the_greatest_cosine_mapped_to_one():

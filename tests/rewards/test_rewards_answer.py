@@ -1,7 +1,6 @@
 """Answer support, correctness, and correctness that counts only where evidence holds the answer."""
 
 import pytest
-import torch
 from stub_judges import Down, Recorder
 
 from faithful_search.errors import ConfigError, JudgeError
@@ -9,7 +8,6 @@ from faithful_search.judges import Pair, Request, Verdict
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.rewards import AnswerSupport, Correctness, MixState, SourceGated, answer_only_mix, pou_mix
 from faithful_search.tasks import load_tasks
-from faithful_search.training.advantages import informative
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 FRANCE = Evidence("Paris is the capital of France.", "France", "E1")
@@ -35,7 +33,6 @@ UNCITED = trajectory("good", refs=("E9",))
         (trajectory("Rome", refs=("E1", "E2")), 1.0, True),
         (trajectory(None), 0.0, True),
         (trajectory("Paris", helpful=False, refs=()), 0.0, True),  # valid, but cites nothing
-        (trajectory("Paris", refs=("E9",)), 0.0, False),
         (trajectory("Paris", helpful=False), 0.0, False),
         (Trajectory((Step(answer="Paris"),), answer="Paris"), 0.0, False),
     ],
@@ -248,11 +245,3 @@ def test_in_objectives_value_and_alpha_go_by_the_gated_outcome_under_its_own_nam
     assert state.ema == pytest.approx(0.5 * 0.3 + 0.5 * 0.5)  # three of the answers are right, two count
     decorated = mix.combine(components, state)[1]
     assert decorated.value == pytest.approx(1.0 / 2) and decorated.parts["source_gated"] == 0.0  # the citation alone
-
-
-def test_a_group_of_right_answers_is_not_uniform_where_the_gate_tells_them_apart():
-    rows = [episode("Rome", refs=("E2",)), episode("Rome")]
-    for reward, kept in ((SourceGated(), True), (Correctness(), False)):
-        mix = answer_only_mix(reward)
-        values = torch.tensor([row[mix.outcome].value for row in mix.components(rows)])
-        assert informative(values, torch.tensor([True, True]), 2).tolist() == [kept, kept]

@@ -7,7 +7,6 @@ import pytest
 from faithful_search.dialects import load
 from faithful_search.errors import ConfigError
 from faithful_search.inference.transformers import TransformersGenerator
-from faithful_search.measure.behaviour import tool_entropy, tool_ratios
 from faithful_search.rewards import (
     Adaptive,
     Citation,
@@ -257,15 +256,6 @@ def test_no_calls_have_no_value_and_calls_without_evidence_none_to_use():
     assert ToolUse("unused").score(Trajectory((call(evidence=(MILL,)),))).value == 1.0  # and nothing came after it
     with pytest.raises(ConfigError):
         ToolUse("wasted")
-
-
-def test_the_entropy_is_over_the_tools_there_are():
-    counts = {"search": 6, "read": 2}
-    assert tool_ratios(counts, ["search", "graph"]) == {"search": 1.0, "graph": 0.0}
-    assert tool_entropy(counts, ["search", "read"]) == pytest.approx(0.811278, abs=1e-6)
-    assert tool_entropy(counts, ["search", "read", "graph"]) == pytest.approx(0.511860, abs=1e-6)
-    assert tool_entropy(counts, ["search"]) is tool_entropy(counts, []) is tool_entropy({}, ["search", "read"]) is None
-    assert tool_ratios({"search": 1}, ["read"]) == {"read": 0.0}
 
 
 # ---- one entry a step, whose mean is the value; what a mix makes of it
