@@ -109,19 +109,6 @@ def test_a_prompt_is_left_out_wherever_a_chat_begins(start: str) -> None:
     assert t.question is None and t.answer is None
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_an_unclosed_call_ends_before_the_blanks_in_front_of_its_response(name: str) -> None:
-    dialect = load(name)
-    turn = dialect.render_turn(Step(think="a", call=ToolCall(tool_of(name), {"query": "q"})))
-    (start, end) = dialect.parse_turn(turn, first=True).spans["call"]
-    unclosed, shown = turn[:end].rstrip(), dialect.render_observation((), "note")
-    role = f"<|im_end|>\n<|im_start|>{dialect.observation_role}\n" if dialect.observation_role else ""
-    for text in (unclosed, f"{unclosed}{role}{shown}"):
-        (step, *_) = dialect.parse(text).steps
-        assert step.call is None and text[slice(*step.spans["call"])] == turn[start:end].rstrip()
-        assert "call_unclosed" in [issue.kind for issue in step.issues]
-
-
 @pytest.mark.parametrize("name", [name for name in EVERY if load(name).observation_role is None])
 def test_a_response_that_was_cut_off_ends_where_the_agent_goes_on(name: str) -> None:
     dialect, call = load(name), ToolCall(tool_of(name), {"query": "q"})

@@ -70,14 +70,6 @@ def test_control_tokens_that_a_text_spells_do_not_reach_the_server(server):
     assert len(texts) == 5 and not [token for token in tokens if any(token in text for text in texts)]
 
 
-def test_a_server_of_ones_own_is_asked_while_the_hub_is_offline(server, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True)
-    assert labels(judge_at(server)) == LABELS
-    monkeypatch.setenv("HF_TOKEN", "hf_made_up")
-    with pytest.raises(JudgeError, match="HF_HUB_OFFLINE is set"):
-        judge_at(None).judge_batch(PAIRS)
-
-
 def test_texts_are_written_without_label_parameters_in_as_many_tokens_as_a_label_that_is_reasoned_about():
     asked = [Request("claims", {"answer": "a"}), Request("lure", {"query": "q"})]
     with StubServer(label=lambda messages: "<think>Hm.</think> one\ntwo \n") as server:
@@ -459,13 +451,18 @@ def test_which_key_a_server_is_sent(server, monkeypatch, variables, sent):
     assert server.headers[0].get("authorization") == (sent and f"Bearer {sent}")
 
 
-def test_a_key_that_is_needed_and_missing_is_an_error(monkeypatch):
+def test_without_a_url_a_hub_token_and_the_hub_are_needed(server, monkeypatch):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     with pytest.raises(JudgeError, match="HF_TOKEN"):
         judge_at(None).judge_batch(PAIRS)
     monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", KEY)  # of some other server
     with pytest.raises(JudgeError, match="need a Hub token"):
         judge_at(None).judge_batch(PAIRS)
+    monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", "hf_made_up")
+    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True)
+    with pytest.raises(JudgeError, match="HF_HUB_OFFLINE is set"):
+        judge_at(None).judge_batch(PAIRS)
+    assert labels(judge_at(server)) == LABELS  # one's own server is asked all the same
 
 
 @pytest.mark.parametrize(

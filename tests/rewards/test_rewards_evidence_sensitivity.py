@@ -194,14 +194,6 @@ def test_a_part_of_a_batch_is_probed_as_the_whole_is():
     assert [*first, *second] == whole and probed(rows[2:])[1].calls[0][0] != second
 
 
-def test_without_a_policy_or_with_wrong_settings_it_says_what_to_do():
-    with pytest.raises(ConfigError, match="bind"):
-        EvidenceSensitivity().score(trajectory(True))
-    for knob, (value, said) in {"budget": (0, "budget"), "draws": ("group", "unknown"), "hard": (1.5, "hard")}.items():
-        with pytest.raises(ConfigError, match=said):
-            EvidenceSensitivity(**{knob: value})
-
-
 # Splicing
 
 
@@ -267,12 +259,17 @@ def test_merged_characters_are_asked_for_with_the_verdict():
     assert choice_ids(ChatFormat.of(BYTES, load("pou")), "", "yes") == BYTES("y", add_special_tokens=False)["input_ids"]
 
 
-def test_ids_of_another_rollout_are_refused():
+def test_ids_of_another_rollout_no_policy_and_wrong_settings_are_refused():
     made = trajectory(True)
     other = msgspec.structs.replace(made, steps=(made.steps[0], Step(think="none", answer="x")))
     for wrong, why in ((other, "'t', step 2"), (long_trajectory("a"), "6 turns in its tokens, but 2 steps")):
         with pytest.raises(DataError, match=why):
             score(msgspec.structs.replace(made, tokens=with_tokens(wrong, WORDS).tokens))
+    with pytest.raises(ConfigError, match="bind"):
+        EvidenceSensitivity().score(made)
+    for knob, (value, said) in {"budget": (0, "budget"), "draws": ("group", "unknown"), "hard": (1.5, "hard")}.items():
+        with pytest.raises(ConfigError, match=said):
+            EvidenceSensitivity(**{knob: value})
 
 
 def test_q_is_the_probability_that_a_real_model_gives_the_sampled_token():

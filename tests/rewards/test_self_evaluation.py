@@ -8,7 +8,7 @@ from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
 from faithful_search.inference.base import Completion
-from faithful_search.rewards import SelfCorrectness, SelfRubric, StepFormat, WorldRubric, self_eval_mix
+from faithful_search.rewards import SelfCorrectness, SelfRubric, WorldRubric, self_eval_mix
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 from faithful_search.world import Asked, Change, chains_of
 
@@ -106,19 +106,6 @@ def test_a_trainer_that_samples_elsewhere_is_asked_there():
     assert self_eval_mix().bind(policy=here).parts["self_rubric"].policy is here
     with pytest.raises(ConfigError, match="bind"):
         SelfRubric().score(episode("Tokyo"))
-
-
-@pytest.mark.parametrize(
-    ("steps", "value"),
-    [
-        ((search("a"), Step("b", answer="c")), 1.0),
-        ((Step(None, ToolCall("search", {"query": "a"})), Step("b", answer="c")), 0.5),
-        ((search("a"), search("b"), Step("nothing"), search("c")), 0.75),
-        ((Step("both", ToolCall("search", {"query": "a"}), answer="b"),), 0.0),
-    ],
-)
-def test_each_well_formed_step_counts(steps, value):
-    assert StepFormat().score(Trajectory(steps, dialect="self_eval")).value == value
 
 
 @pytest.mark.parametrize(

@@ -266,16 +266,6 @@ def test_what_is_neither_steps_nor_epochs(written):
         veritas_mix(warmup=Warmup(("citation",), 1, 2))
 
 
-def test_before_the_warm_up_a_silent_judge_costs_no_reward():
-    mix = veritas_mix(Silent("Orlen"), warmup=Warmup(FAITHFULNESS, 4, 8))
-    components = mix.components([episode()])
-    state = mix.state0
-    for step, value in ((4, 1.0), (5, None)):
-        (score,) = mix.combine(components, mix.advance(state, [], step))
-        assert score.value == value
-        assert components[0]["info_think"].parts["abstained"] is True
-
-
 # training
 
 TURNS = [
