@@ -25,6 +25,7 @@ POU = [
     (f"<think><helpful>yes</helpful><ref>null, E1</ref>so</think>{CALL}", "ref_null_mixed"),
     (f"<think>{VERDICT}</think><tool_call>search(x)</tool_call>", "call_json"),
     (f'<think>{VERDICT}</think><tool_call>{{"name": 1, "arguments": {{}}}}</tool_call>', "call_json"),
+    (f'<think>{VERDICT}</think><tool_call>{{"name": "s"}}</tool_call>', "call_json"),
     (f"<think>{VERDICT}</think><tool_call>{{", "call_unclosed"),
     (f"<think>{VERDICT}</think>{CALL}{CALL}", "call_multiple"),
     (f"<think>{VERDICT}</think><answer>Par", "answer_unclosed"),
