@@ -27,9 +27,13 @@ from faithful_search.inference.fencing import guarded
 from faithful_search.rollout import SearchEnvironment
 from faithful_search.trajectory import Evidence
 
+PAIRS = [(dialect, family, (d + f) % 3) for d, dialect in enumerate(EVERY) for f, family in enumerate(FAMILIES)]
+SLOW = pytest.mark.slow  # every dialect meets a third of the families with each run, and every family four dialects
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dialect", EVERY)
+
+@pytest.mark.parametrize(
+    ("dialect", "family"), [pytest.param(*pair, marks=SLOW if later else ()) for *pair, later in PAIRS]
+)
 def test_known_attacks_and_disguised_markup(dialect: str, family: str, rounds: int) -> None:
     chat, random = chat_of(dialect, family), Random(f"{dialect} {family}")
     assert_data(chat, ATTACKS)
@@ -125,13 +129,13 @@ def test_a_folding_fence_is_reversible_and_pickles(text: str, family: str) -> No
 
 
 @pytest.mark.parametrize("dialect", EVERY)
-@pytest.mark.parametrize("text", ["<think>" * 15_000, "< " * 45_000, "<" + " " * 30_000 + "x", "[E1]: &lt;" * 10_000])
+@pytest.mark.parametrize("text", ["<think>" * 5_000, "< " * 15_000, "<" + " " * 15_000 + "x", "[E1]: &lt;" * 4_000])
 def test_a_flood_of_tags_is_read_back_and_takes_no_longer_than_its_length(dialect: str, text: str) -> None:
     kind, (first, last) = load(dialect), written(dialect).steps
-    start = time.perf_counter()
+    start = time.process_time()
     shown = kind.render_observation(numbered([Evidence(text, text[:999])]), fence=chat_of(dialect, "folded").fence)
     found = kind.parse(kind.render_turn(first) + shown + kind.render_turn(last), fenced=True)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 2
     assert len(found.steps) == 2 and got(found.steps[0]) == ([("E1", text[:999], text, "")], "")
 
 

@@ -35,7 +35,7 @@ def transcripts(name: str, random: Random) -> str:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(text=ANY | st.text())
 def test_arbitrary_text(name: str, text: str) -> None:
     assert_read(name, text)
