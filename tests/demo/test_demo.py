@@ -6,17 +6,16 @@ import json
 import sys
 from html.parser import HTMLParser
 from io import BytesIO
+from pathlib import Path
 
 import httpx
 import pytest
 import yaml
-from click.testing import CliRunner
 from paths import ROOT
-from served import free_port
+from served import free_port, invoked
 from stub_server import StubServer
 
 import faithful_search as fs
-from faithful_search.cli import cli
 from faithful_search.demo import agents, view
 from faithful_search.demo.agents import WITHOUT, Served, agent, task_of
 from faithful_search.demo.auditing import audited
@@ -104,6 +103,7 @@ def test_what_cannot_be_audited_is_refused_with_a_reason(text):
 
 
 def test_a_public_file_of_the_hub_is_audited_without_a_token(monkeypatch):
+    files = {"rollouts": json.dumps({"text": EXAMPLE}).encode(), "large": b"x" * 5_000_001}
     asked = []
 
     class Hub:
@@ -111,17 +111,16 @@ def test_a_public_file_of_the_hub_is_audited_without_a_token(monkeypatch):
             asked.append(token)
 
         def open(self, address, mode):
-            if "private" in address:
+            if Path(address).stem not in files:
                 raise FileNotFoundError(address)
-            return BytesIO(b"x" * 5_000_001 if "large" in address else json.dumps({"text": EXAMPLE}).encode())
+            return BytesIO(files[Path(address).stem])
 
     monkeypatch.setattr("huggingface_hub.HfFileSystem", Hub)
     found = audited("hf://datasets/org/name/rollouts.jsonl\n")
     assert [row.trajectory.answer for row in found.rows] == ["Teska"] and asked == [False]
-    with pytest.raises(DataError, match=r"cannot read hf://datasets/org/private"):
-        audited("hf://datasets/org/private/rollouts.jsonl")
-    with pytest.raises(DataError, match="too large for this page"):
-        audited("hf://datasets/org/large/rollouts.jsonl")
+    for name, told in (("private", "cannot read hf://datasets/org/name/private"), ("large", "too large for this page")):
+        with pytest.raises(DataError, match=told):
+            audited(f"hf://datasets/org/name/{name}.jsonl")
 
 
 def test_evidence_is_changed_exchanged_and_deleted():
@@ -238,7 +237,7 @@ def test_the_tabs_tell_what_went_wrong_as_text(monkeypatch):
 def test_without_gradio_the_command_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.delitem(sys.modules, "faithful_search.demo.app", raising=False)
-    done = CliRunner().invoke(cli, ["demo"])
+    done = invoked("demo")
     assert done.exit_code == 1 and "pip install 'faithful-search[demo]'" in done.output
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from urllib.parse import urlencode
 
 import pytest
 from chromium import chromium
@@ -104,15 +103,6 @@ def test_steps_are_walked_by_keyboard_and_citations_light_what_they_rest_on(visi
     score.locator("summary").press("Enter")
     assert "do the citations hold, step by step?" in score.inner_text()
     assert fits(page)
-
-
-def test_a_link_to_a_step_asks_its_question_and_opens_the_step(visit):
-    page = visit(query=f"?{urlencode({'question': 'Who discovered Bromine?', 'agent': 'can be fooled'})}#ask-step-2")
-    current = page.locator("[aria-current=step]")
-    current.wait_for()
-    assert "Bromine" in page.locator(".trajectory h2").first.inner_text()
-    assert current.evaluate("link => link === document.activeElement") and "2" in current.inner_text()
-    assert page.get_by_label("can be fooled").is_checked()
 
 
 @pytest.mark.parametrize("width", [DESK, pytest.param(PHONE, marks=pytest.mark.slow)])

@@ -64,18 +64,8 @@ def test_a_recorded_call_is_replayed_equal_without_its_tool(path):
 
 
 def test_arguments_that_differ_are_different_calls(path):
-    calls = [
-        {"q": "x"},
-        {"q": "X"},
-        {"q": "x "},
-        {"q": ["x"]},
-        {"q": "1"},
-        {"q": 1},
-        {"q": ""},
-        {},
-        {"q": {"x": None}},
-        {"q": "\ud800", "n": [0.1, {}]},
-    ]
+    calls = [{"q": value} for value in ("x", "X", "x ", ["x"], "1", 1, "", {"x": None})]
+    calls += [{}, {"q": "\ud800", "n": [0.1, {}]}]
     cassette = Cassette(path, "record")
     for number, arguments in enumerate(calls):
         play(cassette, arguments, gives([Evidence(str(number))]))
@@ -125,7 +115,7 @@ def test_equal_calls_at_once_are_asked_once_and_when_the_one_who_asks_is_cancell
 
 
 def test_a_miss_shows_the_nearest_call_and_how_to_record_in_a_few_words(path):
-    record(path, "Eiffel tower, height", "Aare, length", "capital city of France", "population of Lyon")
+    record(path, "Eiffel tower, height", "Aare, length", "capital city of France", "word " * 2000)
     with pytest.raises(CassetteMiss) as miss:
         play(Cassette(path), {"query": "capital city of Frnace", "site": "x"})
     said = str(miss.value)
@@ -133,42 +123,30 @@ def test_a_miss_shows_the_nearest_call_and_how_to_record_in_a_few_words(path):
     assert "calls.jsonl" in said and "record it once" in said and str(path.parent) not in said
     with pytest.raises(CassetteMiss, match=r"No call of this tool is recorded; recorded: search\."):
         play(Cassette(path), {"url": "x"}, tool="browse")
-    record(path, *(f"{number} " + "word " * 2000 for number in range(50)))
     with pytest.raises(CassetteMiss) as miss:
         play(Cassette(path), {"query": "301 " + "word " * 200_000})
     assert len(str(miss.value)) < 500
 
 
+RECORD = """
+import asyncio, sys; from faithful_search.tools.cassette import Cassette
+from faithful_search.trajectory import Evidence
+async def live(): return [Evidence(sys.argv[2] * 9000)]
+with Cassette(sys.argv[1], 'record') as cassette:
+    for n in range(30):
+        asyncio.run(cassette.play('own', {'n': n, 'who': sys.argv[2]}, live))
+        assert len(asyncio.run(cassette.play('common', {'n': n}, live))[0].text) == 9000
+        if n % 10 == 0: cassette.close()  # sorts the file while others write
+assert cassette.unrecorded == 0
+"""
+
+
 def test_processes_record_into_one_file(path):
-    code = (
-        "import asyncio, sys; from faithful_search.tools.cassette import Cassette\n"
-        "from faithful_search.trajectory import Evidence\n"
-        "async def live(): return [Evidence(sys.argv[2] * 9000)]\n"
-        "with Cassette(sys.argv[1], 'record') as cassette:\n"
-        "    for n in range(60):\n"
-        "        asyncio.run(cassette.play('own', {'n': n, 'who': sys.argv[2]}, live))\n"
-        "        text = asyncio.run(cassette.play('common', {'n': n}, live))[0].text\n"
-        "        assert len(text) == 9000\n"
-        "        if n % 20 == 0: cassette.close()\n"  # sorts the file while others write
-        "assert cassette.unrecorded == 0"
-    )
-    running = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in "abc"]
-    assert [process.wait() for process in running] == [0, 0, 0]
+    running = [subprocess.Popen([sys.executable, "-c", RECORD, str(path), name]) for name in "ab"]
+    assert [process.wait() for process in running] == [0, 0]
     lines = path.read_text().splitlines()
-    assert len(lines) == len(Cassette(path)) == 60 * 4
+    assert len(lines) == len(Cassette(path)) == 30 * 3
     assert os.listdir(path.parent) == ["calls.jsonl"]
-
-
-def test_of_two_equal_calls_the_first_counts_also_where_another_cassette_sorted_the_file(path):
-    cassette = Cassette(path, "record")
-    play(cassette, {"query": "x"}, FOUND)
-    with Cassette(path, "record") as other:
-        play(other, {"query": "a"}, FOUND)
-        play(cassette, {"query": "a"}, gives([Evidence("Paris is large.")]))
-    play(cassette, {"query": "y"}, FOUND)
-    cassette.close()
-    assert play(cassette, {"query": "a"}) == [PARIS]
-    assert cassette.unrecorded == 0 and len(Cassette(path)) == len(path.read_text().splitlines()) == 3
 
 
 def test_a_closed_recording_is_the_same_file_whatever_the_order_and_keeps_its_link_and_permissions(tmp_path):
@@ -204,20 +182,13 @@ def test_calls_are_on_disk_at_once_and_a_recording_that_was_killed_goes_on(path)
     assert len(Cassette(path)) == 3
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"<<<<<<< HEAD",
-        b'{"tool": "search"}',
-        b'{"tool": "search", "arguments": {}}',
-        b'{"tool": "search", "arguments": {}, "evidence": [], "error": "x"}',
-        b'{"tool": "search", "arguments": {}, "evidence": [{"title": "no text"}]}',
-        b'{"tool": "search", "arguments": {}, "evidence": [], "more": 1}',
-        b'{"tool": "search", "arguments": [], "evidence": []}',
-        b'{"tool": "\xff", "arguments": {}, "evidence": []}',
-        b"[" * 100_000,
-    ],
-)
+DAMAGED = [b"<<<<<<< HEAD", b'{"tool": "search"}', b'{"tool": "\xff", "arguments": {}, "evidence": []}', b"[" * 100_000]
+RESTS = [b"{}}", b'{}, "evidence": [], "error": "x"}', b'{}, "evidence": [{"title": "no text"}]}']
+RESTS += [b'{}, "evidence": [], "more": 1}', b'[], "evidence": []}']
+DAMAGED += [b'{"tool": "search", "arguments": %s' % rest for rest in RESTS]
+
+
+@pytest.mark.parametrize("line", DAMAGED)
 @pytest.mark.parametrize("mode", ["replay", "record"])
 def test_a_damaged_line_is_named_and_left_alone(path, line, mode):
     record(path, "x")
@@ -235,7 +206,7 @@ def test_a_missing_file_a_folder_and_wrong_settings_are_named(tmp_path):
     for mode in ("replay", "record"):
         with pytest.raises(DataError, match=str(tmp_path)):
             Cassette(tmp_path, mode)
-    for name, mode, told in (("x.jsonl", "auto", "there are: replay, record"), ("x.jsonl.gz", "record", "compress it")):
+    for name, mode, told in (("x.jsonl", "auto", "replay, record"), ("x.jsonl.gz", "record", "compress it")):
         with pytest.raises(ConfigError, match=told):
             Cassette(tmp_path / name, mode)
 
@@ -252,21 +223,17 @@ def test_a_result_that_cannot_be_written_is_still_returned(path, caplog):
     assert [record.message.count("no longer recorded") for record in caplog.records] == [1]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(path):
-    code = (
-        "import asyncio, resource, signal, sys; from faithful_search.tools.cassette import Cassette\n"
-        "from faithful_search.trajectory import Evidence\n"
-        "async def live(): return [Evidence('x' * 5000)]\n"
-        "cassette = Cassette(sys.argv[1], 'record')\n"
-        "asyncio.run(cassette.play('t', {'n': 1}, live))\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))\n"
-        "assert len(asyncio.run(cassette.play('t', {'n': 2}, live))[0].text) == 5000\n"
-        "assert cassette.unrecorded == 1"
-    )
-    assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == 0
-    assert len(Cassette(path)) == 1
+    resource = pytest.importorskip("resource")
+    cassette, long = Cassette(path, "record"), [Evidence("x" * 5000)]
+    play(cassette, {"n": 1}, gives(long))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, limits[1]))
+    try:
+        assert play(cassette, {"n": 2}, gives(long)) == long
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert cassette.unrecorded == 1 and len(Cassette(path)) == 1
 
 
 def test_a_key_reaches_neither_file_nor_log_nor_message(path, monkeypatch, caplog):

@@ -5,58 +5,19 @@ import shlex
 
 import pytest
 from paths import RECIPES, ROOT
-from recipe_runs import run
-from search_servers import KEY, Request, SearchServer, searxng
+from search_servers import KEY
 
-from faithful_search import __version__, dialects
+from faithful_search import __version__
 from faithful_search.errors import ConfigError
 from faithful_search.judges.condensing import Condensing
 from faithful_search.rollout.arguments import EnvironmentArguments
-from faithful_search.tools import Toolbox
-from faithful_search.tools.browse import Browse, Fetch, Jina
-from faithful_search.tools.cassette import Cassette
+from faithful_search.tasks import read_rows
+from faithful_search.tools.browse import Fetch
 from faithful_search.tools.retrieval.index_folder import build_folder
-from faithful_search.tools.web.providers.serper import Serper
-from faithful_search.tools.web_search import WebSearch
 from faithful_search.training.starting import parse_recipe
-from faithful_search.trajectory import ToolCall, read_jsonl
+from faithful_search.trajectory import ToolCall
 
 SHIPPED = RECIPES / "cassettes" / "four_tools.jsonl"
-PAGES = {
-    "https://atlas.example/peru": (
-        "Peru",
-        "Peru lies on the west coast of South America.\n\nIts government sits in Lima.\n\nThe sol is its money.",
-    ),
-    "https://rivers.example/danube": (
-        "The Danube",
-        "The Danube rises in the Black Forest.\n\nIt flows through Vienna and Budapest to the Black Sea.",
-    ),
-}
-RESULTS = {
-    "capital of Peru": [("Peru", "https://atlas.example/peru", "A short portrait of Peru and of Lima, its capital.")],
-    "source of the Danube": [("The Danube", "https://rivers.example/danube", "Where the river rises.")],
-    "a word that no page has": [],
-}
-CALLS = [
-    *(ToolCall("web_search", {"query": query}) for query in RESULTS),
-    ToolCall("web_search", {"query_list": ["capital of Peru", "source of the Danube"]}),
-    ToolCall("browse", {"url": "https://atlas.example/peru", "query": "where does the government sit"}),
-    ToolCall("browse", {"url_list": list(PAGES), "query": "Black Forest"}),
-    ToolCall("browse", {"url": "https://atlas.example/chile", "query": "capital"}),
-    ToolCall("browse", {"url": "http://192.168.1.1/admin"}),
-]
-
-
-def found_by_serper(request: Request) -> tuple[int, dict]:
-    rows = RESULTS.get(request.body["q"], [])
-    return 200, {"organic": [{"title": title, "link": link, "snippet": text} for title, link, text in rows]}
-
-
-def read_by_jina(request: Request) -> tuple[int, dict]:
-    title, content = PAGES.get(request.body["url"], ("", ""))
-    if not content:
-        return 404, {"code": 404, "message": "Not Found"}
-    return 200, {"code": 200, "data": {"title": title, "content": content, "url": request.body["url"]}}
 
 
 def configured(*flags: str) -> EnvironmentArguments:
@@ -70,52 +31,23 @@ def configured(*flags: str) -> EnvironmentArguments:
     return script
 
 
-def test_the_shipped_cassette_is_what_recording_gives(tmp_path, monkeypatch):
-    """It was made with the real tools against stand-ins of their services."""
-    monkeypatch.setenv("SERPER_API_KEY", KEY)
-    with SearchServer(found_by_serper) as searching, SearchServer(read_by_jina) as reading:
-        tools = [WebSearch(Serper(url=searching.url), top_k=3), Browse(Jina(url=reading.url), top_k=3)]
-        cassette = Cassette(tmp_path / "four_tools.jsonl", "record")
-        with cassette, Toolbox(tools, cassette=cassette) as toolbox:
-            observations = toolbox.run_batch(CALLS, [toolbox.session() for _ in CALLS])
-    assert [item.error for item in observations] == [False] * 6 + [True] * 2
-    assert "Its government sits in Lima." in observations[4].evidence[0].text
-    assert cassette.path.read_text(encoding="utf-8") == SHIPPED.read_text(encoding="utf-8")
-    assert KEY not in SHIPPED.read_text(encoding="utf-8")
-
-
 def test_the_dry_runs_tools_answer_without_network_or_key(monkeypatch):
     for name in ("SERPER_API_KEY", "JINA_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(ROOT)
+    shipped = list(read_rows(SHIPPED))
+    calls = [ToolCall(row["tool"], row["arguments"]) for row in shipped]
+    calls += [ToolCall("local_search", {"query": "capital of Peru"}), ToolCall("knowledge_graph", {"query": "Peru"})]
     script = configured("--config", str(RECIPES / "configs" / "pou_four_tools_dry.yaml"))
-    more = [ToolCall("local_search", {"query": "capital of Peru"}), ToolCall("knowledge_graph", {"query": "Peru"})]
     with script.toolbox() as toolbox:
-        observations = toolbox.run_batch([*CALLS, *more], [toolbox.session() for _ in (*CALLS, *more)])
+        found = toolbox.run_batch(calls, [toolbox.session() for _ in calls])
         [miss] = toolbox.run_batch([ToolCall("web_search", {"query": "capital of Perù"})], [toolbox.session()])
     assert toolbox.names == ["web_search", "browse", "local_search", "knowledge_graph"]
-    assert [place for place, item in enumerate(observations) if not item.evidence] == [2, 6, 7]
-    assert observations[2].note == "No results." and not observations[2].error
-    assert "not public" in observations[7].note
+    for row, answer in zip(shipped, found, strict=False):
+        assert [item.text for item in answer.evidence] == [item["text"] for item in row.get("evidence", ())]
+        assert answer.note == row.get("error", "" if answer.evidence else "No results.")
+    assert [answer.error for answer in found].count(True) == 2 and found[-1].evidence and found[-2].evidence
     assert miss.error and "capital of Peru" in miss.note
-
-
-@pytest.mark.slow
-def test_the_dry_run_trains_two_steps(tmp_path):
-    command = ("recipes/pou.py", "--config", "recipes/configs/pou_four_tools_dry.yaml")
-    small = "--output_dir {} --eval_limit 4 --per_device_train_batch_size 8 --max_completion_length 512"
-    printed = run(*command, *shlex.split(small.format(shlex.quote(str(tmp_path)))))
-    assert "step    2/2" in printed
-    assert len(list(read_jsonl(tmp_path / "trajectories.jsonl"))) == 16
-
-
-def test_each_of_five_queries_gets_results_by_flags():
-    with SearchServer(searxng) as server:
-        flags = {"corpus": "none", "triples": "none", "web_search": "searxng", "searxng_url": server.url}
-        with EnvironmentArguments(**flags, search_top_k=3).toolbox() as toolbox:
-            call = ToolCall("web_search", {"query_list": ["a", "b", "c", "d", "e"]})
-            [found] = toolbox.run_batch([call], [toolbox.session()])
-    assert {item.title[0] for item in found.evidence} == set("abcde")
 
 
 @pytest.mark.parametrize(
@@ -156,51 +88,39 @@ def test_the_flags_name_every_source_of_a_corpus(tmp_path):
     assert [passage.title for passage in script.corpus_passages()] == ["Tea"]
 
 
-def test_a_servers_url_is_a_corpus_too():
-    script = EnvironmentArguments(
-        corpus="http://127.0.0.1:9/retrieve", triples="none", dialect="search_r1", tool_timeout=5
-    )
-    with script.toolbox() as toolbox:
-        [answer] = toolbox.run_batch([ToolCall("search", {"query": "tea"})], [toolbox.session()])
-    assert answer.error and answer.note == "Search failed: the service could not be reached."
+def test_a_servers_url_is_a_corpus_and_browsing_is_guarded_until_an_allow_list_opens_it():
+    server, page = ToolCall("local_search", {"query": "tea"}), ToolCall("browse", {"url": "http://127.0.0.1:9/"})
+    notes = []
+    for allow in ("", "127.0.0.0/8, intranet.example"):
+        script = EnvironmentArguments(
+            corpus="http://127.0.0.1:9/retrieve", browse="fetch", browse_allow=allow, tool_timeout=5, tool_retries=0
+        )
+        with script.toolbox() as toolbox:
+            failed, read = toolbox.run_batch([server, page], [toolbox.session()] * 2)
+        assert failed.error and failed.note == "Search failed: the service could not be reached."
+        notes.append(read.note)
+    assert "not public" in notes[0] and "not public" not in notes[1]
     with pytest.raises(ConfigError, match="cannot be read from here"):
         script.corpus_passages()
 
 
-def test_browsing_is_guarded_and_the_allow_list_opens_it(monkeypatch):
-    call = ToolCall("browse", {"url": "http://127.0.0.1:9/"})
-    notes = []
-    for allow in ("", "127.0.0.0/8, intranet.example"):
-        script = EnvironmentArguments(browse="fetch", browse_allow=allow, tool_timeout=5, tool_retries=0)
-        with script.toolbox() as toolbox:
-            notes.append(toolbox.run_batch([call], [toolbox.session()])[0].note)
-    assert "not public" in notes[0] and "not public" not in notes[1]
-
-
 def test_the_flags_reach_every_client_and_each_gives_up_before_the_toolbox_does(tmp_path):
     sources = {"corpus": "http://127.0.0.1:9", "triples": "wikidata", "browse": "jina", "browse_allow": "wiki.example"}
-    bounds = {"tool_timeout": 10, "tool_retries": 4, "tool_concurrency": 7}
+    sources |= {"web_search": "searxng", "searxng_url": "http://127.0.0.1:9"}
+    bounds = {"tool_timeout": 10, "tool_retries": 4, "tool_concurrency": 7, "search_top_k": 3, "contact": "me@a.org"}
     kept = {"tool_cache": str(tmp_path / "t.sqlite"), "tool_cache_days": 2, "tool_cache_megabytes": 50}
     with EnvironmentArguments(**sources, **bounds, **kept).toolbox() as toolbox:
-        page, search, graph = (toolbox.tools[name] for name in ("browse", "local_search", "knowledge_graph"))
-        clients = [page.reader.http, search.http, graph.http]
-        assert [client.patience.retries for client in clients] == [4] * 3 == [toolbox.patience.retries] * 3
+        web, page, search, graph = toolbox.tools.values()
+        clients = [web.provider.http, page.reader.http, search.http, graph.http]
+        assert [client.patience.retries for client in clients] == [4] * 4 == [toolbox.patience.retries] * 4
         assert {client.timeout for client in clients} | {page.timeout} == {8.5}
-        assert (toolbox.timeout, toolbox.concurrency) == (10, 7)
+        assert (toolbox.timeout, toolbox.concurrency, web.top_k) == (10, 7, 3)
         assert graph.http.max_bytes == 20_000_000 > page.reader.http.max_bytes  # one entity takes megabytes
         assert page.reader.guard.allow == ("wiki.example",) and page.cache.path == toolbox.cache.path
         assert (toolbox.cache.max_age, toolbox.cache.max_bytes) == (2 * 86_400, 50_000_000)
-
-
-def test_services_are_told_who_asks_and_whom_to_write_to():
-    agents = {}
-    for contact in ("", "me@example.org"):
-        with EnvironmentArguments(triples="wikidata", contact=contact).toolbox() as toolbox:
-            agents[contact] = toolbox.tools["knowledge_graph"].http.user_agent
-    assert agents == {
-        "": f"faithful-search/{__version__}",
-        "me@example.org": f"faithful-search/{__version__} (me@example.org)",
-    }
+        assert graph.http.user_agent == f"faithful-search/{__version__} (me@a.org)"  # services are told who asks
+    with EnvironmentArguments(triples="wikidata").toolbox() as toolbox:
+        assert toolbox.tools["knowledge_graph"].http.user_agent == f"faithful-search/{__version__}"
     with pytest.raises(ConfigError, match="user agent"):
         EnvironmentArguments(triples="wikidata", contact="me\nX-Key: 1").toolbox()
 
@@ -224,15 +144,12 @@ def test_the_papers_configuration_has_its_tools_when_the_keys_are_there(monkeypa
 def test_pokees_agents_find_the_tools_they_know():
     script = EnvironmentArguments(dialect="pokee", web_search="ddgs", browse="fetch", corpus="none", triples="none")
     with script.toolbox() as toolbox:
-        assert toolbox.names == ["web_search", "web_read"]
-        assert isinstance(toolbox.tools["web_read"].reader, Fetch)
-    properties = {schema["function"]["name"]: schema["function"]["parameters"] for schema in toolbox.schemas}
-    assert properties["web_search"]["properties"]["query_list"]["maxItems"] == 5
-    assert properties["web_read"]["properties"]["url_list"]["maxItems"] == 5
-    assert dialects.load("pokee").tool_names["browse"] in toolbox.names
+        assert toolbox.names == ["web_search", "web_read"] and isinstance(toolbox.tools["web_read"].reader, Fetch)
+    search, read = (schema["function"]["parameters"]["properties"] for schema in toolbox.schemas)
+    assert search["query_list"]["maxItems"] == read["url_list"]["maxItems"] == 5
 
 
-def test_the_judges_model_condenses_when_asked(monkeypatch):
+def test_the_judges_model_condenses_when_asked():
     import pou
 
     flags = ["--judge", "endpoint", "--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "m", "--condense", "true"]

@@ -1,29 +1,33 @@
-"""The folder of an index: built in one go or killed anywhere, it is the same; never is half of one taken for it."""
+"""Indexes of passages: built in one go or killed anywhere, they are the same; what they find is the best by formula."""
 
 import json
 import math
 import os
 import pickle
 import random
+import shutil
 import signal
-import subprocess
 import sys
-import textwrap
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
-from click.testing import CliRunner
+import tiny_bert
+import torch
 from hypothesis import given, settings, strategies as st
+from served import invoked
 
-from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.tools.retrieval.index import HybridIndex, Index
+from faithful_search.inference.encoder import Encoder, known_prefixes
+from faithful_search.tools.retrieval.dense import DenseIndex, Embedder, load_faiss
+from faithful_search.tools.retrieval.index import HybridIndex, Index, Passages, store
 from faithful_search.tools.retrieval.index_folder import build_folder, open_folder, open_index, read_manifest
 from faithful_search.tools.words import words
 from faithful_search.trajectory import Evidence
@@ -47,11 +51,6 @@ def write(path: Path, found: Sequence[object]) -> Path:
 
 def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def invoke(*arguments: object) -> tuple[int, str, str]:
-    done = CliRunner().invoke(cli, ["index", *map(str, arguments)])
-    return done.exit_code, done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -98,46 +97,36 @@ def test_killed_before_any_step_it_goes_on_to_the_same_index(index, corpus, tmp_
 # another corpus, other settings, other builders
 
 
-def killed_build(corpus: Path, out: Path, **settings: object) -> None:
-    """Leave an unfinished build of `out`."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("faithful_search.tools.retrieval.index.progress", stop)
-        build_folder(corpus, out, **settings)
-    assert list(out.parent.glob(f"{out.name}.*.building"))
-
-
-def test_a_changed_corpus_or_other_settings_are_refused(index, corpus):
+def test_a_finished_index_is_left_as_it_is_and_another_corpus_or_other_settings_are_refused(index, corpus):
+    before = {path: path.stat().st_mtime_ns for path in index.rglob("*")}
+    moved = corpus.rename(corpus.with_name("elsewhere.jsonl"))
+    assert build_folder(moved, index) == read_manifest(index)
     something_else = r"made of something else \({}\): name another folder, or --overwrite"
     with pytest.raises(ConfigError, match=something_else.format("limit None")):
-        build_folder(corpus, index, limit=3)
+        build_folder(moved, index, limit=3)
     write(corpus, rows(5))
     with pytest.raises(ConfigError, match=something_else.format("its corpus")):
         build_folder(corpus, index)
-    assert len(open_folder(index)) == 120
+    assert {path: path.stat().st_mtime_ns for path in index.rglob("*")} == before
     build_folder(corpus, index, overwrite=True)
     assert len(open_folder(index)) == 5
 
 
 def test_the_old_index_stays_until_the_new_one_is_there_and_unfinished_builds_of_others_go_then(index, corpus):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
     before = tree(index)
     for limit in (7, 8):
-        killed_build(corpus, index, limit=limit, overwrite=True)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("faithful_search.tools.retrieval.index.progress", stop)
+            build_folder(corpus, index, limit=limit, overwrite=True)
+        assert list(index.parent.glob(f"{index.name}.*.building"))
     assert tree(index) == before
     assert build_folder(corpus, index) == read_manifest(index)
     build_folder(corpus, index, limit=7, overwrite=True)
     assert len(open_folder(index)) == 7
     assert [path.name for path in sorted(index.parent.iterdir())] == ["corpus.jsonl", "index"]
-
-
-def test_a_finished_index_is_left_as_it_is(index, corpus):
-    before = {path: path.stat().st_mtime_ns for path in index.rglob("*")}
-    moved = corpus.rename(corpus.with_name("elsewhere.jsonl"))
-    assert build_folder(moved, index) == read_manifest(index)
-    assert {path: path.stat().st_mtime_ns for path in index.rglob("*")} == before
 
 
 def test_what_is_no_index_is_not_touched(corpus, tmp_path):
@@ -157,50 +146,31 @@ def test_what_is_no_index_is_not_touched(corpus, tmp_path):
 
 
 def test_a_full_disk_is_an_error_and_harms_nothing(index, tmp_path):
-    before = tree(index)
+    resource = pytest.importorskip("resource")
+    before, limits = tree(index), resource.getrlimit(resource.RLIMIT_FSIZE)
     # of words of one character a passage takes less than its scores, so that some limits stop the one and not the other
     text = "".join(map(chr, range(0x4E00, 0x4E00 + 400)))
     corpus = write(tmp_path / "other.jsonl", [{"id": str(n), "text": text} for n in range(10)])
-    code = """
-        import resource, sys
-        from faithful_search.errors import DataError
-        from faithful_search.tools.retrieval.index_folder import build_folder
-
-        for most in (100, 2000, 13500, 16100):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most, -1))
-            try:
-                build_folder(sys.argv[1], sys.argv[2], overwrite=True)
-            except DataError as error:
-                print(error)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
-        print(build_folder(sys.argv[1], sys.argv[2], overwrite=True).passages)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code), str(corpus), str(index)]
-    *failures, last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert len(failures) == 4 and all("File too large" in line and str(index) in line for line in failures)
-    assert last == "10" and tree(index) != before
+    for most in (100, 2000, 13500, 16100):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+        try:
+            with pytest.raises(DataError, match="File too large") as told:
+                build_folder(corpus, index, overwrite=True)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert str(index) in str(told.value) and tree(index) == before
+    assert build_folder(corpus, index, overwrite=True).passages == 10
 
 
 def test_two_builders_of_one_index(corpus, tmp_path, monkeypatch):
-    entered, leave = threading.Event(), threading.Event()
-
-    def wait(*_: object) -> None:
-        entered.set()
-        leave.wait(60)
+    def another(*_: object) -> None:
+        with pytest.raises(ConfigError, match="another process is building in"):
+            build_folder(corpus, tmp_path / "out")
         raise KeyboardInterrupt
 
-    def build() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            build_folder(corpus, tmp_path / "out")
-
-    monkeypatch.setattr("faithful_search.tools.retrieval.index.progress", wait)
-    first = threading.Thread(target=build)
-    first.start()
-    assert entered.wait(60)
-    with pytest.raises(ConfigError, match="another process is building in"):
+    monkeypatch.setattr("faithful_search.tools.retrieval.index.progress", another)
+    with pytest.raises(KeyboardInterrupt):
         build_folder(corpus, tmp_path / "out")
-    leave.set()
-    first.join()
     monkeypatch.undo()
     assert build_folder(corpus, tmp_path / "out").passages == 120
 
@@ -277,14 +247,6 @@ def test_what_is_found_is_the_best_by_the_formula(numbers, top_k):
     assert [item.score for item in got] == pytest.approx([scores[item.source] for item in got], abs=1e-4)
 
 
-def test_many_threads_search_as_one(index):
-    found = open_folder(index)
-    queries = [f"word{n % 7} word{n} word{3 * n}" for n in range(150)]
-    expected = found.search_batch(queries, 3)
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda query: found.search(query, 3), queries * 4)) == expected * 4
-
-
 # several as one
 
 
@@ -302,17 +264,17 @@ class Ranking(Index):
         return len(self.sources)
 
 
-def order(index: Index, top_k: int = 10) -> list[str]:
-    return [found.source for found in index.search("?", top_k)]
-
-
 def test_scores_are_the_sums_worked_by_hand():
-    found = HybridIndex((Ranking("a", "b", "c", "a"), Ranking("c", "d", "a"))).search("?", 10)
+    hybrid = HybridIndex((Ranking("a", "b", "c", "a"), Ranking("c", "d", "a")))
     both, second = float(Fraction(1, 61) + Fraction(1, 63)), float(Fraction(1, 62))
-    assert [(e.source, e.score) for e in found] == [
-        *((name, round(both, 6)) for name in "ac"),  # ties go to the first part's
-        *((name, round(second, 6)) for name in "bd"),
-    ]
+    for index in (hybrid, pickle.loads(pickle.dumps(hybrid))):
+        assert [(e.source, e.score) for e in index.search("?", 10)] == [
+            *((name, round(both, 6)) for name in "ac"),  # ties go to the first part's
+            *((name, round(second, 6)) for name in "bd"),
+        ]
+    hybrid.search("?", 70)
+    assert hybrid.parts[0].asked == [50, 70]  # parts are asked deeper than the answer
+    assert (len(hybrid), hybrid.inline) == (4, False)
 
 
 def test_each_query_is_fused_by_itself_and_paragraphs_of_one_source_stay_apart():
@@ -325,26 +287,188 @@ def test_each_query_is_fused_by_itself_and_paragraphs_of_one_source_stay_apart()
     assert hybrid.search_batch([], 3) == []
 
 
-def test_parts_are_asked_deeper_than_the_answer():
-    parts = Ranking(*"abc"), Ranking(*"cba")
-    for top_k in (3, 70):
-        HybridIndex(parts).search("?", top_k)
-    assert parts[0].asked == parts[1].asked == [50, 70]
-
-
 @given(st.lists(st.lists(st.sampled_from("abcdefg"), unique=True), min_size=1, max_size=4))
 def test_the_order_is_that_of_exact_sums(rankings):
     exact: dict[str, Fraction] = {}
     for ranking in rankings:
         for rank, name in enumerate(ranking, start=1):
             exact[name] = exact.get(name, Fraction(0)) + Fraction(1, 60 + rank)
-    assert order(HybridIndex(tuple(Ranking(*r) for r in rankings))) == sorted(exact, key=lambda n: -exact[n])
+    found = HybridIndex(tuple(Ranking(*ranking) for ranking in rankings)).search("?", 10)
+    assert [item.source for item in found] == sorted(exact, key=lambda name: -exact[name])
 
 
-def test_it_is_a_value_with_parts():
-    hybrid = HybridIndex([Ranking("a", "b")])
-    assert (len(hybrid), hybrid.inline) == (2, False)
-    assert order(pickle.loads(pickle.dumps(hybrid))) == ["a", "b"]
+# dense: a small random encoder against numpy
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return tiny_bert.saved(tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture(scope="module")
+def passages(tmp_path_factory) -> Passages:
+    folder = tmp_path_factory.mktemp("passages")
+    store(folder, tiny_bert.corpus())
+    return Passages(folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, model, passages) -> Path:
+    folder = tmp_path_factory.mktemp("index") / "dense"
+    DenseIndex.build(folder, passages, model=model, hnsw=True, batch_size=8)
+    return folder
+
+
+def vectors_of(folder: Path, precision: str = "float32") -> np.ndarray:
+    return np.fromfile(folder / "vectors", dtype=precision).reshape(-1, 16)
+
+
+def test_exact_search_is_that_of_numpy_with_equals_in_corpus_order(tmp_path, model, folder, passages):
+    index, rows = DenseIndex(folder, passages, exact=True), tiny_bert.corpus()
+    cosines = Encoder.from_pretrained(model).encode(tiny_bert.QUERIES, "query") @ vectors_of(folder).T
+    for top_k in (5, tiny_bert.COUNT + 10):
+        for row, hits in zip(cosines, index.search_batch(tiny_bert.QUERIES, top_k), strict=True):
+            numbers = [int(hit.source[1:]) for hit in hits]
+            assert len(set(numbers)) == len(hits) == min(top_k, tiny_bert.COUNT)
+            assert np.allclose([hit.score for hit in hits], np.sort(row)[::-1][:top_k], atol=1e-4)
+            assert np.allclose([hit.score for hit in hits], row[numbers], atol=1e-4)
+            assert [msgspec.structs.replace(hit, score=None) for hit in hits] == [rows[number] for number in numbers]
+    assert index.search_batch([], 3) == [] and (len(index), index.inline) == (tiny_bert.COUNT, False)
+    store(tmp_path, [Evidence(text="w5 w6", source=str(n)) for n in range(20)])
+    DenseIndex.build(tmp_path / "dense", Passages(tmp_path), model=model)
+    found = DenseIndex(tmp_path / "dense", Passages(tmp_path)).search("w5", 20)
+    assert [hit.source for hit in found] == [str(n) for n in range(20)]
+
+
+def test_the_graph_finds_nearly_all_and_more_with_a_wider_beam(folder, passages):
+    exact = DenseIndex(folder, passages, exact=True)
+    draw = np.random.default_rng(1).normal(size=(100, 16)).astype(np.float32)
+    queries = draw / np.linalg.norm(draw, axis=1, keepdims=True)
+    truth = exact.nearest(queries, 10)[1]
+
+    def recall(beam: int) -> float:
+        found = DenseIndex(folder, passages, beam=beam).nearest(queries, 10)[1]
+        return float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), truth.tolist(), strict=True)]))
+
+    assert recall(200) > 0.98
+    assert recall(200) >= recall(10)
+
+
+def test_half_precision_takes_half_the_place_and_an_index_keeps_its_pooling_and_prefixes(
+    tmp_path, model, passages, folder, monkeypatch
+):
+    monkeypatch.setattr("faithful_search.tools.retrieval.dense._BLOCK", 64)  # several blocks
+    DenseIndex.build(tmp_path / "half", passages, model=model, precision="float16")
+    half, whole = DenseIndex(tmp_path / "half", passages), DenseIndex(folder, passages, exact=True)
+    assert (tmp_path / "half" / "vectors").stat().st_size * 2 == (folder / "vectors").stat().st_size
+    found, expected = ({hit.source: hit.score for hit in each.search("w1", tiny_bert.COUNT)} for each in (half, whole))
+    assert found == pytest.approx(expected, abs=0.002) and [*found.values()] == sorted(found.values(), reverse=True)
+    how: dict[str, Any] = {"pooling": "cls", "limit": 9, "query_prefix": "w9 ", "passage_prefix": "w8 "}
+    DenseIndex.build(tmp_path / "dense", passages, model=model, **how)
+    queries = DenseIndex(tmp_path / "dense", passages).embedder.queries(["w1 w2"])
+    encoder, texts = (
+        Encoder.from_pretrained(model, **how),
+        [f"{each.title}\n{each.text}" for each in tiny_bert.corpus()],
+    )
+    assert np.allclose(queries, encoder.encode(["w1 w2"], "query"), atol=1e-6)
+    assert np.allclose(vectors_of(tmp_path / "dense"), encoder.encode(texts, "passage"), atol=1e-6)
+
+
+@pytest.mark.parametrize("damage", ["vectors", "hnsw.faiss", "manifest.json"])
+def test_a_damaged_index_other_passages_and_other_models_are_refused(tmp_path, folder, passages, damage):
+    shutil.copytree(folder, tmp_path / "dense")
+    (tmp_path / "dense" / damage).write_bytes((folder / damage).read_bytes()[:-7])
+    store(tmp_path, tiny_bert.corpus(10))
+    for place, own in ((tmp_path / "dense", passages), (folder, Passages(tmp_path))):
+        with pytest.raises(ValueError):
+            DenseIndex(place, own)
+    for size in (16, 32):
+        with pytest.raises(ConfigError, match="gives other vectors than"):
+            DenseIndex(folder, passages, model=tiny_bert.other_model(tmp_path / str(size), size))
+
+
+def test_a_killed_build_goes_on_with_its_own_encoder_and_encodes_nothing_twice(
+    tmp_path, model, passages, folder, monkeypatch
+):
+    torn, encoded, encode, most = tmp_path / "torn", [], Embedder.passages, [128]
+
+    def counted(self, part):
+        if sum(encoded) >= most[0]:
+            raise KeyboardInterrupt
+        encoded.append(len(part))
+        return encode(self, part)
+
+    monkeypatch.setattr(Embedder, "passages", counted)
+    with pytest.raises(KeyboardInterrupt):
+        DenseIndex.build(torn, passages, model=model, batch_size=4)
+    with (torn / "vectors").open("ab") as file:
+        file.write(b"torn")
+    with pytest.raises(ValueError):
+        DenseIndex(torn, passages)
+    for how, says in (
+        ({"model": tiny_bert.other_model(tmp_path / "other")}, "gives other vectors than"),
+        ({"model": model, "precision": "float16"}, "were begun with other settings"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            DenseIndex.build(torn, passages, **how)
+    most[0] = tiny_bert.COUNT
+    DenseIndex.build(torn, passages, model=model, batch_size=4)
+    assert sum(encoded) == tiny_bert.COUNT
+    assert np.allclose(vectors_of(torn), vectors_of(folder), atol=1e-6)
+
+
+@pytest.mark.parametrize("missing", ["faiss", "torch"])
+def test_a_missing_package_is_named(tmp_path, passages, missing, monkeypatch):
+    monkeypatch.delitem(sys.modules, "faithful_search.inference.encoder")
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigError) as told:
+        DenseIndex.build(tmp_path / "x", passages, model="m")
+    assert str(told.value) == f"dense search needs {missing}: pip install 'faithful-search[dense]'"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_threads_copies_and_a_forked_child_get_what_one_caller_gets(folder, passages, request):
+    """A child without the threads of its parent, for which it would wait for ever."""
+    faiss, threads = load_faiss(), torch.get_num_threads()
+    for setting in (torch.set_num_threads, faiss.omp_set_num_threads):
+        request.addfinalizer(partial(setting, threads))
+        setting(2)
+    index = DenseIndex(folder, passages, exact=True, beam=33)
+    data = pickle.dumps(index)
+    copy = pickle.loads(data)
+    assert len(data) < 5_000 and (copy.exact, copy.beam) == (True, 33)
+    queries = [f"w{n} w{n + 1}" for n in range(40)]
+    expected = copy.search_batch(queries, 5)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda query: index.search(query, 5), queries)) == expected
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(0 if index.search_batch(queries, 5) == expected else 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# the encoder's own files
+
+
+def test_prefixes_by_name_yield_to_those_of_files_and_arguments_and_a_broken_file_is_named(tmp_path):
+    plain = Encoder.from_pretrained(tiny_bert.saved(tmp_path / "e5-base-v2"))
+    assert (plain.query_prefix, plain.passage_prefix) == ("query: ", "passage: ")
+    prompts = {"prompts": {"query": "ask: "}}
+    said = Encoder.from_pretrained(tiny_bert.saved(tmp_path / "x" / "e5-base-v2", config_sentence_transformers=prompts))
+    assert (said.query_prefix, said.passage_prefix) == ("ask: ", "")
+    given = Encoder.from_pretrained(str(tmp_path / "e5-base-v2"), query_prefix="")
+    assert (given.query_prefix, given.passage_prefix) == ("", "passage: ")
+    for name, query, passage in (
+        ("intfloat/e5-small-unsupervised", "query: ", "passage: "),
+        ("intfloat/multilingual-e5-large-instruct", "Instruct: Given a web search query, ", ""),
+        ("BAAI/bge-base-en-v1.5", "Represent this sentence for searching relevant passages: ", ""),
+    ):
+        assert known_prefixes(name)[0].startswith(query) and known_prefixes(name)[1] == passage, name
+    assert known_prefixes("BAAI/bge-m3") == known_prefixes("someone/not-e5-base-v2-at-all") == ("", "")
+    (tmp_path / "e5-base-v2" / "modules.json").write_text("[{")
+    with pytest.raises(ConfigError, match=r"cannot open the model .*modules\.json"):
+        Embedder(str(tmp_path / "e5-base-v2"))
 
 
 # the command
@@ -352,21 +476,18 @@ def test_it_is_a_value_with_parts():
 
 def test_a_hybrid_index_by_the_command(tmp_path, monkeypatch):
     pytest.importorskip("faiss")
-    from tiny_bert import saved
-
-    (tmp_path / "model").mkdir()
-    model, out = saved(tmp_path / "model"), tmp_path / "out"
+    model, out = tiny_bert.saved(tmp_path / "model"), tmp_path / "out"
     options = ("--kind", "hybrid", "--model", model, "--half", "--limit", 30, "--batch-size", 8)
-    code, said, told = invoke("world", out, *options)
-    assert code == 0 and said.startswith("30 passages of world"), told
+    done = invoked("index", "world", out, *options)
+    assert done.exit_code == 0 and done.stdout.startswith("30 passages of world"), done.stderr
     index = open_folder(out)
     assert isinstance(index, HybridIndex) and len(index) == 30
     title = index.search("anything", 1)[0].title
     assert title in [item.title for item in index.search(title, 3)]
     settings = {"model": model, "revision": None, "hnsw": False, "precision": "float16"}
     assert read_manifest(out).plan.dense == settings
-    code, _, said = invoke("world", out, "--kind", "bm25", "--limit", 30)
-    assert code == 1 and "made of something else (kind hybrid, dense" in said
+    done = invoked("index", "world", out, "--kind", "bm25", "--limit", 30)
+    assert done.exit_code == 1 and "made of something else (kind hybrid, dense" in done.stderr
     moved = (tmp_path / "model").rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"say where: open_folder\(…, model=…\)"):
         open_folder(out)
@@ -379,29 +500,29 @@ def test_a_hybrid_index_by_the_command(tmp_path, monkeypatch):
 
 def test_the_command_says_what_it_made_and_left_out(tmp_path):
     corpus = write(tmp_path / "c.jsonl", [{"text": "One sentence. Another one."}, *[{"body": "?"}] * 7])
-    code, said, told = invoke(corpus, tmp_path / "out", "--paragraph-characters", 15)
-    assert code == 0 and said.startswith(f"2 passages of {corpus} in {tmp_path / 'out'}: bm25, 0.0 MB, ")
-    assert told.count("left out: ") == 6
-    assert f"{corpus}, line 2: no column 'text'" in told and "rows left out: 7; all of them are in" in told
+    done = invoked("index", corpus, tmp_path / "out", "--paragraph-characters", 15)
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"2 passages of {corpus} in {tmp_path / 'out'}: bm25, 0.0 MB, ")
+    assert f"{corpus}, line 2: no column 'text'" in done.stderr and done.stderr.count("left out: ") == 6
+    assert "rows left out: 7; all of them are in" in done.stderr
     skipped = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
     assert [row["where"] for row in skipped] == [f"{corpus}, line {number}" for number in range(2, 9)]
     assert (read_manifest(tmp_path / "out").passages, read_manifest(tmp_path / "out").skipped) == (2, 7)
 
 
-def test_wrong_usage(tmp_path):
-    for arguments, told in (
-        (("--kind", "dense"), "--kind dense needs --model"),
-        (("--hnsw",), "are for --kind dense or hybrid"),
-        (("--paragraph-characters", "0"), "not in the range"),
-    ):
-        code, _, said = invoke("world", tmp_path / "out", *arguments)
-        assert code == 2 and told in said
-    code, _, said = invoke(tmp_path / "none.jsonl", tmp_path / "out")
-    assert code == 1 and said.startswith("error: cannot read")
-    for wrong, told in (
-        ({"kind": "hybrid"}, "'hybrid' needs a model"),
-        ({"dense": {"model": "m"}}, "'bm25' has no model"),
-    ):
-        with pytest.raises(ConfigError, match=told):
+@pytest.mark.parametrize(
+    ("corpus", "options", "code", "told"),
+    [
+        ("world", ("--kind", "dense"), 2, "--kind dense needs --model"),
+        ("world", ("--hnsw",), 2, "are for --kind dense or hybrid"),
+        ("world", ("--paragraph-characters", "0"), 2, "not in the range"),
+        ("none.jsonl", (), 1, "error: cannot read"),
+    ],
+)
+def test_wrong_usage(tmp_path, corpus, options, code, told):
+    done = invoked("index", corpus, tmp_path / "out", *options)
+    assert done.exit_code == code and told in done.stderr
+    for wrong, why in (({"kind": "hybrid"}, "'hybrid' needs a model"), ({"dense": {"model": "m"}}, "has no model")):
+        with pytest.raises(ConfigError, match=why):
             build_folder("world", tmp_path / "out", **wrong)
     assert list(tmp_path.iterdir()) == []

@@ -65,16 +65,14 @@ def test_csv_splits_its_answers(tmp_path):
     ("columns", "answers"),
     [
         ({"answers": ["Rome", "Roma"]}, ("Rome", "Roma")),
-        ({"answer": "Rome"}, ("Rome",)),
         ({"answer": "Rome, Italy"}, ("Rome, Italy",)),
         ({"answer": "Rome<|answer_split|>Roma"}, ("Rome", "Roma")),
         ({"answer": 42}, ("42",)),
-        ({"golden_answers": ["Rome"]}, ("Rome",)),
         ({"golden_answers": None, "answer": "Rome"}, ("Rome",)),
         ({"ground_truth": {"target": ["Rome"]}}, ("Rome",)),
         ({"reward_model": {"ground_truth": "Rome<|answer_split|>Roma", "style": "rule"}}, ("Rome", "Roma")),
         ({"reward_model": {"ground_truth": {"target": ["Rome", "Roma"]}}}, ("Rome", "Roma")),
-        ({"reward_model": {"ground_truth": "Milan"}, "answers": ["Rome"]}, ("Rome",)),
+        ({"reward_model": {"ground_truth": "Milan"}, "golden_answers": ["Rome"]}, ("Rome",)),
     ],
 )
 def test_answers_by_any_of_their_names(columns, answers):
@@ -84,7 +82,6 @@ def test_answers_by_any_of_their_names(columns, answers):
 @pytest.mark.parametrize(
     "columns",
     [
-        {"question": "Where?"},
         {"query": "Where?"},
         {"problem": "Where?"},
         {"extra_info": {"question": "Where?", "index": 3}},
@@ -110,7 +107,6 @@ def test_ids_supporting_evidence_and_other_columns_are_kept():
     [
         ({"text": "x", "label": 1}, "no column question and no column answers; it has: text, label"),
         ({"question": "Where?"}, "no column answers; it has: question"),
-        ({"answers": ["Rome"], "title": "x"}, "no column question; it has: answers, title"),
         ({"prompt": [{"role": "system", "content": "x"}], "answer": "y"}, "no column question; it has: prompt, answer"),
         ({}, "it has: nothing"),
     ],
@@ -144,15 +140,6 @@ def test_unreadable_files_are_named(tmp_path, name, content, why):
         load_tasks(tmp_path / name)
 
 
-@pytest.mark.parametrize(("split", "least"), [("train", 1800), ("validation", 200), ("test", 400)])
-def test_the_bundled_world_has_its_splits(split, least):
-    tasks = load_tasks("world", split)
-    assert len(tasks) >= least
-    assert len({task.id for task in tasks}) == len(tasks)
-    assert all(task.question and task.answers and task.supporting_ids and task.meta["hops"] for task in tasks)
-    assert load_tasks("world", split, limit=5) == tasks[:5]
-
-
 def test_questions_for_agents_without_a_graph_rest_on_passages_alone():
     every = load_tasks("world", "validation")
     alone = [task for task in every if all(fact["passage"] for fact in task.meta["chain"])]
@@ -176,18 +163,13 @@ def test_what_the_package_lacks_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("faithful_search.bundled._DATA", tmp_path)
     with pytest.raises(DataError, match=r"no tiny policy in .*recipes/sft\.py"):
         tiny_policy()
-    with pytest.raises(DataError, match=r"sft_tiny_search_r1\.yaml"):
-        tiny_policy("search_r1")
     with pytest.raises(DataError, match="no tiny policy writes the dialect 'recall'; there are: pou, search_r1"):
         tiny_policy("recall")
 
 
-def numbered(path: Path, count: int) -> Path:
-    return write(path, [{"question": f"q{number}?", "answers": [str(number)]} for number in range(count)])
-
-
 def test_a_seed_draws_the_rows_from_all_of_them_in_their_order_under_their_own_numbers(tmp_path):
-    path = numbered(tmp_path / "t.jsonl.gz", 1000)
+    rows = [{"question": f"q{number}?", "answers": [str(number)]} for number in range(1000)]
+    path = write(tmp_path / "t.jsonl.gz", rows)
     drawn = load_tasks(path, limit=50, seed=0)
     places = [int(task.answers[0]) for task in drawn]
     assert len(places) == 50 and places == sorted(set(places)) and places != list(range(50))
@@ -195,12 +177,8 @@ def test_a_seed_draws_the_rows_from_all_of_them_in_their_order_under_their_own_n
     assert drawn == load_tasks(path, limit=50, seed=0)
     assert drawn != load_tasks(path, limit=50, seed=1)
     assert [task.id for task in load_tasks(path, limit=50)] == [str(place) for place in range(50)]
-
-
-@pytest.mark.parametrize("limit", [None, 20, 500])
-def test_a_limit_that_leaves_nothing_out_draws_nothing(tmp_path, limit):
-    path = numbered(tmp_path / "t.jsonl", 20)
-    assert load_tasks(path, limit=limit, seed=3) == load_tasks(path)
+    for limit in (None, 1000, 5000):  # which leaves nothing out
+        assert load_tasks(path, limit=limit, seed=3) == load_tasks(path)
 
 
 def test_the_recipes_draw_their_questions_by_their_flags():
