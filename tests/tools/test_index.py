@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -235,13 +235,18 @@ def scored(texts: list[list[str]], query: list[str]) -> list[tuple[float, int]]:
     return sorted(((score, place) for place, score in found.items()), key=lambda pair: (-pair[0], pair[1]))
 
 
-@settings(deadline=None, max_examples=40)
+@cache
+def found_in() -> tuple[Index, list[list[str]]]:
+    """An index, and the words of its passages."""
+    some = rows(300, seed=3)
+    return open_index(some), [words(f"{row['title']} {row['text']}") for row in some]
+
+
+@settings(max_examples=40)
 @given(st.lists(st.one_of(st.integers(0, 20), st.integers(0, 510)), max_size=15), st.sampled_from([1, 3, 10, 5000]))
 def test_what_is_found_is_the_best_by_the_formula(numbers, top_k):
-    query, found = " ".join(f"word{n}" for n in numbers), rows(300, seed=3)
-    index = open_index(found)
-    got = index.search(query, top_k)
-    expected = scored([words(f"{row['title']} {row['text']}") for row in found], words(query))
+    query, (index, texts) = " ".join(f"word{n}" for n in numbers), found_in()
+    got, expected = index.search(query, top_k), scored(texts, words(query))
     scores = dict((f"p{place}", score) for score, place in expected)
     assert [item.score for item in got] == pytest.approx([score for score, _ in expected[:top_k]], abs=1e-4)
     assert [item.score for item in got] == pytest.approx([scores[item.source] for item in got], abs=1e-4)

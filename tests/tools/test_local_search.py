@@ -245,19 +245,19 @@ def test_a_hub_dataset_and_its_splits(tmp_path, monkeypatch):
         next(passages("nobody-here/nothing:train"))
 
 
-BROKEN = [
-    (b'{"text": "cut', "not JSON"),
-    (b'"just text"', "expected an object with 'text'; it is str"),
-    (b'{"id": 1, "body": "?"}', "no column 'text' with a string; it has: id, body"),
-    (b"{}", "it has: nothing"),
-    (b'{"text": 3}', "no column 'text'"),
-    (b'{"text": "\\ud800"}', "not valid Unicode"),
-    (b'{"text": "\xff"}', "not JSON"),
-    (b"[" * 100_000, "not JSON"),
-]
-
-
-@pytest.mark.parametrize(("line", "why"), BROKEN)
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b'{"text": "cut', "not JSON"),
+        (b'"just text"', "expected an object with 'text'; it is str"),
+        (b'{"id": 1, "body": "?"}', "no column 'text' with a string; it has: id, body"),
+        (b"{}", "it has: nothing"),
+        (b'{"text": 3}', "no column 'text'"),
+        (b'{"text": "\\ud800"}', "not valid Unicode"),
+        (b'{"text": "\xff"}', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+    ],
+)
 def test_a_broken_row_is_told_and_left_out(tmp_path, line, why):
     path = tmp_path / "c.jsonl"
     path.write_bytes(b'{"text": "one"}\n\n' + line + b'\n{"text": "four"}\n')

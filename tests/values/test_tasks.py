@@ -157,12 +157,9 @@ def test_pairs_ask_for_two_facts_of_their_own_split():
         assert [hop.need for hop in plan_world(task)] == needs and len(needs) == 2
 
 
-def test_what_the_package_lacks_is_said(tmp_path, monkeypatch):
+def test_what_the_package_lacks_is_said():
     with pytest.raises(DataError, match=r"no file 'dev\.jsonl\.gz'; it has: .*train\.jsonl\.gz"):
         load_tasks("world", "dev")
-    monkeypatch.setattr("faithful_search.bundled._DATA", tmp_path)
-    with pytest.raises(DataError, match=r"no tiny policy in .*recipes/sft\.py"):
-        tiny_policy()
     with pytest.raises(DataError, match="no tiny policy writes the dialect 'recall'; there are: pou, search_r1"):
         tiny_policy("recall")
 
