@@ -71,9 +71,7 @@ def test_no_terminal_obeys_what_stands_in_a_file(run, tmp_path, escape):
         assert done.output and escape not in done.output, command
 
 
-def test_rows_that_could_not_be_read_or_have_no_verdict_give_another_exit_code_and_are_named(
-    run, tmp_path, monkeypatch
-):
+def test_rows_unread_or_without_a_verdict_give_another_exit_code_and_are_named(run, tmp_path, monkeypatch):
     file_of(tmp_path / "a.jsonl", [rollout(0), "{half", *map(rollout, range(1, 5))])
     judge = CountingJudge(silent_on("Lighthouse 3"))
     monkeypatch.setattr("faithful_search.judges.arguments.load", lambda kind, model, **knobs: judge)
@@ -188,9 +186,6 @@ def test_the_command_starts_without_heavy_packages_and_knows_its_version():
     assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True).stdout == "set()\n"
     version = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
     assert fs.__version__ in version.stdout
-
-
-# one question
 
 
 def calls(messages):

@@ -8,7 +8,6 @@ import os
 import pickle
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -21,13 +20,10 @@ PARIS = Evidence("Paris is the capital.", title="Paris", url="https://paris.exam
 KEY = "sk-9f/8+Aé=&7d"
 
 
-def gives(result, asked=None, seconds=0.0):
+def gives(result):
     """A tool: what it returns, or raises."""
 
     async def live():
-        if asked is not None:
-            asked.append(1)
-        await asyncio.sleep(seconds)
         if isinstance(result, BaseException):
             raise result
         return result
@@ -92,26 +88,6 @@ def test_a_definite_error_is_replayed_and_neither_a_passing_one_nor_a_part_is_re
     assert str(again.value) == "404: no page there" and type(again.value) is ToolError and not again.value.passing
     assert len(replay) == 1 and play(cassette, {"url": "y"}, gives([])) == []
     assert play(Cassette(path), {"url": "y"}) == []  # that nothing is found is a result
-
-
-def test_equal_calls_at_once_are_asked_once_and_when_the_one_who_asks_is_cancelled_another_asks(path):
-    cassette, asked = Cassette(path, "record"), []
-    slow = gives([PARIS], asked, 0.1)
-
-    async def ask():
-        return await asyncio.gather(*(cassette.play("search", {"query": "x"}, slow) for _ in range(10)))
-
-    async def cancel():
-        first, second = (asyncio.create_task(cassette.play("search", {"query": "y"}, slow)) for _ in range(2))
-        while len(asked) < 2:
-            await asyncio.sleep(0)
-        first.cancel()
-        return await second
-
-    with ThreadPoolExecutor(4) as threads:
-        assert [*threads.map(lambda _: asyncio.run(ask()), range(4))] == [[[PARIS]] * 10] * 4 and asked == [1]
-    assert asyncio.run(cancel()) == [PARIS] and asked == [1, 1, 1]
-    assert len(path.read_text().splitlines()) == 2
 
 
 def test_a_miss_shows_the_nearest_call_and_how_to_record_in_a_few_words(path):

@@ -359,9 +359,7 @@ def test_the_graph_finds_nearly_all_and_more_with_a_wider_beam(folder, passages)
     assert recall(200) >= recall(10)
 
 
-def test_half_precision_takes_half_the_place_and_an_index_keeps_its_pooling_and_prefixes(
-    tmp_path, model, passages, folder, monkeypatch
-):
+def test_half_precision_takes_half_the_place_and_pooling_is_kept(tmp_path, model, passages, folder, monkeypatch):
     monkeypatch.setattr("faithful_search.tools.retrieval.dense._BLOCK", 64)  # several blocks
     DenseIndex.build(tmp_path / "half", passages, model=model, precision="float16")
     half, whole = DenseIndex(tmp_path / "half", passages), DenseIndex(folder, passages, exact=True)
@@ -392,9 +390,7 @@ def test_a_damaged_index_other_passages_and_other_models_are_refused(tmp_path, f
             DenseIndex(folder, passages, model=tiny_bert.other_model(tmp_path / str(size), size))
 
 
-def test_a_killed_build_goes_on_with_its_own_encoder_and_encodes_nothing_twice(
-    tmp_path, model, passages, folder, monkeypatch
-):
+def test_a_killed_build_goes_on_and_encodes_nothing_twice(tmp_path, model, passages, folder, monkeypatch):
     torn, encoded, encode, most = tmp_path / "torn", [], Embedder.passages, [128]
 
     def counted(self, part):

@@ -76,7 +76,6 @@ def test_the_relation_asked_for_comes_first_then_the_order_given(graph):
         ("capital of Equatorial Guinea", ["Equatorial Guinea"]),
         ("capital of Guinea", ["Guinea"]),
         ("Guinea or Papua New Guinea", ["Guinea", "Papua New Guinea"]),
-        ("Guineans", []),
         ("polish", ["polish"]),
         ("POLISH", ["Polish", "polish"]),
         ("the New York City Council", ["York City Council"]),
@@ -84,7 +83,6 @@ def test_the_relation_asked_for_comes_first_then_the_order_given(graph):
         ("столица россия", ["Россия"]),
         ("法国的首都是什么", ["法国"]),
         ("ما عاصمة مصر؟", ["مصر"]),
-        ("Paris, Paris", ["Paris"]),
         ("\ud800 ?", []),
     ],
 )

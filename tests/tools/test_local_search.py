@@ -53,7 +53,6 @@ def search() -> LocalSearch:
     [
         ("CAPITAL germany?", "p3"),
         ("столица россии", "p4"),
-        ("首都", "p5"),
         ("中国的首都是北京吗", "p5"),
         ("عاصمة مصر", "p6"),
         ("राजधानी", "p7"),
@@ -129,9 +128,6 @@ def test_a_corpus_that_is_refused_leaves_nothing_and_a_cache_that_cannot_be_writ
     cache.with_name("file").write_text("in the way")
     with pytest.raises(DataError, match="FAITHFUL_SEARCH_CACHE"):
         LocalSearch.from_corpus(ROWS)
-
-
-# the tool
 
 
 def test_one_refused_query_does_not_fail_those_beside_it():

@@ -148,9 +148,6 @@ def texts(observation) -> list[str]:
     return [item.text for item in observation.evidence]
 
 
-# numbering
-
-
 def test_ids_run_on_through_a_rollout_in_the_order_of_the_calls_whatever_finishes_first(toolbox):
     own, other = toolbox.session(), toolbox.session()
     calls = [echo("slow", wait=0.1), None, echo("fast", times=2), ToolCall("service", {"query": "gone"}), echo("b")]
@@ -336,7 +333,9 @@ def test_a_tool_that_calls_run_batch_is_told_so_instead_of_hanging(toolbox, capl
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_usable_after_close_and_in_a_forked_child(toolbox):
+def test_a_toolbox_works_after_close_and_in_a_forked_child_and_ends_its_thread_when_it_is_forgotten():
+    before = set(threading.enumerate())
+    toolbox = Toolbox([Echo()])
     assert one(toolbox, echo("x")).evidence
     child = os.fork()
     if child == 0:
@@ -344,12 +343,6 @@ def test_usable_after_close_and_in_a_forked_child(toolbox):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     toolbox.close()
     assert one(toolbox, echo("x")).evidence
-
-
-def test_a_toolbox_that_is_forgotten_ends_its_thread():
-    before = set(threading.enumerate())
-    toolbox = Toolbox([Echo()])
-    one(toolbox, echo("x"))
     [own] = set(threading.enumerate()) - before
     del toolbox
     gc.collect()
@@ -512,9 +505,6 @@ def test_trouble_of_the_cache_stops_no_call(cache, tmp_path):
     for each in (blocked, cache):
         with Toolbox([Service()], cache=each) as toolbox:
             assert texts(ask(toolbox, "a")[0]) == ["About a."]
-
-
-# sessions, copies
 
 
 def test_a_closed_session_ends_its_calls_and_no_others():

@@ -199,12 +199,6 @@ ALGIERS = "The parliament of Algeria meets in Algiers, where new laws are read a
 QUERIES = [f"{item.relation} of {item.subject}" for item in WORLD.statements if item.split == "train"]
 
 
-def test_what_a_query_asks_for():
-    country = Asked("Ada Lovelace", "birth country")  # not her "country"
-    assert WORLD.asked(" birth country of Ada Lovelace ") == WORLD.asked("Ada Lovelace birth country") == country
-    assert WORLD.asked("where do they speak Thai") is WORLD.asked("") is None
-
-
 @pytest.mark.parametrize(
     ("query", "text", "states"),
     [
@@ -224,6 +218,9 @@ def test_what_states_what(query, text, states):
 
 
 def test_every_statement_states_its_own_fact_and_no_question_lacks_one():
+    country = Asked("Ada Lovelace", "birth country")  # not her "country"
+    assert WORLD.asked(" birth country of Ada Lovelace ") == WORLD.asked("Ada Lovelace birth country") == country
+    assert WORLD.asked("where do they speak Thai") is WORLD.asked("") is None
     assert all(WORLD.states(f"{item.relation} of {item.subject}", item.evidence) for item in WORLD.statements)
     tasks = [task for split in SPLITS for task in load_tasks("world", split)]
     assert len(chains_of()) == len(tasks)
