@@ -89,7 +89,6 @@ def test_any_text_and_score_survive_json(text, score):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("", "not a trajectory"),
         ('{"steps": [', "truncated"),
         ('{"steps": [{"think": 3}]}', r"\$\.steps\[0\]\.think"),
         (b'{"id": "\xff"}', "not a trajectory"),
