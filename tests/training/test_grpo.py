@@ -7,16 +7,19 @@ import math
 import os
 import subprocess
 import sys
+import zlib
 from importlib.util import find_spec
 from types import SimpleNamespace
 
 import lab
 import pytest
+import tiny_trainer
 import torch
 from accelerate.data_loader import BatchSamplerShard
+from datasets import Dataset
 from tiny_trainer import TASKS, Luck, Numbered, Shy, StopAt, batch_of, gradient_by_token, trainer
 from torch.utils.data import BatchSampler
-from trl import GRPOConfig
+from trl import GRPOConfig, RLOOConfig, RLOOTrainer
 from trl.trainer import grpo_trainer
 from trl.trainer.utils import RepeatSampler
 
@@ -166,6 +169,45 @@ def test_leave_one_out_by_hand():
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0, float("nan"), 4.0, 0.0])
     expected = [1.0, -1 / 3, -1 / 3, -1 / 3, 0.0, 0.0, 3.0, -3.0]
     assert leave_one_out(rewards, 4).tolist() == pytest.approx(expected)
+
+
+def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
+    """Advantages equal RLOOTrainer's; so does the gradient, but for the constant that `dr_grpo` divides by."""
+    rewarded: list[float] = []
+
+    def luck(completions, **columns):
+        rewarded[:] = [zlib.crc32(text.encode()) % 1000 / 1000 for text in completions]
+        return rewarded
+
+    length = 12
+    settings = {"num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": length, "beta": 0.0}
+    plain = {"use_cpu": True, "bf16": False, "report_to": "none", "activation_checkpointing": False}
+    rloo = RLOOTrainer(
+        model=tiny_trainer.model(),
+        reward_funcs=[luck],
+        args=RLOOConfig(str(tmp_path / "rloo"), **settings, **plain),
+        train_dataset=Dataset.from_list([{"prompt": task.question} for task in TASKS]),
+        processing_class=tiny_trainer.tokenizer(),
+    )
+    rloo.model.train()
+    batch = rloo._generate_and_score_completions([{"prompt": f"Question {row // 4}?"} for row in range(8)])
+    advantages = leave_one_out(torch.tensor(rewarded), 4)
+    assert len(set(rewarded)) > 4 and advantages.abs().max() > 0.1
+    torch.testing.assert_close(advantages, batch["advantages"])
+    rloo.compute_loss(rloo.model, batch).backward()
+
+    ours = trainer(tmp_path / "ours", advantages="leave_one_out", loss_type="dr_grpo", **settings)
+    ours.model.load_state_dict(rloo.model.state_dict())
+    ours.model.train()
+    ours.current_gradient_accumulation_steps = 1  # as within a step
+    single = {name: batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
+    told = {"turn_numbers": batch["completion_mask"], "right": torch.zeros(8, dtype=torch.bool)}
+    ours.compute_loss(ours.model, {**single, **told, "advantages": advantages}).backward()
+    pairs = zip(ours.model.parameters(), rloo.model.parameters(), strict=True)
+    gradients = [(own.grad, trls.grad) for own, trls in pairs]
+    assert any(trls.abs().max() > 1e-4 for _, trls in gradients)
+    for own, trls in gradients:
+        torch.testing.assert_close(own * length, trls, atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.parametrize(

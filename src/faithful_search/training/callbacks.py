@@ -16,7 +16,7 @@ from ..bundled import shipped
 from ..measure.convert import WRITERS, Document
 from ..trajectory import Trajectory, read_jsonl, write_jsonl
 
-LIKELIHOOD = "likelihood/right"  # the mean log-probability of right answers' own tokens, as it is logged
+LIKELIHOOD = "likelihood/right"  # the mean log-probability of right answers' own tokens in a batch, as it is logged
 MOVED = "likelihood/moved"  # by how much the step's update moved it, on some of the step's right answers
 DROP = 0.03  # nats that one update may take from it before that is a warning
 STEPS = 4  # at the beginning, with right answers, with which as many later ones are compared
