@@ -65,6 +65,14 @@ def test_too_little_to_say_and_what_is_refused():
         Evaluation.from_dict({"rows": 3})
 
 
+def test_intervals_cover_as_often_as_they_say():
+    rng = np.random.default_rng(1)
+    shares = [mean_ci((rng.random(30) < 0.2).astype(float).tolist()) for _ in range(400)]
+    numbers = [mean_ci(rng.normal(0.3, 1, 8).tolist()) for _ in range(400)]
+    for estimates, truth in ((shares, 0.2), (numbers, 0.3)):
+        assert 0.92 <= np.mean([e.low <= truth <= e.high for e in estimates]) <= 0.985
+
+
 def test_a_mean_bears_a_tenth_of_its_rows_left_open_and_no_more():
     kept = mean_ci([1.0] * 9)
     assert left_out(kept, 9, 3, 1).value == 1.0 and left_out(kept, 9, 3, 1).not_applicable == 3
