@@ -149,38 +149,24 @@ QUESTIONS = [f"q{number}" for number in range(40)]
 
 
 def run(values, calls=None):
-    return Evaluation(
-        rows={},
-        questions=QUESTIONS,
-        values={"exact_match": list(values)},
-        tool_calls=calls or {"a": [1] * 40, "b": [1] * 40},
-    )
+    calls = calls or {"a": [1] * 40, "b": [1] * 40}
+    return Evaluation(rows={}, questions=QUESTIONS, values={"exact_match": list(values)}, tool_calls=calls)
 
 
 HALF, ALL, NONE = run([0.0, 1.0] * 20), run([1.0] * 40), run([0.0] * 40)
 
 
-def test_a_mean_over_seeds_and_questions():
+def test_means_and_differences_are_over_seeds_and_questions():
     found = study.over_seeds([ALL, NONE], "exact_match")
-    assert found.value == 0.5
-    assert (found.low, found.high) == (0.0, 1.0)  # two seeds that differ this much say nothing
+    assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)  # two seeds that differ this much say nothing
     alike = study.over_seeds([HALF, HALF], "exact_match")
     assert alike.value == 0.5 and 0.3 < alike.low < 0.5 < alike.high < 0.7
     assert study.over_seeds([run([None, 1.0] * 20)], "exact_match").value == 1.0  # what does not apply is left out
-
-
-def test_a_difference_is_paired_by_question():
-    """The same questions are drawn for both, so that a difference of the same size everywhere has no width."""
     better = run([min(1.0, value + 0.25) for value in [0.0, 0.5] * 20])
     found = study.over_seeds([better], "exact_match", [run([0.0, 0.5] * 20)])
-    assert (found.value, found.low, found.high) == pytest.approx((0.25, 0.25, 0.25))
-    assert study.over_seeds([HALF, HALF], "exact_match", [HALF]).value == 0.0
-
-
-def test_rows_that_are_no_means_are_computed_from_sums():
-    even, lone = run([1.0] * 40), run([1.0] * 40, {"a": [2] * 40, "b": [0] * 40})
-    assert study.over_seeds([even], "tool_entropy").value == pytest.approx(1.0)
-    assert study.over_seeds([lone], "tool_entropy", [even]).value == pytest.approx(-1.0)
+    assert (found.value, found.low, found.high) == pytest.approx((0.25, 0.25, 0.25))  # paired by question: no width
+    lone = run([1.0] * 40, {"a": [2] * 40, "b": [0] * 40})
+    assert study.over_seeds([lone], "tool_entropy", [ALL]).value == pytest.approx(-1.0)  # no mean: computed from sums
 
 
 def test_a_study_that_was_stopped_is_shown_as_far_as_it_was_measured(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ import pou
 import ppo
 import pytest
 import self_eval
-import torch
 import veritas
 from paths import RECIPES, ROOT
 from recipe_runs import CPU, WORLD, call
@@ -26,7 +25,7 @@ from faithful_search.measure.suite import default_rewards, evaluate_rollouts
 from faithful_search.rewards import Mix, Warmup
 from faithful_search.tasks import load_tasks
 from faithful_search.training.arguments import PPOSettings
-from faithful_search.training.dry_run import build_shrunk, config_of
+from faithful_search.training.dry_run import build_shrunk
 from faithful_search.training.starting import read_config
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 
@@ -181,17 +180,23 @@ def test_two_steps_of_veritas_leave_what_they_promise(tmp_path, capsys, undrawn)
 
 
 @pytest.mark.slow
-def test_a_judge_that_falls_silent_stops_the_run_with_a_checkpoint_and_one_line(tmp_path):
+@pytest.mark.parametrize("allowed", [0.5, 1.0])
+def test_a_judge_that_falls_silent_stops_the_run_with_a_checkpoint_and_one_line_unless_it_may(tmp_path, allowed):
     with StubServer(mode="error") as server:
         judge = ["--judge=endpoint", "--judge_model=stub", f"--judge_url={server.url}", "--judge_cache=none"]
         late = ["--curriculum_start=0", "--curriculum_end=0", f"--output_dir={tmp_path}", "--max_steps=3"]
-        late += ["--num_generations=4", "--eval_limit=0"]
+        late += ["--num_generations=4", "--eval_limit=0", f"--max_abstained={allowed}"]
         command = [sys.executable, "recipes/veritas.py", *SMALL, *judge, *late]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.returncode == (allowed == 0.5) and "Traceback" not in done.stderr
+    rows = list(read_jsonl(tmp_path / "trajectories.jsonl"))
+    assert any("500: out of memory" in reason for row in rows for reason in row.meta["reasons"].values())
+    if allowed == 1.0:
+        assert len(rows) == 12
+        return
     last = done.stderr.splitlines()[-1]
     assert last.startswith("error: at step 1 ") and "info_think" in last and "max_abstained=0.5" in last
-    assert (tmp_path / "checkpoint-1").is_dir() and len(list(read_jsonl(tmp_path / "trajectories.jsonl"))) == 4
+    assert (tmp_path / "checkpoint-1").is_dir() and len(rows) == 4
 
 
 PPO = ("--advantages=ppo", "--eval_limit=0", "--num_generations=4")
@@ -218,10 +223,9 @@ def test_a_step_of_each_recipe_logs_what_it_rewards(recipe, flags, dialect, logg
     assert len(rows) == 4 and all(row.dialect == dialect and row.meta["scores"] for row in rows)
     [line] = [row for row in json.loads((tmp_path / "history.json").read_text()) if "reward" in row]
     assert logged <= line.keys()
-    policy, adapter = tmp_path / MERGED if flags == LORA else tmp_path, tmp_path / "adapter_config.json"
-    assert (policy / "model.safetensors").exists() and adapter.exists() == (tmp_path / MERGED).exists() == (
-        flags == LORA
-    )
+    merged, adapter = tmp_path / MERGED, tmp_path / "adapter_config.json"
+    assert ((merged if flags == LORA else tmp_path) / "model.safetensors").exists()
+    assert adapter.exists() == merged.exists() == (flags == LORA)
     assert ("value/loss" in logged) == ({*PPOSettings.__dataclass_fields__} <= found["settings"].keys())
     if recipe == "self_eval":
         assert {"self_rubric", "self_correctness", "world_rubric"} <= found["after"]["rows"].keys()
@@ -290,13 +294,6 @@ def test_the_estimate_in_each_header_is_what_the_script_says():
         assert "".join(f"#   {line}\n" for line in lines) in header
         total, room = map(float, re.search(r"memory: ([\d.]+) GB of (\d+)", header).groups())
         assert total < 0.9 * room
-
-
-def test_the_sizes_are_those_that_were_published():
-    for name, published in {"Qwen2.5-7B-Instruct": 7_615_616_512, "Qwen2.5-0.5B-Instruct": 494_032_768}.items():
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config_of(f"Qwen/{name}"))
-        assert model.num_parameters() == published, name
 
 
 def test_a_model_here_is_shrunk_with_its_own_tokenizer(tmp_path):

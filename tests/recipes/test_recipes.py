@@ -12,8 +12,7 @@ from pathlib import Path
 import pou
 import pytest
 from paths import RECIPES, ROOT
-from recipe_runs import CPU, WORLD, call, parse, run
-from stub_server import StubServer
+from recipe_runs import CPU, WORLD, call, parse
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from faithful_search.bundled import tiny_policy
@@ -81,9 +80,8 @@ def test_each_configuration_rewards_what_it_says(config, parts):
 
 def test_an_ablation_changes_one_thing():
     pou_mixes = {name: reward(config=f"pou_tiny{name}") for name in ("", "_pt", "_b2", "_no_ans", "_static_mix")}
-    budgets = {
-        name: mix.parts["evidence_sensitivity"].budget for name, mix in pou_mixes.items() if PT.split() == [*mix.parts]
-    }
+    whole = {name: mix for name, mix in pou_mixes.items() if PT.split() == [*mix.parts]}
+    budgets = {name: mix.parts["evidence_sensitivity"].budget for name, mix in whole.items()}
     assert budgets == {"": 1, "_pt": None, "_b2": 2}
     fixed = {name: mix.parts["answer"].fixed for name, mix in pou_mixes.items()}
     assert fixed == {**dict.fromkeys(budgets), "_no_ans": 0.0, "_static_mix": 0.5}
@@ -126,11 +124,8 @@ def test_the_source_gate_stands_before_the_correctness_of_either_reward(name):
 
 def test_the_likelihood_gap_process_rewards_on_right_answers_only_and_the_shuffled_control_are_flags():
     mix = reward("--likelihood_gap", "--process_on_right")
-    assert (
-        [*mix.parts] == [*PT.split(), "answer_likelihood_gap"]
-        and {*mix.only_right} == {*mix.parts}
-        and mix.needs_policy
-    )
+    assert [*mix.parts] == [*PT.split(), "answer_likelihood_gap"]
+    assert {*mix.only_right} == {*mix.parts} and mix.needs_policy
     mix = reward("--reward=answer_only", "--likelihood_gap")
     assert [*mix.parts] == ["source_gated", "answer_likelihood_gap"] and not [*mix.only_right] and mix.needs_policy
     mix, own = reward(config="pou_tiny_shuffled"), reward(config="pou_tiny_pt")
@@ -234,47 +229,6 @@ def test_pou_leaves_what_it_promises(tmp_path, capsys, request):
     before = AutoModelForCausalLM.from_pretrained(tiny_policy("memory")).float().state_dict()
     after = AutoModelForCausalLM.from_pretrained(out).state_dict()
     assert any((before[name] != after[name]).any() for name in before)
-
-
-class DownInStepTwo(StubServer):
-    """Answers with 500 while the rollouts of the second step are scored: those of the first are in the log then."""
-
-    def __init__(self, log: Path) -> None:
-        super().__init__(label=self.reply)
-        self.log = log
-
-    def now(self, request):
-        logged = self.log.read_bytes().count(b"\n") if self.log.exists() else 0
-        self.mode = "error" if 8 <= logged < 16 else "ok"
-        return super().now(request)
-
-    def reply(self, messages):
-        asked = messages[-1]["content"]
-        if "Write the passage" in asked:
-            return "The registers of the town name Ogrelia."
-        return "0" if "grade an answer" in messages[0]["content"] else "1"
-
-
-@pytest.mark.slow
-def test_an_llm_judges_and_writes_and_an_outage_stops_nothing_where_that_is_asked_for(tmp_path):
-    out = tmp_path / "judged"
-    flags = ("--max_steps=3", "--num_generations=2", "--per_device_train_batch_size=8", "--eval_limit=6", "--threads=1")
-    judge = ("--judge=endpoint", "--judge_model=stub", "--correctness=judge", "--lures=judge", "--budget=1")
-    launch = ("-m", "accelerate.commands.launch", "--num_processes=1", "--cpu", "recipes/pou.py", "--max_abstained=1")
-    with DownInStepTwo(out / "trajectories.jsonl") as server:
-        where = ("--output_dir", str(out), "--judge_url", server.url, "--judge_cache", str(tmp_path / "judge.sqlite"))
-        printed = run(*launch, *flags, *judge, *where)
-    assert ["abstained" in line for line in printed.splitlines() if line.startswith("step ")] == [False, True, False]
-    rows = [row.meta for row in read_jsonl(out / "trajectories.jsonl")]
-    first, second, third = (rows[start : start + 8] for start in (0, 8, 16))
-    assert len(rows) == 24 and all(row["reward"] is not None for row in first + third)
-    silent = [row for row in second if row["reward"] is None]
-    assert silent and all("the judge abstained: " in row["why"] for row in silent)
-    assert any("500: out of memory" in reason for row in silent for reason in row["reasons"].values())
-    wrong = [row for row in first + third if row["parts"]["correctness"].get("judge") == "endpoint:stub correctness@1"]
-    assert wrong and all(row["reasons"]["correctness"] == "not upheld by the judge" for row in wrong)
-    probes = [probe for row in first + third for probe in row["parts"]["evidence_sensitivity"].get("steps", ())]
-    assert {probe["lure"] for probe in probes if probe["case"] == "no"} == {"written"}
 
 
 @pytest.mark.parametrize("recipe", ["pou", "veritas", "self_eval", "sft", "reward_model", "evaluate"])

@@ -2,11 +2,10 @@
 
 import importlib
 import importlib.util
-import subprocess
 import sys
 from typing import Any
 
-from paths import RECIPES, ROOT
+from paths import RECIPES
 from trl import ModelConfig
 
 from faithful_search.training.arguments import SearchSFTConfig
@@ -30,12 +29,6 @@ def call(recipe: str, *flags: str) -> dict:
     """The recipe's `main` in this process: to start one that imports torch costs seconds."""
     module = evaluate_recipe() if recipe == "evaluate" else importlib.import_module(recipe)
     return module.main([*flags])
-
-
-def run(*command: str) -> str:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 def evaluate_recipe():

@@ -140,12 +140,7 @@ def test_same_seed_same_episodes_whatever_the_batches(toolbox):
 
 def test_wrong_tool_first_is_judged_unhelpful_and_the_other_is_tried(toolbox):
     episode = run_expert(PLAN, toolbox, POU, replace(CALM, wrong_tool=1.0))
-    assert [step.call.name for step in episode.steps if step.call] == [
-        plans.GRAPH,
-        plans.SEARCH,
-        plans.GRAPH,
-        plans.SEARCH,
-    ]
+    assert [step.call.name for step in episode.steps if step.call] == [plans.GRAPH, plans.SEARCH] * 2
     assert episode.steps[0].note and episode.steps[1].helpful is False and episode.steps[1].refs == ()
     assert "I try local_search." in episode.steps[1].think
     assert episode.answer == "Denver" and reject(episode) is None
@@ -180,9 +175,8 @@ def test_shuffled_evidence_keeps_ids_in_order_and_moves_the_gold(toolbox):
 
 
 def test_what_is_not_found_or_named_by_nobody_is_given_up_and_rejected(toolbox):
-    episode = run_expert(
-        replace(PLAN, hops=(replace(DIRECTOR, gold_ids=frozenset({"elsewhere"})),)), toolbox, POU, CALM
-    )
+    elsewhere = replace(DIRECTOR, gold_ids=frozenset({"elsewhere"}))
+    episode = run_expert(replace(PLAN, hops=(elsewhere,)), toolbox, POU, CALM)
     assert episode.answer == plans.UNKNOWN and len(episode.steps) == 4 and reject(episode) == "not_found"
     assert episode.steps[2].call.arguments["query"] == "Zodiac director"
     episode = run_expert(replace(PLAN, hops=(BORN, DIRECTOR)), toolbox, POU, CALM)

@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import re
 import subprocess
 import sys
 import zlib
@@ -24,7 +25,7 @@ from trl.trainer import grpo_trainer
 from trl.trainer.utils import RepeatSampler
 
 from faithful_search.errors import ConfigError, DataError, TemplateError
-from faithful_search.rewards import Adaptive, Citation, Format, Mix, Score, Warmup
+from faithful_search.rewards import Adaptive, AnswerLikelihoodGap, Citation, Format, Mix, Score, Shuffled, Warmup
 from faithful_search.training.advantages import ESTIMATORS, TURN_ESTIMATORS, group_relative, leave_one_out
 from faithful_search.training.callbacks import (
     JUDGED,
@@ -37,6 +38,7 @@ from faithful_search.training.callbacks import (
     collapse,
 )
 from faithful_search.training.grpo import SearchGRPOTrainer
+from faithful_search.training.ppo import SearchPPOTrainer
 from faithful_search.training.step_metrics import Scored, reward_metrics, tool_metrics
 from faithful_search.trajectory import ToolCall, Trajectory, read_jsonl
 
@@ -210,6 +212,10 @@ def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
         torch.testing.assert_close(own * length, trls, atol=1e-5, rtol=1e-3)
 
 
+PPO = {"kind": SearchPPOTrainer, "advantages": "ppo"}
+ONE_RESPONSE, GAIN = {"kept_responses": 1}, AnswerLikelihoodGap()
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -220,11 +226,22 @@ def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
         ({"advantages": "best"}, "leave_one_out"),
         ({"advantages": "turns", "scale_rewards": "none"}, "--scale_rewards none is for --advantages trl"),
         ({"advantages": "ppo"}, "SearchGRPOTrainer takes a SearchGRPOConfig whose advantages are one of trl"),
+        (PPO | {"advantages": "turns"}, "SearchPPOTrainer takes a SearchGRPOConfig whose advantages are one of ppo"),
+        (PPO | {"uniform_groups": "drop"}, "own advantages"),
+        (PPO | {"value_trunk": True}, "not loaded by name"),
+        (PPO | {"lam": 1.5}, "lam must be"),
+        (PPO | {"value_clip": -1.0}, "value_clip must be 0 or more, not -1"),
+        ({"counterfactual": 0.3}, "0.3 of num_generations=4 rollouts is 1.2"),
+        ({"counterfactual": 1.5}, r"counterfactual must be in \[0, 1\]"),
+        ({"counterfactual_groups": "mixed"}, "unknown counterfactual_groups 'mixed'; there are: paired, own"),
         ({"llds": -1.0}, "llds must be 0 or more"),
         ({"verdict_weight": 1.0}, "EvidenceSensitivity"),
         ({"uniform_groups": "some"}, "uniform_groups 'some'"),
         ({"uniform_groups": "drop"}, "whether an answer is right"),
         ({"reward": Citation(), "dialect": "search_r1"}, "does not cover dialect 'search_r1'"),
+        ({"limits": ONE_RESPONSE}, "writes each tool response as a message"),
+        ({"reward": GAIN, "dialect": "search_r1", "limits": ONE_RESPONSE}, "likelihood"),
+        ({"reward": Shuffled(GAIN), "dialect": "search_r1", "limits": ONE_RESPONSE}, "likelihood"),
     ],
 )
 def test_settings_that_would_be_ignored_or_do_not_fit_are_refused(tmp_path, settings, named):
@@ -257,23 +274,6 @@ def said(rows, caplog, rollouts=8):
     return [record.getMessage() for record in caplog.records]
 
 
-EQUAL = {"reward": -1.0, "reward_std": 0.0, "behaviour/valid_format": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("rows", "told"),
-    [
-        ([EQUAL] * 3 + [EQUAL | {"reward": 0.5}], None),
-        ([EQUAL] * 3 + [EQUAL | {"reward_std": 0.1}], None),
-        ([EQUAL | {"reward": None}] * 5, None),
-        ([EQUAL | {"behaviour/valid_format": 0.1}, *[EQUAL] * 3], "step 4: all 32 rollouts so far have the reward -1"),
-    ],
-)
-def test_what_is_said_of_the_first_rollouts(rows, told, caplog):
-    found = said(rows, caplog)
-    assert [line[: len(told or "")] for line in found] == ([told] if told else [])
-
-
 def test_a_run_without_a_valid_rollout_is_told_why(tmp_path, caplog):
     """And its checkpoints leave no card that says nothing."""
     with caplog.at_level(logging.WARNING, "faithful_search"):
@@ -284,28 +284,7 @@ def test_a_run_without_a_valid_rollout_is_told_why(tmp_path, caplog):
     assert (tmp_path / "checkpoint-2").is_dir() and not (tmp_path / "README.md").exists()
 
 
-@pytest.mark.parametrize(
-    ("likelihoods", "norms", "step"),
-    [
-        ([-0.1, -0.2], [1, 2], 2 * STEPS),
-        ([-0.1, None, -0.2, -0.3], [1, 9, 2, 2], 3 * STEPS),  # a step without right answers says nothing
-        ([-0.1, -0.2], [1, 1], None),  # gradients are as they were
-        ([-0.1, -0.1], [1, 2], None),
-    ],
-)
-def test_it_warns_once_when_likelihood_falls_and_gradients_grow(likelihoods, norms, step, caplog):
-    pairs = [pair for pair in zip(likelihoods, norms, strict=True) for _ in range(STEPS)]
-    rows = [{"grad_norm": norm} | ({LIKELIHOOD: own} if own else {}) for own, norm in pairs]
-    found = said(rows, caplog)
-    assert len(found) == (step is not None)
-    if step:
-        assert found[0].startswith(f"step {step}: right answers become less likely") and "--llds 0.1" in found[0]
-
-
-def test_it_warns_at_once_of_an_update_that_ruins_right_answers(caplog):
-    """As the bundled policy at thirty times its learning rate: right answers are still there when it warns."""
-    [line] = said([{MOVED: value} for value in (0.001, 0.002, -0.016, -0.207)] + [{}], caplog)
-    assert line.startswith("step 4: one update took 0.207 from") and "--llds 0.1" in line
+def test_an_update_that_ruins_right_answers_is_told_by_its_size():
     assert not collapse([{MOVED: -0.03}], 0) and collapse([{MOVED: -0.031}], 0)
 
 
@@ -323,19 +302,46 @@ def test_a_step_is_compared_over_the_rollouts_that_both_scored():
     assert row == pytest.approx(expected) and self_scored([(None, 1.0)]) == {}
 
 
+def judged(*steps):
+    return [self_scored(pairs) for pairs in steps]
+
+
+def falling(*steps):
+    """How likely right answers are and how long the gradient is, each for `STEPS` steps."""
+    pairs = [pair for pair in steps for _ in range(STEPS)]
+    return [{"grad_norm": norm} | ({LIKELIHOOD: own} if own else {}) for own, norm in pairs]
+
+
+EQUAL = {"reward": -1.0, "reward_std": 0.0, "behaviour/valid_format": 0.0}
+VALID = EQUAL | {"behaviour/valid_format": 0.1}
+RUINED = [{MOVED: value} for value in (0.001, 0.002, -0.016, -0.207)]
+"""As the bundled policy at thirty times its learning rate: right answers are still there when it warns."""
+GAP = "step 10: the policy's own scores have moved"
+
+
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        ([[(0.6, 0.5)]] * 8 + [[(0.9, 0.5)]] * 6, "step 10: the policy's own scores have moved 0.12 above the rule's"),
-        ([[(0.6, 0.5)]] * 5 + [[(0.2, 0.5)]] * 5, "step 10: the policy's own scores have moved 0.40 below the rule's"),
-        ([[(1.0, 0.0), (1.0, 1.0)]] * 6, f"step {JUDGED}: the policy's own scores are wrong by 0.71"),
-        ([[(0.7, 0.4)]] * 10, None),
-        ([[(0.6, 0.5)], [(0.9, 0.5)]], None),  # too little to say anything
+        ([EQUAL] * 3 + [EQUAL | {"reward": 0.5}], None),
+        ([EQUAL] * 3 + [EQUAL | {"reward_std": 0.1}], None),
+        ([EQUAL | {"reward": None}] * 5, None),
+        ([VALID, *[EQUAL] * 3], "step 4: all 32 rollouts so far have the reward -1"),
+        (falling((-0.1, 1), (-0.2, 2)), f"step {2 * STEPS}: right answers become less likely.*--llds 0.1"),
+        # a step without right answers says nothing
+        (falling((-0.1, 1), (None, 9), (-0.2, 2), (-0.3, 2)), f"step {3 * STEPS}: right answers become less likely"),
+        (falling((-0.1, 1), (-0.2, 1)), None),  # gradients are as they were
+        (falling((-0.1, 1), (-0.1, 2)), None),
+        ([*RUINED, {}], "step 4: one update took 0.207 from.*--llds 0.1"),
+        (judged(*[[(0.6, 0.5)]] * 8, *[[(0.9, 0.5)]] * 6), f"{GAP} 0.12 above the rule's"),
+        (judged(*[[(0.6, 0.5)]] * 5, *[[(0.2, 0.5)]] * 5), f"{GAP} 0.40 below the rule's"),
+        (judged(*[[(1.0, 0.0), (1.0, 1.0)]] * 6), f"step {JUDGED}: the policy's own scores are wrong by 0.71"),
+        (judged(*[[(0.7, 0.4)]] * 10), None),
+        (judged([(0.6, 0.5)], [(0.9, 0.5)]), None),  # too little to say anything
     ],
 )
-def test_a_gap_that_grows_and_scores_that_are_no_better_than_a_constant_are_said_once(rows, told, caplog):
-    found = said([self_scored(pairs) for pairs in rows], caplog)
-    assert [line[: len(told or "")] for line in found] == ([told] if told else [])
+def test_what_goes_wrong_is_said_once(rows, told, caplog):
+    found = said(rows, caplog)
+    assert len(found) == bool(told) and all(re.match(told, line) for line in found)
 
 
 # What is logged for it

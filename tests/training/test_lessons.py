@@ -41,11 +41,8 @@ DRILLED = replace(HABITS, drills=1.0)
 
 @pytest.fixture(scope="module")
 def toolbox():
-    tools = [
-        LocalSearch.from_corpus(world_part("passages"), top_k=3),
-        KnowledgeGraph.from_triples(world_part("triples"), top_k=3),
-    ]
-    with Toolbox(tools) as opened:
+    search = LocalSearch.from_corpus(world_part("passages"), top_k=3)
+    with Toolbox([search, KnowledgeGraph.from_triples(world_part("triples"), top_k=3)]) as opened:
         yield opened
 
 
@@ -118,16 +115,13 @@ def test_neither_tool_and_relation_nor_the_passages_style_give_the_verdict_away(
             assert 0.25 < counts[True] / counts.total() < 0.85, counts
 
 
-def test_twins_hold_no_held_out_fact(twins):
+def test_twins_hold_no_held_out_fact_and_no_word_for_measuring(twins):
     tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
     held_out = held_out_facts(tasks, world_part("passages", train=False) + world_part("triples", train=False))
     world = bundled_world()
     facts = {world.stated(item.text) for twin in twins for item in twin.evidence.values()} - {None}
     assert len(facts) > 500 and len(held_out) > 500
     assert not {(fact.subject, fact.object) for fact in facts} & held_out
-
-
-def test_words_for_measuring_are_never_trained_on():
     assert not any(unseen in seen.split() for unseen in UNSEEN_BLANKS for seen in TRAINING_BLANKS)
 
 

@@ -202,14 +202,12 @@ class Interrupt(TrainerCallback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("head", ["encoder", pytest.param("generator", marks=pytest.mark.slow)])
-def test_a_resumed_training_ends_where_an_uninterrupted_one_does(head, encoder, decoder, tmp_path, monkeypatch):
+def test_a_resumed_training_ends_where_an_uninterrupted_one_does(encoder, tmp_path, monkeypatch):
     make, named = distillation._trainer, {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 2}
-    how = Distillation(head=head, validation=0.2, untrained=False)
+    how = Distillation(validation=0.2, untrained=False)
 
     def trained(name: str, **more: Any) -> Any:
-        model, peft = (encoder, None) if head == "encoder" else (decoder, lora())
-        return train_judge(rows(24), model, settings(tmp_path / name, **named), how, peft_config=peft, **more)
+        return train_judge(rows(24), encoder, settings(tmp_path / name, **named), how, **more)
 
     def interrupted(*args: Any) -> Any:
         trainer = make(*args)
@@ -221,8 +219,7 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(head, encoder, 
         patch.setattr(distillation, "_trainer", interrupted)
         trained("parts")
     parts = trained("parts", resume=True)
-    weights = "model.safetensors" if head == "encoder" else "adapter_model.safetensors"
-    one, other = (load_file(tmp_path / name / weights) for name in ("whole", "parts"))
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert one.keys() == other.keys() and all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
     assert parts.file.temperature == pytest.approx(whole.file.temperature, rel=1e-3)
 

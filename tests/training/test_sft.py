@@ -15,7 +15,7 @@ from faithful_search.coldstart.filtering import accept
 from faithful_search.coldstart.plans import plan_all, planner_for
 from faithful_search.coldstart.sft import IGNORED, Reading, build_dataset, piece_ends, reading_labels, sft_trainer
 from faithful_search.coldstart.swap_names import check_unseen, held_out_facts, world_part
-from faithful_search.coldstart.tiny import TinyConfig, build_tiny, script_of
+from faithful_search.coldstart.tiny import TinyConfig, build_tiny
 from faithful_search.errors import ConfigError, DataError, TemplateError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.tasks import Task, load_tasks
@@ -108,20 +108,6 @@ def test_what_is_held_out_comes_from_chains_passages_and_triples_and_a_leak_is_n
         check_unseen([episode], ["Rome is old."])
 
 
-def test_a_tiny_base_model_writes_search_r1_in_few_tokens(tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(build_tiny(tmp_path, TinyConfig(**SMALL, dialect="search_r1")))
-    chat = ChatFormat.of(tokenizer, dialects.load("search_r1"))
-    assert tokenizer.chat_template is None
-    prompt = chat.prompt_ids("What is the capital of France?")
-    assert tokenizer.decode(prompt).endswith("Question: What is the capital of France?\n") and len(prompt) < 200
-    turn = "<think>I need it.</think>\n<search>capital of France</search>"
-    tags = [piece for piece in tokenizer.tokenize(turn) if piece.startswith("<")]
-    assert tags == ["<think>", "</think>", "<search>", "</search>"]
-    assert tokenizer.decode(chat.encode(turn)) == turn
-    with pytest.raises(ConfigError, match="dialect 'recall'; there are: pou, search_r1"):
-        script_of("recall")
-
-
 # The recipe
 
 
@@ -203,11 +189,14 @@ def test_recipe_says_what_it_cannot_go_on_with(chat, tiny, tmp_path):
         ("reading_layers", 1, "--reading_layers are read with --reading_weight above 0 only"),
         ("kept_responses", 1, "--kept_responses: dialect 'pou' writes each tool response as a message"),
         ("save_dtype", "flot16", "'flot16' is not a dtype of torch"),
+        ("max_steps", "many", "argument --max_steps/--max-steps: invalid int value: 'many'"),
+        ("max_step", 5, r"no such flag: --max_step; did you mean --max_steps\?"),  # no abbreviations
     ],
 )
-def test_recipe_says_what_is_wrong_before_it_begins(flag, value, says):
-    with pytest.raises(ConfigError, match=says):
+def test_recipe_says_what_is_wrong_in_a_line_before_it_begins(flag, value, says):
+    with pytest.raises(ConfigError, match=says) as error:
         sft.parse(flags("unused", **{flag: value}))
+    assert "\n" not in str(error.value) and "usage:" not in str(error.value)
 
 
 def test_recipe_pairs_its_lists():

@@ -34,12 +34,17 @@ from faithful_search.training.starting import RunArguments, run_recipe
 from faithful_search.trajectory import Trajectory
 
 
-def test_the_newest_complete_checkpoint_is_taken_by_its_number(tmp_path):
+def test_the_newest_complete_checkpoint_is_taken_by_its_number_and_what_is_not_complete_is_said(tmp_path):
     for step in (2, 10, 9):
         checkpoint(tmp_path, step)
     (tmp_path / "checkpoint-x").mkdir()
     (tmp_path / "checkpoint-11").write_text("a file")
     assert last_checkpoint(tmp_path).name == "checkpoint-10" and not fault(last_checkpoint(tmp_path))
+    folder = checkpoint(tmp_path, 12, noted=False)
+    assert fault(folder) == "no readable saved_files.json: it was not saved completely, or by an earlier version"
+    (folder / "rng_state.pth").unlink()
+    note(folder)
+    assert fault(folder) == "no optimizer: only the model was saved"
 
 
 NAMES = "model.safetensors optimizer.pt scheduler.pt training_args.bin trainer_state.json rng_state_1.pth"
@@ -66,14 +71,6 @@ def test_files_in_the_folders_of_fsdp_and_deepspeed_are_looked_at_too(tmp_path, 
     assert fault(folder) == f"{shards[-1]}/rank_1 has another size than when it was saved"
     (folder / shards[-1] / "rank_1").unlink()
     assert fault(folder) == f"{shards[-1]}/rank_1 is missing"
-
-
-def test_one_whose_files_were_not_listed_or_that_holds_the_model_only_is_not_taken(tmp_path):
-    folder = checkpoint(tmp_path, 4, noted=False)
-    assert fault(folder) == "no readable saved_files.json: it was not saved completely, or by an earlier version"
-    (folder / "rng_state.pth").unlink()
-    note(folder)
-    assert fault(folder) == "no optimizer: only the model was saved"
 
 
 class Trained:
@@ -131,12 +128,8 @@ def test_nothing_to_resume_from_says_what_is_there(tmp_path):
     assert os.listdir(tmp_path) == ["checkpoint-4"]
 
 
-EVALUATION = Evaluation(
-    rows={"f1": Estimate(0.5, 0.1, 0.9, 2, 0.2)},
-    questions=["a", "b"],
-    values={"f1": [0.0, 1.0]},
-    tool_calls={"s": [1, 2]},
-)
+ROWS, VALUES = {"f1": Estimate(0.5, 0.1, 0.9, 2, 0.2)}, {"f1": [0.0, 1.0]}
+EVALUATION = Evaluation(rows=ROWS, questions=["a", "b"], values=VALUES, tool_calls={"s": [1, 2]})
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[1]", '{"rows": {}}', "\x00", json.dumps(EVALUATION.to_dict())])
@@ -150,32 +143,29 @@ def test_an_evaluation_that_is_not_there_or_of_other_questions_is_a_warning(tmp_
     assert said in caplog.text
 
 
-def _beginning(path, monkeypatch, found, resume=False):
-    asked = []
-    monkeypatch.setattr(runs, "evaluate", lambda *given: asked.append(given) or found)
-    trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(path)))
-    script = RunArguments(eval_limit=2, resume=resume)
-    return runs.BeforeTraining(trainer, script, {}), asked
-
-
-def _state(step):
-    return SimpleNamespace(global_step=step, is_world_process_zero=True)
-
-
 def test_a_run_is_evaluated_when_it_begins_and_never_again_when_it_goes_on(tmp_path, monkeypatch):
+    asked, trainer = [], SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path)))
+
+    def beginning(found, resume=False):
+        monkeypatch.setattr(runs, "evaluate", lambda *given: asked.append(given) or found)
+        return runs.BeforeTraining(trainer, RunArguments(eval_limit=2, resume=resume), {})
+
+    def begin(run, step):
+        run.on_train_begin(None, SimpleNamespace(global_step=step, is_world_process_zero=True), None)
+
     tasks = runs.load_tasks("world", "validation", 2)
     rollouts = [Trajectory(answer="Rome", stop_reason="answered"), Trajectory(stop_reason="turn_limit")]
     first = msgspec.structs.replace(EVALUATION, questions=[task.id for task in tasks], trajectories=rollouts)
-    begun, asked = _beginning(tmp_path, monkeypatch, first)
-    begun.on_train_begin(None, _state(0), None)
+    begun = beginning(first)
+    begin(begun, 0)
     assert begun.found == first and len(asked) == 1
-    resumed, asked = _beginning(tmp_path, monkeypatch, None, resume=True)
+    resumed = beginning(None, resume=True)
     # also where nothing is left to train, so that training never begins; with its rollouts, which are counted by errors
     assert resumed.found == first
-    resumed.on_train_begin(None, _state(7), None)
-    assert resumed.found == first and not asked
-    without, _ = _beginning(tmp_path, monkeypatch, None)
-    without.on_train_begin(None, _state(0), None)
+    begin(resumed, 7)
+    assert resumed.found == first and len(asked) == 1
+    without = beginning(None)
+    begin(without, 0)
     assert without.found is None and not list(tmp_path.iterdir())
 
 

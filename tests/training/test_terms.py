@@ -123,12 +123,9 @@ def test_probes_keep_to_their_rows_however_trl_splits_them():
 # In the trainer
 
 
-def probing(**knobs) -> Mix:
-    return Mix(parts={"luck": Luck(), "evidence_sensitivity": EvidenceSensitivity(**knobs)}, gate=None)
-
-
-def test_the_loss_is_trls_less_the_weighted_mean_of_the_moves(tmp_path):
-    made = trainer(tmp_path, probing(budget=None), scripted=True, verdict_weight=0.5)
+def test_the_loss_is_trls_less_the_weighted_mean_of_the_moves_which_is_logged(tmp_path):
+    mix = Mix(parts={"luck": Luck(), "evidence_sensitivity": EvidenceSensitivity(budget=None)}, gate=None)
+    made = trainer(tmp_path, mix, scripted=True, verdict_weight=0.5, max_steps=1)
     lab.sharp(made.model)
     inputs = batch_of(made)
     with_term = made.compute_loss(made.model, inputs)
@@ -137,10 +134,7 @@ def test_the_loss_is_trls_less_the_weighted_mean_of_the_moves(tmp_path):
     moves = [row.components["evidence_sensitivity"].value for row in made.own]
     assert len(moves) == 8 and abs(sum(moves)) > 1e-4
     assert float(plain - with_term) == pytest.approx(0.5 * sum(moves) / 8, abs=1e-6)
-
-
-def test_what_the_probes_moved_is_logged_every_step(tmp_path):
-    made = trainer(tmp_path, probing(), scripted=True, verdict_weight=1.0, max_steps=1)
+    made.args.verdict_weight = 0.5
     made.train()
     [step] = [line for line in made.state.log_history if "loss" in line]
     assert step["verdict_term"] == pytest.approx(step["parts/evidence_sensitivity"], abs=1e-5)
