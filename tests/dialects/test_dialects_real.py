@@ -13,7 +13,6 @@ from real_texts import R1, real, rows
 
 from faithful_search.dialects import detect, parse
 from faithful_search.rewards import InfoThink, ThinkAnswer, ThinkSearch
-from faithful_search.text import sub_exact_match
 from faithful_search.trajectory import Trajectory
 
 PAPER = SHARED / "seeds" / "veritas.txt"
@@ -86,19 +85,15 @@ printed = pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside
 @printed
 def test_information_that_the_thought_contradicts() -> None:
     found = figure(6)
-    assert (found.dialect, found.answer) == ("search_r1", "partner")
+    assert (found.dialect, found.answer, len(found.steps)) == ("search_r1", "partner", 3)
     assert found.question == "What was Louisa Goldman's husbands title?"
-    one, two, three = found.steps
+    one, two, _ = found.steps
     assert [item.title for item in one.evidence] == ["Walter E. Sachs"] * 2 + ["Amy Goldman Fowler"]
-    assert "Samuel Sachs and Louisa Goldman" in one.evidence[1].text and one.evidence[1].id == "E2"
-    assert "there is no information" in " ".join(two.think.split()) and two.evidence == ()
     assert one.call.arguments == two.call.arguments == {"query": "Louisa Goldman's husband's title"}
     assert [issue.kind for issue in found.all_issues()] == ["elided", "response_missing", "think_missing"]
-    assert (three.think, three.answer) == (None, "partner")
     (asked,) = InfoThink().pairs(found)  # a judge must say whether the thought is faithful to the documents before it
     assert (asked.step, asked.settled, asked.pair.hypothesis) == (2, None, two.think.strip())
     assert all(item.text in asked.pair.premise for item in one.evidence)
-    assert [item.pair.premise for item in ThinkSearch().pairs(found)] == [one.think.strip(), two.think.strip()]
     assert ThinkAnswer().score(found).why == "no thought right before the answer"
 
 
@@ -106,13 +101,9 @@ def test_information_that_the_thought_contradicts() -> None:
 def test_a_thought_that_does_not_support_the_answer() -> None:
     found = figure(7)
     assert (found.dialect, found.answer) == ("search_r1", "reality television")
-    assert found.question == "Wim Schuhmacher is mostly associated with a genre sometimes called what ?"
     assert [(step.think is not None, len(step.evidence), step.note) for step in found.steps] == [
         (True, 0, "..."), (False, 0, "..."), (True, 3, ""), (True, 0, ""),
     ]  # fmt: skip
-    titles = [item.title for item in found.steps[2].evidence]
-    assert titles == ["Real-time computing", "Real time (media)", "Internet genre"]
-    assert "parapsychology" in found.steps[3].think and sub_exact_match(found.answer, ["neo-noir"]) == 0.0
     assert ThinkAnswer().score(found).value == 0.0  # the answer is not in the last thought
     # the second search has no thought; what the third returned was not written down
     assert [(item.step, item.settled is not None) for item in InfoThink().pairs(found)] == [(2, True), (4, False)]

@@ -356,42 +356,20 @@ def atif(e: Episode) -> Any:
 
 @written
 def smolagents(e: Episode) -> Any:
-    """The memory of an agent that ran, with this model and these tools."""
-    package = pytest.importorskip("smolagents")
-    models = pytest.importorskip("smolagents.models")
-
-    class Model(package.Model):
-        def generate(self, messages: Any, **_: Any) -> Any:
-            thought, calls = next(turns)
-            function = models.ChatMessageToolCallFunction
-            asked = [models.ChatMessageToolCall(function(c.arguments, c.name), c.id, "function") for c in calls]
-            return models.ChatMessage("assistant", thought or None, asked)
-
-    class Tool(package.Tool):
-        skip_forward_signature_validation = True
-        description, output_type = "Finds.", "string"
-
-        def __init__(self, name: str, calls: list[Call]) -> None:
-            self.name, self.calls = name, {json.dumps(c.arguments): c for c in calls}
-            self.inputs = {key: {"type": "any", "description": "what"} for key in calls[0].arguments}
-            super().__init__()
-
-        def forward(self, **arguments: Any) -> str:
-            call = self.calls[json.dumps(arguments)]
-            if call.failed:
-                raise RuntimeError(call.returned)
-            return call.returned
-
-    turns = iter(e.done("final_answer"))
-    made = [c for _, calls in e.turns for c in calls]
-    tools = [Tool(name, [c for c in made if c.name == name]) for name in {c.name for c in made}]
-    agent = package.ToolCallingAgent(tools, Model(), instructions=e.system, verbosity_level=-1)
-    agent.run(e.question)
-    steps = agent.memory.get_succinct_steps()
-    for step in steps:
-        if any(c.image and c.returned == step.get("observations") for c in made):
-            step["observations_images"] = ["…"]
-    return {"steps": json.loads(json.dumps(steps))}
+    """An agent's memory, which keeps nothing that calls at once returned where one of them fails."""
+    steps: list[dict[str, Any]] = [{"task": e.question, "task_images": None}]
+    for number, (thought, calls) in enumerate(e.done("final_answer"), start=1):
+        asked = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls
+        ]
+        failed = [FAILED.format(c.arguments, c.returned) for c in calls if c.failed]
+        step = {"step_number": number, "model_output": thought or None, "tool_calls": [] if failed else asked}
+        step["model_output_message"] = {"role": "assistant", "content": thought or None, "tool_calls": asked}
+        step["error"] = {"type": "AgentToolExecutionError", "message": failed[0]} if failed else None
+        step["observations"] = None if failed else calls[-1].returned
+        step["observations_images"] = ["…"] if calls[-1].image else None
+        steps.append({**step, "action_output": None, "is_final_answer": calls[0].name == "final_answer"})
+    return {"steps": steps}
 
 
 @written
@@ -518,19 +496,12 @@ def otel(e: Episode) -> Any:
     return {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
 
 
-REACT = """Answer the following questions as best you can. You have access to the following tools:
-
-search(query) - finds passages
-
-Use the following format:
+REACT = """Answer the following questions as best you can. Use the following format:
 
 Question: the input question you must answer
 Thought: you should always think about what to do
 Action: the action to take, should be one of [search, browse]
-Action Input: the input to the action
 Observation: the result of the action
-... (this Thought/Action/Action Input/Observation can repeat N times)
-Thought: I now know the final answer
 Final Answer: the final answer to the original input question
 
 Begin!
@@ -583,7 +554,7 @@ SMOLAGENTS: list[tuple[Any, ...]] = [
     (None, "c2", [], "", None, True),
     (None, "c3", [], FAILED.format({"query": "Goethe born"}, "time-out"), None, True),
 ]
-"""It keeps nothing that calls at once returned where one of them fails: how that episode begins."""
+"""How the episode with a call that fails begins."""
 
 
 @pytest.mark.parametrize("episode", EPISODES)

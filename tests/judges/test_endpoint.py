@@ -317,7 +317,9 @@ def test_what_makes_asking_pointless_is_raised_after_one_request(mode, said, ali
 # --- the cache
 
 
-def test_a_second_run_asks_nothing_and_says_the_same_but_other_parameters_are_another_question(tmp_path):
+def test_a_second_run_asks_nothing_but_other_parameters_and_an_edited_prompt_are_another_question(
+    tmp_path, monkeypatch
+):
     cache = tmp_path / "c.sqlite"
     with StubServer(p=0.7) as server:
         steps: list[int] = []  # pairs finished: cached ones and those given twice are counted, too
@@ -329,17 +331,12 @@ def test_a_second_run_asks_nothing_and_says_the_same_but_other_parameters_are_an
         for asked, knobs in enumerate(others, start=1):
             judge_at(server, cache=cache, **knobs).judge_batch(PAIRS[:1])
             assert server.calls == len(PAIRS) + asked
-
-
-def test_an_edited_prompt_is_another_question(server, tmp_path, monkeypatch):
-    judge, prompt = judge_at(server, cache=tmp_path / "c.sqlite"), prompting.load("support")
-    judge.judge_batch(PAIRS[:1])
-    text = (files(prompting.__package__) / "prompts" / "support.md").read_text(encoding="utf-8")
-    edited = prompting.read("support", text.replace("task: support", "task: support\nnote: edited"))
-    assert edited.id == prompt.id
-    monkeypatch.setattr("faithful_search.judges.endpoint.load", lambda name: edited)
-    judge.judge_batch(PAIRS[:1])
-    assert server.calls == 2
+        text = (files(prompting.__package__) / "prompts" / "support.md").read_text(encoding="utf-8")
+        edited = prompting.read("support", text.replace("task: support", "task: support\nnote: edited"))
+        assert edited.id == prompting.load("support").id
+        monkeypatch.setattr("faithful_search.judges.endpoint.load", lambda name: edited)
+        judge_at(server, cache=cache).judge_batch(PAIRS[:1])
+        assert server.calls == len(PAIRS) + len(others) + 1
 
 
 @pytest.fixture
@@ -508,14 +505,18 @@ def replying(text: str):
 # --- one request
 
 
-def test_claims_on_the_same_evidence_take_one_request():
+def test_claims_on_the_same_evidence_take_one_request_and_a_second_run_none(tmp_path):
     with StubServer(label=reply) as server:
-        judge = judge_at(server, max_tokens=16)
-        verdicts = judge.judge_batch(CLAIMS)
+        judge = judge_at(server, cache=tmp_path / "c.sqlite", max_tokens=16)
+        verdicts, steps = judge.judge_batch(CLAIMS), []
+        again = judge_at(server, cache=tmp_path / "c.sqlite", max_tokens=16, on_progress=steps.append)
+        assert again.judge_batch(CLAIMS) == verdicts and sum(steps) == len(CLAIMS)
+        assert (server.calls, again.stats.calls, again.stats.hits) == (1, 0, 1)
+        again.judge_batch(CLAIMS[:-1])  # another group
     assert [verdict.label for verdict in verdicts] == EACH and {verdict.judge for verdict in verdicts} == {MANY}
     assert [verdict.p for verdict in verdicts] == [float(label) for label in EACH]
-    assert server.calls == judge.stats.calls == 1 and judge.stats.failures == 0
-    [request] = server.requests
+    assert judge.stats.calls == 1 and judge.stats.failures == 0 and server.calls == 2
+    request = server.requests[0]
     assert [line.split(". ", 1)[0] for line in claims_of(request["messages"])] == [str(n) for n in range(1, 8)]
     assert not {"logprobs", "structured_outputs", "grammar"} & request.keys()
     assert request["max_tokens"] == 16 + 8 * 7
@@ -640,18 +641,17 @@ def test_a_server_that_is_down_is_not_asked_for_each_and_no_failure_is_kept(tmp_
         assert labels(judge, CLAIMS) == EACH
 
 
+def test_a_key_that_is_revoked_in_between_costs_only_what_is_missing():
+    def revoked(messages):
+        server.mode = "unauthorized" if claims_of(messages) else "ok"
+        return "hm" if claims_of(messages) else reply(messages)
+
+    with StubServer(label=revoked) as server:
+        verdicts = judge_at(server, concurrency=1).judge_batch([*CLAIMS[:2], Pair("alone", "yes-please")])
+    assert [verdict.label for verdict in verdicts] == [None, None, True] and "401" in verdicts[0].why
+
+
 # --- the cache
-
-
-def test_a_second_run_asks_nothing_and_says_the_same(tmp_path):
-    with StubServer(label=reply) as server:
-        first = judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(CLAIMS)
-        steps = []
-        again = judge_at(server, cache=tmp_path / "c.sqlite", on_progress=steps.append)
-        assert again.judge_batch(CLAIMS) == first and sum(steps) == len(CLAIMS)
-        assert server.calls == 1 and (again.stats.calls, again.stats.hits) == (0, 1)
-        again.judge_batch(CLAIMS[:-1])  # another group
-        assert server.calls == 2
 
 
 def test_what_was_asked_apart_is_found_again_and_the_bad_reply_is_not_kept(tmp_path):
@@ -663,3 +663,22 @@ def test_what_was_asked_apart_is_found_again_and_the_bad_reply_is_not_kept(tmp_p
         server.label = reply
         assert labels(again, [*CLAIMS, Pair("evidence", "new", "Who?")]) == [*EACH, False]
         assert server.calls == 1 + len(CLAIMS) + 1
+
+
+# --- a real server
+
+REAL = os.environ.get("FAITHFUL_SEARCH_TEST_SERVER_URL", "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL, reason="FAITHFUL_SEARCH_TEST_SERVER_URL names no server")
+def test_a_real_server_gives_verdicts_and_refuses_a_prompt_beyond_its_context(tmp_path):
+    """llama.cpp or vLLM with a context of 1,024 tokens, which calls its model `small`."""
+    knobs = {"url": REAL, "cache": tmp_path / "c.sqlite", "concurrency": 1, "timeout": 300}
+    judge = load("endpoint", "small", **knobs)
+    verdicts = judge.judge_batch(PAIRS[:2])
+    assert all(0 <= verdict.p <= 1 for verdict in verdicts) and judge.stats.retries == judge.stats.failures == 0
+    assert "structured_outputs" in judge._ladder.current.body
+    again = load("endpoint", "small", **knobs, retries=0)
+    first, long, last = again.judge_batch([PAIRS[0], Pair("word " * 3000, "claim"), PAIRS[1]])
+    assert [first, last] == verdicts and long.abstained and "context" in long.why

@@ -70,7 +70,8 @@ def test_pauses_are_drawn_up_to_their_bound(retry, first, longest, seed):
 
 
 def test_what_a_server_asks_to_wait():
-    for header in ("nan", "inf", "1e999", "soon", "Mon, 99 Foo 2020", "", "٣", None):
+    overflowing = ("Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 32 Jan 2026 99:00:00 GMT")
+    for header in (*overflowing, "nan", "inf", "1e999", "soon", "Mon, 99 Foo 2020", "", "٣", None):
         assert retry_after(header) is None
     assert (retry_after("7"), retry_after("-5")) == (7, 0)
     assert 97 < retry_after(email.utils.formatdate(time.time() + 100, usegmt=True)) <= 100
