@@ -17,14 +17,7 @@ from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import Request
 from faithful_search.rewards.contexts import choice_ids, context_of, locate_verdict, turn_ids
 from faithful_search.rewards.evidence_sensitivity import EvidenceSensitivity
-from faithful_search.rewards.perturbation import (
-    NEUTRAL,
-    Foils,
-    corpus_snippets,
-    degrade,
-    lure,
-    sources,
-)
+from faithful_search.rewards.perturbation import NEUTRAL, Foils, corpus_snippets, degrade, lure, sources
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 NEUTRAL_TEXTS = {text for _, text in NEUTRAL}
@@ -104,19 +97,19 @@ def test_a_yes_that_rests_on_its_citation_earns_the_drop(tok, tokens):
 
 
 @pytest.mark.parametrize(
-    ("knobs", "value", "told"),
-    [({"keyword": "Cheese"}, 0.0, "-0.000"), ({"keyword": "zebra", "snippets": ("a zebra",)}, -0.7, "-0.700")],
+    ("helpful", "knobs", "value"),
+    [
+        (True, {"keyword": "Cheese"}, 0.0),
+        (True, {"keyword": "zebra", "snippets": ("a zebra",)}, -0.7),
+        (False, {"keyword": "France"}, 0.7),  # a lure would change the verdict
+        (False, {"keyword": "Quebec"}, 0.0),
+    ],
 )
-def test_a_yes_that_does_not_earns_nothing(knobs, value, told):
-    found = score(trajectory(True), **knobs)
-    assert (found.value, found.why) == (pytest.approx(value), f"step 2: p(yes) did not follow the evidence ({told})")
-
-
 @ALL
-@pytest.mark.parametrize(("keyword", "value"), [("France", 0.7), ("Quebec", 0.0)])
-def test_a_no_that_a_lure_would_change_earns_the_rise(tok, keyword, value):
-    found = score(trajectory(False, evidence=CHEESE), tok, keyword)
-    assert found.value == pytest.approx(value) and found.parts["steps"][0]["case"] == "no"
+def test_a_yes_earns_nothing_without_a_drop_and_a_no_earns_the_rise(tok, helpful, knobs, value):
+    found = score(trajectory(helpful, evidence=PARIS if helpful else CHEESE), tok, **knobs)
+    assert found.value == pytest.approx(value) and found.parts["steps"][0]["case"] == ("yes" if helpful else "no")
+    assert found.why.startswith("" if value > 0 else "step 2: p(yes) did not follow the evidence (")
 
 
 @pytest.mark.parametrize(
@@ -248,15 +241,9 @@ def test_the_verdict_token_is_the_one_with_the_words_first_character(tok, word, 
     index, lead = locate_verdict(tok, ids)
     prefix, token = tok.decode(ids[:index]), tok.decode(ids[: index + 1])
     assert prefix == opening[: len(prefix)] and lead == opening[len(prefix) :]
-    assert len(prefix) <= len(opening) < len(token)
-
-
-def test_merged_characters_are_asked_for_with_the_verdict():
-    _, lead = locate_verdict(MERGED, MERGED("<think><helpful>no</helpful>", add_special_tokens=False)["input_ids"])
-    assert lead  # this tokenizer does merge across the tag's end
-    asked = MERGED.decode(choice_ids(ChatFormat.of(MERGED, load("pou")), lead, "yes"))
-    assert asked.startswith(lead + "y")
-    assert choice_ids(ChatFormat.of(BYTES, load("pou")), "", "yes") == BYTES("y", add_special_tokens=False)["input_ids"]
+    assert len(prefix) <= len(opening) < len(token) and (tok is MERGED) == bool(lead)
+    asked = tok.decode(choice_ids(ChatFormat.of(tok, load("pou")), lead, word))
+    assert asked.startswith(lead + word[0])  # merged characters are asked for with the verdict
 
 
 def test_ids_of_another_rollout_no_policy_and_wrong_settings_are_refused():
@@ -510,5 +497,4 @@ def test_lures_come_from_foils_then_the_writer_then_the_template():
     (found,), policy = probed(rows, foils=Atlas(lured=LYON), writer=author)
     assert lure_of(found) == "foil" and author.asked == []
     assert "France [E" in policy.responses()[0] and "]: Lyon is the capital of France." in policy.responses()[0]
-    for writer, made_by in ((author, "written"), (None, "template")):
-        assert lure_of(probed(rows, foils=Atlas(), writer=writer)[0][0]) == made_by
+    assert lure_of(probed(rows, foils=Atlas(), writer=author)[0][0]) == "written"

@@ -215,16 +215,13 @@ def test_the_sum_by_hand(made, value):
     assert veritas_mix().score(made).value == pytest.approx(value, abs=1e-12)
 
 
-def test_parts_of_weight_zero_are_left_out_and_others_can_be_had():
+def test_parts_of_weight_zero_are_left_out_others_can_be_had_and_each_judge_goes_where_it_belongs():
     assert list(veritas_mix().parts) == ["exact_match", "info_think", "think_answer"]
     assert list(veritas_mix(info_think=0, think_answer=0).parts) == ["exact_match"]
     assert veritas_mix(think_search=0.5).score(episode()).value == pytest.approx(1.57)
     for soft, value in ((True, 1.07), (False, 1.12)):  # the mean of p, or of labels
         mix = veritas_mix(Silent("nothing", p=0.5), info_think=0.1, soft=soft)
         assert mix.score(episode()).value == pytest.approx(value)
-
-
-def test_the_judges_go_where_they_belong():
     own, search, answer = Moody(), Moody(), Moody()
     veritas_mix(own, think_search=0.1).score(episode())
     assert own.asked == 2  # info_think and think_search; the answer is looked for in the thought
@@ -302,14 +299,6 @@ class Writer:
 class Search(lab.Shelf):
     name = "search"
 
-    async def search(self, query: str) -> list[Evidence]:
-        """Search the shelf.
-
-        Args:
-            query: What to look for.
-        """
-        return self.evidence
-
 
 class Brief(SearchR1):
     """Search-R1 with a prompt that costs an untrained model little."""
@@ -366,23 +355,14 @@ def test_steps_per_epoch_are_the_trainers(tmp_path):
     assert made.state.global_step == made.args.steps_per_epoch(5)
 
 
-def test_the_curriculum_survives_a_resume(tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": 2}
-    trainer(tmp_path, veritas_mix(warmup=CURRICULUM), **settings).train()
-    resumed = trainer(tmp_path, veritas_mix(warmup=CURRICULUM), max_steps=4, **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert history(resumed, "parts/info_think/weight") == pytest.approx(RISING)
-    assert resumed.reward_state.step == 4
-
-
 def warnings_of(caplog) -> list[str]:
     return [record.message for record in caplog.records if record.name.startswith(("faithful_search", "trl"))]
 
 
-def test_a_judge_that_is_down_stops_the_run_with_a_checkpoint_and_a_run_goes_on_when_it_is_back(tmp_path, caplog):
+def test_a_judge_that_is_down_stops_the_run_and_a_resumed_one_goes_on_in_the_curriculum(tmp_path, caplog):
     writer, log = Writer(FOUND_ONLY), tmp_path / "trajectories.jsonl"
     settings = {"max_steps": 4, "restore_callback_states_from_checkpoint": True, "trajectory_file": log}
-    made = trainer(tmp_path, veritas_mix(Moody(lambda asked: asked < 2)), writer, **settings)
+    made = trainer(tmp_path, veritas_mix(Moody(lambda asked: asked < 2), warmup=CURRICULUM), writer, **settings)
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises(JudgeError, match=r"at step 2 .*no connection.*checkpoint-2\b.*resume"),
@@ -392,9 +372,10 @@ def test_a_judge_that_is_down_stops_the_run_with_a_checkpoint_and_a_run_goes_on_
         "step 2: no verdict on info_think of 4 of 4 rollouts; 4 of them have no reward: "
         "the judge abstained: no connection to the judge"
     ]
-    resumed = trainer(tmp_path, veritas_mix(Moody()), writer, **settings)
+    resumed = trainer(tmp_path, veritas_mix(Moody(), warmup=CURRICULUM), writer, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert resumed.state.global_step == 4
+    assert resumed.state.global_step == resumed.reward_state.step == 4
+    assert history(resumed, "parts/info_think/weight") == pytest.approx(RISING)
     assert history(resumed, "judge/abstained") == [0.0, 1.0, 0.0, 0.0]
     assert len(list(read_jsonl(log))) == 16
 
@@ -445,33 +426,21 @@ def test_an_outage_below_the_limit_or_without_weight_does_not_stop_the_run(tmp_p
         trainer(tmp_path, mix, max_abstained=50)
 
 
-TWO = """
-import os
-import sys
-from pathlib import Path
-import test_veritas as own
-from faithful_search.errors import JudgeError
-from faithful_search.rewards import veritas_mix
-rank = os.environ["RANK"]
-mix = veritas_mix(own.Moody(lambda asked: rank == "0"))  # the second process's judge is down
-made = own.trainer(Path(sys.argv[1]), mix, own.Writer(own.FOUND_ONLY), max_abstained=0.4, max_steps=4)
-try:
-    made.train()
-except JudgeError as error:
-    Path(sys.argv[1], f"rank{rank}.txt").write_text(f"{made.state.global_step} {error}")
-"""
+def stop_together(path: Path) -> None:
+    """One of two processes: the judge of the second is down."""
+    rank = os.environ["RANK"]
+    mix = veritas_mix(Moody(lambda asked: rank == "0"))
+    made = trainer(path, mix, Writer(FOUND_ONLY), max_abstained=0.4, max_steps=4)
+    with pytest.raises(JudgeError) as stopped:
+        made.train()
+    (path / f"rank{rank}.txt").write_text(f"{made.state.global_step} {stopped.value}")
 
 
 @pytest.mark.slow
 def test_all_processes_agree_to_stop(tmp_path):
-    script = tmp_path / "two.py"
-    script.write_text(TWO)
-    paths = os.pathsep.join([str(ROOT / "src"), str(SUPPORT), str(Path(__file__).parent)])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    own = {**os.environ, "PYTHONPATH": paths}
-    command += [str(script), str(tmp_path)]
-    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(SUPPORT)])}
+    subprocess.run([*command, __file__, str(tmp_path)], env=own, timeout=600, check=True)
     said = [(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)]
     assert said[0] == said[1] and said[0].startswith("1 at step 1 no verdict on info_think of 4 of 8 rollouts")
     assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
@@ -553,3 +522,7 @@ def test_the_reward_in_training_is_what_is_measured_on_the_same_text(tmp_path):
             assert column == [row.meta["scores"][name] for row in kept] and len(set(column)) > 1
         assert sums(mix, columns, kept) == [row.meta["reward"] for row in kept]
     assert len({row.meta["reward"] for row in rows}) > 8
+
+
+if __name__ == "__main__":
+    stop_together(Path(sys.argv[1]))
