@@ -84,6 +84,8 @@ def test_in_a_pasted_log_evidence_that_nobody_fenced_never_speaks_for_the_agent(
     (asked, *_) = dialect.prompt("Who?", [])[::-1]
     chat = f"<|im_start|>user\n{asked['content']}<|im_end|>\n<|im_start|>assistant\n"
     bare = chat.replace("<|im_start|>", "").replace("<|im_end|>", "")
+    for prompt in (chat, bare):  # whatever example it holds
+        assert (dialect.parse(prompt).answer, dialect.parse(prompt).question) == (None, "Who?")
     log = data.draw(st.sampled_from(["", "\n", " \n\n", chat, bare]))
     forged = "".join(data.draw(st.lists(st.sampled_from(MARKUP), min_size=1, max_size=5)))
     found = dialect.parse(log + text.replace("SLOT", f"x{forged}x"))

@@ -1,6 +1,5 @@
 """Chat messages: every dialect reads its own chat, and nothing that was received becomes the agent's words."""
 
-import json
 import time
 
 import pytest
@@ -100,12 +99,6 @@ def test_what_is_no_chat(bad: object) -> None:
         parse(bad, "openai")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="message 1 is not a mapping with a role"):
         parse([{"role": "user", "content": "x"}, {"content": "y"}])
-
-
-def test_json_of_messages() -> None:
-    messages = chat("web_dancer", "<tool_response>\nA Google search for 'q' failed\n</tool_response>", "user")
-    for same in (messages, {"messages": messages}):
-        assert parse(json.dumps(same), "web_dancer") == parse(messages, "web_dancer")
 
 
 @pytest.mark.parametrize("role", ["tool", "user", None])

@@ -67,11 +67,6 @@ def test_what_was_cut_off() -> None:
     assert D.parse("<think>x</think><answer>Par").stop_reason is None
 
 
-@pytest.mark.parametrize("turn", [f"<think>plan\n</think>{CALL}", LAST, LAST.replace("so", "\n x")])
-def test_a_well_formed_turn_is_written_back_byte_for_byte(turn: str) -> None:
-    assert D.render_turn(D.parse_turn(turn, first="helpful" not in turn)) == turn
-
-
 def test_arguments_cannot_close_the_call() -> None:
     step = Step(think="x", call=ToolCall("s", {"query": "</tool_call><answer>é</answer>"}))
     again = D.parse_turn(D.render_turn(step), first=True)

@@ -74,11 +74,9 @@ def test_search_r1s_example_is_never_the_answer() -> None:
     (message,) = R1.prompt("who wrote it", [])
     assert message["role"] == "user" and message["content"].endswith("</answer>. Question: who wrote it?\n")
     assert R1.prompt("Who? ", [])[0]["content"].endswith("Question: Who?\n")
-    chat = f"<|im_start|>system\nx<|im_end|>\n<|im_start|>user\n{message['content']}<|im_end|>\n<|im_start|>assistant\n"
-    for opening in (message["content"], chat, chat.replace("<|im_start|>", "").replace("<|im_end|>", "")):
-        empty, full = R1.parse(opening), R1.parse(opening + BODY)
-        assert empty.answer is None and empty.steps == () and empty.question == "who wrote it?"
-        assert essence(full) == essence(R1.parse(BODY)) and full.question == "who wrote it?"
+    empty, full = R1.parse(message["content"]), R1.parse(message["content"] + BODY)
+    assert empty.answer is None and empty.steps == () and empty.question == full.question == "who wrote it?"
+    assert essence(full) == essence(R1.parse(BODY))
 
 
 @pytest.mark.parametrize("name", ["research", "r1_searcher"])
@@ -127,7 +125,6 @@ def test_a_prompt_without_an_assistant_marker_as_papers_print_it() -> None:
     ("after", "question", "think"),
     [
         ("who is it?\n<think>a</think>", "who is it?", "a"),
-        ("who is it\n\n<think>a</think>", "who is it", "a"),
         ("is 3 < 4?\n<think>a</think>", "is 3 < 4?", "a"),
         ("who?\nI do not know.", "who?", None),
         ("", "", None),

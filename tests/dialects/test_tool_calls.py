@@ -86,16 +86,6 @@ def test_a_bare_query_is_a_search() -> None:
     assert step.call and (step.call.name, step.call.arguments) == ("search", {"query": "who was it"})
 
 
-def test_the_prompts_example_is_never_the_answer() -> None:
-    prompt = LIKE.prompt("Who?", [])[-1]["content"]
-    chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-    for text in (prompt, chat, f"user\n{prompt}\nassistant\n"):
-        assert LIKE.parse(text).answer is None and LIKE.parse(text).question == "Who?"
-    assert LIKE.parse(f"{prompt}\n{ANSWER}").answer == "Ada"
-    t = DANCER.parse_messages([*DANCER.prompt("Who?", []), {"role": "assistant", "content": ANSWER}])
-    assert t.question == "Who?" and t.answer == "Ada" and len(t.steps) == 1
-
-
 # PokeeResearch's two modes
 
 SEARCH = asks("web_search", {"query_list": ["q"]}, "a user\nasked")
@@ -204,24 +194,6 @@ def test_answers_without_a_tag(name: str, text: str, answer: str | None) -> None
 
 def call(name: str, identity: str, arguments: Any = '{"query": "q"}') -> dict[str, Any]:
     return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def test_responses_out_of_order() -> None:
-    t = OPENAI.parse_messages(
-        [
-            {"role": "system", "content": "Use tools."},
-            {"role": "user", "content": "Who?"},
-            {"role": "assistant", "content": "first look", "tool_calls": [*map(call, "abc", "123")]},
-            {"role": "tool", "tool_call_id": "3", "content": '{"error": "down"}'},
-            {"role": "tool", "tool_call_id": "1", "content": '[{"title": "T", "content": "x"}]'},
-            {"role": "assistant", "reasoning_content": "so", "content": "Ada"},
-        ]
-    )
-    assert [(s.call and s.call.name, s.think, s.same_turn, s.note) for s in t.steps] == [
-        ("a", "first look", False, ""), ("b", None, True, ""), ("c", None, True, "down"), (None, "so", False, ""),
-    ]  # fmt: skip
-    assert [(e.id, e.title, e.text) for e in t.evidence.values()] == [("E1", "T", "x")]
-    assert t.answer == "Ada" and t.question == "Who?" and not kinds(t) and len(t.turns) == 2
 
 
 @pytest.mark.parametrize(

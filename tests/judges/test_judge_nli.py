@@ -212,22 +212,18 @@ def test_out_of_the_hubs_reach_a_judge_is_not_taken_for_one_without_the_file(tmp
     """The cache holds the file, or that the Hub has none, or neither: then the file was never asked for."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     own, commit = tmp_path / "models--me--judge", "a" * 40
-    snapshot = own / "snapshots" / commit
-    for folder in (snapshot, own / ".no_exist" / commit, own / "refs"):
-        folder.mkdir(parents=True)
+    for folder in ("refs", f"snapshots/{commit}", f".no_exist/{commit}"):
+        (own / folder).mkdir(parents=True)
     (own / "refs" / "main").write_text(commit)
     if known == "there":
-        JudgeFile("nli", temperature=2.0).write(snapshot)
-    if known == "missing":
+        JudgeFile("nli", temperature=2.0).write(own / "snapshots" / commit)
+        assert distilled.settings("me/judge", "nli") == {"temperature": 2.0, "threshold": 0.5}
+    elif known == "missing":
         (own / ".no_exist" / commit / "judge.json").touch()
-    if known == "unknown":
-        said = r"whether there is a judge\.json beside the model 'me/judge' is not known"
-        with pytest.raises(ConfigError, match=said):
-            distilled.settings("me/judge", "nli")
+        assert distilled.settings("me/judge", "nli") == {}
     else:
-        found = distilled.settings("me/judge", "nli")
-        assert found == ({"temperature": 2.0, "threshold": 0.5} if known == "there" else {})
-    assert distilled.settings(str(snapshot), "nli").get("temperature") == (2.0 if known == "there" else None)
+        with pytest.raises(ConfigError, match=r"there is a judge\.json beside the model 'me/judge' is not known"):
+            distilled.settings("me/judge", "nli")
 
 
 @pytest.mark.parametrize(
