@@ -32,6 +32,7 @@ from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import load_tasks
 from faithful_search.tools import LocalSearch, Toolbox
 from faithful_search.training.vllm import check_sync
+from faithful_search.trajectory import read_jsonl
 
 PYTHON = os.environ.get("FAITHFUL_SEARCH_VLLM_PYTHON", "")
 pytestmark = [
@@ -237,3 +238,28 @@ def test_an_engine_whose_tied_output_layer_stays_old_is_refused(real, tokenizer,
     assert max(found.changed, found.restored) < ROUNDING and found.moved > 1
     with pytest.raises(ConfigError, match="does not follow the training model"):
         check_sync(model, lambda: real.load(model, tmp_path, False), real, scorer, ids["input_ids"])
+
+
+def trained(out: Path, mode: str) -> subprocess.CompletedProcess:
+    """Two steps of training in that environment; see `vllm_training.py`."""
+    command = [PYTHON, str(SUPPORT / "vllm_training.py"), str(out), mode]
+    return subprocess.run(command, env=environment(**SETTINGS), capture_output=True, text=True, timeout=600)
+
+
+def test_training_samples_what_it_trains(tmp_path):
+    """Episodes of different lengths; after a step, vLLM's log-probs are those of the weights that the step has made."""
+    found = trained(tmp_path, "true")
+    assert found.returncode == 0, found.stderr[-3000:]
+    history = json.loads((tmp_path / "state.json").read_text())["log_history"][:2]
+    for row in history:
+        assert 0 < row["sampling/sampling_logp_difference/mean"] < ROUNDING
+        assert row["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=0.1)
+    assert history[0]["grad_norm"] > 0
+    rollouts = list(read_jsonl(tmp_path / "trajectories.jsonl"))
+    assert len(rollouts) == 16 and len({len(item.steps) for item in rollouts}) > 1
+
+
+def test_training_does_not_start_where_weights_do_not_arrive(tmp_path):
+    found = trained(tmp_path, "stale")
+    assert found.returncode != 0 and "vLLM does not follow the training model" in found.stderr
+    assert not (tmp_path / "state.json").exists()
