@@ -1,10 +1,7 @@
 """vLLM without vLLM: what its server is asked and what becomes of its faults; settings; the test of the weight sync."""
 
 import asyncio
-import json
 import math
-import re
-import subprocess
 import sys
 import threading
 import time
@@ -18,8 +15,6 @@ import requests
 import torch
 import transformers
 import trl
-from paths import SUPPORT
-from served import environment
 from trl.generation.vllm_client import VLLMClient
 from vllm_stub import StubVLLM, five
 
@@ -422,22 +417,3 @@ def test_where_one_cannot_sample_the_weights_come_back_and_its_error_is_told(tok
         check_sync(model, lambda: None, SimpleNamespace(generate=fail), scorer, prompt(tokenizer))
     assert scored == [0, 0, 0]  # as often as in a process whose sampling went well
     assert same(model.get_input_embeddings().weight, before)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fsdp2", "zero3"])
-def test_two_processes_with_shards_of_the_model_check_it_together(kind):
-    """One engine that keeps old weights, or one that fails, ends the training in both."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    if kind == "zero3":
-        pytest.importorskip("deepspeed")
-    script = [str(SUPPORT / "rank_sync.py"), kind]
-    settings = environment(DS_ACCELERATOR="cpu")
-    done = subprocess.run([*command, *script], capture_output=True, text=True, env=settings, timeout=600)
-    told = {row["rank"]: row["told"] for row in map(json.loads, re.findall(r"^\{.*\}$", done.stdout, re.MULTILINE))}
-    assert sorted(told) == [0, 1], done.stderr[-3000:]
-    for passed, deaf, broken, (size, same_bits) in told.values():
-        assert passed == [True, True]
-        assert deaf == ["ConfigError", "vLLM does not follow the training model:"]
-        assert broken == ["GeneratorError", "out of order"]
-        assert same_bits and 0 < size < tiny().get_input_embeddings().weight.numel()

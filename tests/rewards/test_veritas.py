@@ -296,10 +296,6 @@ class Writer:
         return Completion(ids[:limit], done, [-0.5] * min(len(ids), limit))
 
 
-class Search(lab.Shelf):
-    name = "search"
-
-
 class Brief(SearchR1):
     """Search-R1 with a prompt that costs an untrained model little."""
 
@@ -320,7 +316,7 @@ DEFAULTS = {
 
 
 def trainer(path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,), **settings) -> SearchGRPOTrainer:
-    own = {"model": lab.model(hidden=16), "toolbox": Toolbox([Search(*evidence)]), "dialect": Brief()}
+    own = {"model": lab.model(hidden=16), "toolbox": Toolbox([lab.Shelf(*evidence, name="search")]), "dialect": Brief()}
     made = tiny_trainer.trainer(path, mix, **own, **DEFAULTS | settings)
     made.engine.generator = writer or Writer()
     return made

@@ -29,13 +29,14 @@ INVALID = dialects.load("search_r1").invalid
 ANSWERING = [name for name in dialects.names() if dialects.load(name).answer_opening]
 
 
-class Search(lab.Shelf):
-    name = "search"
+def shelf(*evidence: Evidence) -> Toolbox:
+    return Toolbox([lab.Shelf(*evidence, name="search")])
 
 
 def run(script, *evidence: Evidence, dialect: str = "search_r1", own=None, closes: str = "", **limits):
-    toolbox = Toolbox([Search(*(evidence or (ROME,)))])
-    engine = Engine(lab.InTurn(script, own, closes), toolbox, dialect, Limits(**limits), Sampling())
+    engine = Engine(
+        lab.InTurn(script, own, closes), shelf(*(evidence or (ROME,))), dialect, Limits(**limits), Sampling()
+    )
     t = engine.run([TASK])[0]
     exact(engine, t)
     return engine, t
@@ -145,7 +146,7 @@ def test_every_dialect_with_an_answer_tag_can_be_forced(name):
 def test_the_answer_of_a_dialect_without_a_tag_cannot_be_forced():
     for name in set(dialects.names()) - set(ANSWERING):
         with pytest.raises(ConfigError, match=f"force_answer: dialect '{name}'"):
-            Engine(lab.InTurn([]), Toolbox([Search()]), name, Limits(force_answer=True))
+            Engine(lab.InTurn([]), shelf(), name, Limits(force_answer=True))
 
 
 def test_in_a_chat_the_opening_stands_in_a_turn_of_the_agents():
@@ -254,9 +255,9 @@ def test_a_note_is_cut_too_and_a_title_that_does_not_fit_leaves_nothing():
 
 def test_limits_without_meaning_are_refused():
     frame = len("\n\n<information></information>\n\n")
-    Engine(lab.InTurn([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame))
+    Engine(lab.InTurn([]), shelf(), "search_r1", Limits(observation_tokens=frame))
     with pytest.raises(ConfigError, match=rf"observation_tokens={frame - 1} is too few.*takes {frame} tokens"):
-        Engine(lab.InTurn([]), Toolbox([Search()]), "search_r1", Limits(observation_tokens=frame - 1))
+        Engine(lab.InTurn([]), shelf(), "search_r1", Limits(observation_tokens=frame - 1))
     for name, value in (("observation_tokens", -1), ("turns", 0)):
         with pytest.raises(ConfigError, match=name):
             Limits(**{name: value})

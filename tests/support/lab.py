@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from faithful_search.errors import ToolError
 from faithful_search.inference.base import Completion, Sampling
 from faithful_search.trajectory import Evidence
 
@@ -235,12 +236,10 @@ class InTurn(Scripted):
 
 
 class Shelf:
-    """A tool that always returns the same evidence."""
+    """A tool that always returns the same evidence, or fails with the same words."""
 
-    name = "shelf"
-
-    def __init__(self, *evidence: Evidence) -> None:
-        self.evidence = list(evidence)
+    def __init__(self, *evidence: Evidence, name: str = "shelf", error: str = "") -> None:
+        self.evidence, self.name, self.error = list(evidence), name, error
 
     async def shelf(self, query: str) -> list[Evidence]:
         """Search the shelf.
@@ -248,6 +247,8 @@ class Shelf:
         Args:
             query: What to look for.
         """
+        if self.error:
+            raise ToolError(self.error)
         return self.evidence
 
 

@@ -3,13 +3,14 @@
 Each process leaves in OUT what it saw; the main one the model, which one step of plain gradient descent with a learning
 rate of 1 has moved by exactly the gradient. KIND is "ddp", "fsdp2" or "zero3". MORE is JSON: `reward` has arguments of
 `pou_mix`, `args` of `SearchGRPOConfig`; with `lora` an adapter is trained, with `kept_responses` a policy that sees so
-many responses, by VERITAS's reward.
+many responses, by VERITAS's reward; with `sync` the test of weight syncs is made too.
 """
 
 import json
 import os
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import tiny_trainer
 import torch
 from peft import LoraConfig
 
+from faithful_search.errors import FaithfulSearchError, GeneratorError
 from faithful_search.inference.base import Completion, Sampling
+from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.rewards import pou_mix, veritas_mix
 from faithful_search.rollout import Engine, Limits
 from faithful_search.tasks import Task
@@ -26,6 +29,7 @@ from faithful_search.tools import Toolbox
 from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.grpo import SearchGRPOTrainer
 from faithful_search.training.ppo import SearchPPOTrainer
+from faithful_search.training.vllm import check_sync
 from faithful_search.trajectory import Evidence
 
 TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(4)]
@@ -98,12 +102,13 @@ def main(out: Path, rows: int, kind: str, more: dict[str, Any]) -> None:
     trainer.train()
     probed, state = len(passes), trainer.reward_state
     written = sampled(trainer, [] if process else TASKS)
+    synced = checked(trainer) if more.get("sync") else []
     trainer.save_model()
     seen = {"rewards": [row.score.value for row in trainer.own], "ema": state.ema, "step": state.step}
     terms = ("value/loss", "groups/one_outcome", "likelihood/right", "verdict_term")
     logged = {name: line[name] for line in trainer.state.log_history for name in terms if name in line}
     (out / f"process{process}.json").write_text(
-        json.dumps(seen | {"probed": probed, "written": written, "terms": logged})
+        json.dumps(seen | {"probed": probed, "written": written, "terms": logged, "synced": synced})
     )
 
 
@@ -182,6 +187,54 @@ def sampled(trainer: SearchGRPOTrainer, tasks: list[Task]) -> dict[str, list[int
     engine = Engine(trainer.policy, trainer.toolbox, dialect, Limits(2, 12, 400), Sampling(temperature=0.0))
     with trainer.generating():
         return {item.id: item.tokens.completion_ids for item in engine.run(tasks)}
+
+
+class Copied(TransformersGenerator):
+    """A model that takes all weights of the one that is trained, unless it is deaf; may be out of order."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(tiny_trainer.model(), tiny_trainer.tokenizer())
+        self.how = how
+
+    def load(self, model: Any) -> None:
+        whole = {name: full(value) for name, value in model.named_parameters()}  # every process takes part
+        if self.how != "deaf":
+            self.model.load_state_dict(whole)
+
+    def generate(self, *arguments: Any) -> Any:
+        if self.how == "broken":
+            raise GeneratorError("out of order")
+        return super().generate(*arguments)
+
+
+def full(parameter: Any) -> torch.Tensor:
+    if hasattr(parameter, "full_tensor"):
+        return parameter.full_tensor()
+    import deepspeed
+
+    with deepspeed.zero.GatheredParameters([parameter]):
+        return parameter.detach().clone()
+
+
+def checked(trainer: SearchGRPOTrainer) -> list[Any]:
+    """What comes of a sync with each process's copy, with one that is deaf, with one that is broken; then this
+    process's share of the embedding, in size, and whether each bit of it is as before."""
+
+    def share() -> torch.Tensor:
+        weight = model.get_input_embeddings().weight
+        return (weight.ds_tensor if hasattr(weight, "ds_tensor") else weight.to_local()).detach().clone()
+
+    model, process = trainer.policy.model, trainer.accelerator.process_index
+    prompt = tiny_trainer.tokenizer()("Which city" + " is" * process)["input_ids"]
+    before, told = share(), []
+    for how in ("", "deaf" if process == 1 else "", "broken" if process == 0 else ""):
+        engine = Copied(how)
+        try:
+            found = check_sync(model, partial(engine.load, model), engine, trainer.policy, prompt)
+            told.append([max(found.changed, found.restored) < 1e-4, found.moved > 0.1])
+        except FaithfulSearchError as error:
+            told.append([type(error).__name__, str(error)[:40]])
+    return [*told, [before.numel(), torch.equal(before.view(torch.int32), share().view(torch.int32))]]
 
 
 if __name__ == "__main__":

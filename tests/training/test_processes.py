@@ -118,6 +118,18 @@ def test_a_step_is_the_same_however_it_is_spread(more, processes, rows, kind, ar
     assert_equal(step(folder, 1, rows, "ddp", more), spread)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fsdp2", "zero3"])
+def test_two_processes_with_shards_of_the_model_check_together_that_its_weights_arrive(kind, folder):
+    """One engine that keeps old weights, or one that fails, ends the training in both."""
+    _, seen = step(folder, 2, 4, kind, {"sync": True})
+    for passed, deaf, broken, (size, same_bits) in (process["synced"] for process in seen):
+        assert passed == [True, True]
+        assert deaf == ["ConfigError", "vLLM does not follow the training model:"]
+        assert broken == ["GeneratorError", "out of order"]
+        assert same_bits and 0 < size < model().get_input_embeddings().weight.numel()
+
+
 @pytest.mark.parametrize("file", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda file: file.stem)
 def test_accelerate_takes_the_configurations(file):
     from accelerate.commands.config.config_args import load_config_from_file
