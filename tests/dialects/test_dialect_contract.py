@@ -191,12 +191,8 @@ def test_unescape_undoes_escape_and_nothing_forbidden_is_left(name: str, text: s
 )
 def test_what_is_written(text: str, escaped: str) -> None:
     assert FENCE.escape(text) == escaped
-
-
-def test_with_tokens_adds_once_and_keeps_the_pattern() -> None:
     fence = Fence("x").with_tokens(["</s>", "</s>"]).with_tokens(["</s>", "[INST]"])
-    assert fence == Fence("x", ("</s>", "[INST]"))
-    assert fence.escape("x</s>[INST]") == "&#120;&lt;/s>&#91;INST]"
+    assert fence == Fence("x", ("</s>", "[INST]")) and fence.escape("x</s>[INST]") == "&#120;&lt;/s>&#91;INST]"
 
 
 @pytest.mark.parametrize("token", ["", "&", "a;", "&lt", "lt", "t", "amp", "60", "#6", "#"])

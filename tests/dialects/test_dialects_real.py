@@ -8,14 +8,9 @@ from pathlib import Path
 import dialect_report
 import pytest
 from dialect_texts import assert_read
-from paths import SHARED
 from real_texts import R1, real, rows
 
 from faithful_search.dialects import detect, parse
-from faithful_search.rewards import InfoThink, ThinkAnswer, ThinkSearch
-from faithful_search.trajectory import Trajectory
-
-PAPER = SHARED / "seeds" / "veritas.txt"
 
 
 @real
@@ -71,45 +66,6 @@ def test_web_dancer_chats() -> None:
             assert [(s.think, s.call, s.answer, s.evidence, s.note) for s in read.steps] == essence
 
 
-def figure(number: int) -> Trajectory:
-    """A worked example of the VERITAS paper, read as it is printed."""
-    text = PAPER.read_text(encoding="utf-8")
-    end = text.index(f"Figure {number}: Example of ")
-    start = text.rindex("<|im_start|>system", 0, end)
-    return parse(text[start : text.rindex("```", start, end)])
-
-
-printed = pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
-
-
-@printed
-def test_information_that_the_thought_contradicts() -> None:
-    found = figure(6)
-    assert (found.dialect, found.answer, len(found.steps)) == ("search_r1", "partner", 3)
-    assert found.question == "What was Louisa Goldman's husbands title?"
-    one, two, _ = found.steps
-    assert [item.title for item in one.evidence] == ["Walter E. Sachs"] * 2 + ["Amy Goldman Fowler"]
-    assert one.call.arguments == two.call.arguments == {"query": "Louisa Goldman's husband's title"}
-    assert [issue.kind for issue in found.all_issues()] == ["elided", "response_missing", "think_missing"]
-    (asked,) = InfoThink().pairs(found)  # a judge must say whether the thought is faithful to the documents before it
-    assert (asked.step, asked.settled, asked.pair.hypothesis) == (2, None, two.think.strip())
-    assert all(item.text in asked.pair.premise for item in one.evidence)
-    assert ThinkAnswer().score(found).why == "no thought right before the answer"
-
-
-@printed
-def test_a_thought_that_does_not_support_the_answer() -> None:
-    found = figure(7)
-    assert (found.dialect, found.answer) == ("search_r1", "reality television")
-    assert [(step.think is not None, len(step.evidence), step.note) for step in found.steps] == [
-        (True, 0, "..."), (False, 0, "..."), (True, 3, ""), (True, 0, ""),
-    ]  # fmt: skip
-    assert ThinkAnswer().score(found).value == 0.0  # the answer is not in the last thought
-    # the second search has no thought; what the third returned was not written down
-    assert [(item.step, item.settled is not None) for item in InfoThink().pairs(found)] == [(2, True), (4, False)]
-    assert [item.step for item in ThinkSearch().pairs(found)] == [1, 3]
-
-
 def test_the_report_counts_rows_issues_and_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     query = "a\n\n<|begin_of_query|> q<|end_of_query|>"
     good = f"{query}\n\n<|begin_of_documents|>\nNone\n<|end_of_documents|>\n\nb</think>\n\n"
@@ -126,6 +82,4 @@ def test_the_report_counts_rows_issues_and_agreement(tmp_path: Path, capsys: pyt
     assert (found["rows"], found["dialects"], found["issues"]) == (4, {"r1_searcher": 3}, {"think_unclosed": 1})
     assert (found["clean"]["n"], found["agree"]["value"], sum(found["unread"].values())) == (3, 0.5, 1)
     assert dialect_report.main([str(path), str(tmp_path / "none.jsonl")]) == 1
-    said = capsys.readouterr()
-    assert "| some.jsonl | 4 | 1 | r1_searcher 3 | 3 | 0.667 [0.208, 0.939] (n=3) |" in said.out
-    assert "none.jsonl" in said.err
+    assert "none.jsonl" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 """Dialects of one running text (Search-R1, ReSearch, self-evaluation, R1-Searcher): hand-worked texts, their prompts,
-and the ways in which their environments write passages. Issues: `test_issues.py`."""
+and the ways in which their environments write passages. Issues: `test_pou.py`."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Dialects whose calls are JSON: what their tools return, modes, parallel calls, answers. Issues: `test_issues.py`."""
+"""Dialects whose calls are JSON: what their tools return, modes, parallel calls, answers. Issues: `test_pou.py`."""
 
 import json
 from typing import Any

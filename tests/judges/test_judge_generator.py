@@ -17,7 +17,7 @@ from tokenizers.processors import TemplateProcessing
 from faithful_search.errors import ConfigError, TemplateError
 from faithful_search.inference.base import Completion, Sampling
 from faithful_search.inference.transformers import TransformersGenerator
-from faithful_search.judges import Judge, Pair, Request, Writer, load, prompting
+from faithful_search.judges import Judge, Pair, Request, Writer, prompting
 from faithful_search.judges.base import Task
 from faithful_search.judges.generator import GeneratorJudge
 
@@ -189,22 +189,6 @@ def test_texts_are_written_on_request_and_none_where_cut_off():
     for unable in (replace(judge, max_new_tokens=5), replace(judge, window=600), silent):  # cut off, no room, nothing
         assert unable.write_batch(requests) == [None, None]
     assert judge_of(max_new_tokens=4, window=4000).write_batch(requests[:1]) == [None]  # untrained, it never ends
-
-
-def test_an_adapter_loads_as_the_judge_it_was_trained_to_be(tmp_path):
-    from peft import LoraConfig, get_peft_model
-
-    base, own = tmp_path / "base", tmp_path / "adapter"
-    lab.model().save_pretrained(base)
-    lab.tokenizer().save_pretrained(own)
-    torch.manual_seed(6)
-    settings = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-    adapted = get_peft_model(type(lab.model()).from_pretrained(base), settings)
-    adapted.save_pretrained(own)
-    expected = judge_of(TransformersGenerator(adapted.eval(), lab.tokenizer())).judge_batch(PAIRS)
-    found = [v.p for v in load("generator", str(own)).judge_batch(PAIRS)]
-    assert found == pytest.approx([v.p for v in expected], abs=1e-5)
-    assert found != pytest.approx([v.p for v in judge_of().judge_batch(PAIRS)], abs=1e-4)
 
 
 # ---- the prompts: their form, their fences, their versions

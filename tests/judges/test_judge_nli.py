@@ -72,9 +72,9 @@ def test_a_model_without_an_entailment_label_is_refused_and_its_labels_named(lab
 @pytest.mark.parametrize("name", ["ENTAILMENT", "entail"])
 def test_the_label_is_found_in_any_case_and_in_either_table(name):
     model = bert({0: "no", 1: name})
-    assert NLIJudge(model, bert_tokenizer()).judge_batch([PAIR])[0].p > 0
-    model.config.id2label = {0: "LABEL_0", 1: "LABEL_1"}  # label2id still says it
-    assert NLIJudge(model, bert_tokenizer()).judge_batch([PAIR])[0].p > 0
+    for table in (model.config.id2label, {0: "LABEL_0", 1: "LABEL_1"}):  # label2id still says it
+        model.config.id2label = table
+        assert NLIJudge(model, bert_tokenizer()).judge_batch([PAIR])[0].p > 0
 
 
 def test_other_models_are_refused(tmp_path):

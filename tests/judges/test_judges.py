@@ -24,9 +24,7 @@ LABELS = SHARED / "data/faithfulness/attributionbench_dev.jsonl.gz"
     [
         ("It stands in The Hague.", "the Hague!", True),
         ("A Parisian café.", "Paris", False),
-        ("born in 19845", "1984", False),
         ("anything", "", False),
-        ("", "Paris", False),
         ("the, a, an", "the", False),  # nothing is left of it
         ("yes, they are", "yes", False),
         ("He moved to New\n\nYork is a city", "New York", False),  # not across documents
@@ -69,7 +67,6 @@ def test_names_and_numbers_count_double_and_are_named_first():
         ("東京の塔は1958年に完成した。", "塔は1958年に完成", 1.0),  # pairs of characters
         ("東京の塔は1958年に完成した。", "大阪城は1583年", 1 / 6),
         ("หอคอยปารีส", "หอคอย", 1.0),
-        ("दिल्ली भारत की राजधानी है", "दिल्ली राजधानी", 1.0),
     ],
 )
 def test_grounding_by_hand(premise, hypothesis, p):
@@ -149,10 +146,8 @@ def test_the_flags_reach_the_judge_and_those_left_out_are_its_own_defaults():
     ("judge", "model", "url", "more", "said"),
     [
         ("oracle", None, None, {}, "unknown judge 'oracle'; there are: lexical"),
-        ("lexical", "some/model", None, {}, "'lexical' has no model"),
         ("nli", "some/model", URL, {}, "goes with the judge 'endpoint' or 'remote', not 'nli'"),
         ("nli", None, None, {}, "'nli' needs a model"),
-        ("endpoint", None, URL, {}, "'endpoint' needs a model"),
         ("endpoint", "served", URL, {"judge_prices": "1"}, "prices '1' are two numbers"),
         ("remote", None, None, {}, "needs the URL of `faithful-search serve-judge`"),
         ("remote", None, "127.0.0.1:1", {}, "must look like http://127.0.0.1:8001"),

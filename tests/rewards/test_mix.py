@@ -11,17 +11,7 @@ from stub_judges import Down, Recorder
 from faithful_search import rewards
 from faithful_search.errors import ConfigError
 from faithful_search.judges import Pair, Verdict
-from faithful_search.rewards import (
-    Adaptive,
-    Citation,
-    Correctness,
-    EvidenceSensitivity,
-    Mix,
-    MixState,
-    Reward,
-    Score,
-    Warmup,
-)
+from faithful_search.rewards import Adaptive, Citation, Correctness, EvidenceSensitivity, Mix, MixState, Reward, Score
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 
@@ -132,7 +122,7 @@ def test_the_ablations_are_configurations():
 
 def test_a_part_whose_weight_is_still_zero_may_abstain():
     parts, weights = {"em": Meta("anc"), "think": Meta("ans")}, {"em": 1.0, "think": 0.05}
-    mix = Mix(parts=parts, weights=weights, warmup=Warmup(("think",), start=100, end=150), gate=None)
+    mix = Mix(parts=parts, weights=weights, warmup=rewards.Warmup(("think",), start=100, end=150), gate=None)
     both, down = mix.components([row(anc=1.0, ans=1.0)]), mix.components([row(anc=1.0, ans="down")])
     values = [[mix.combine(one, MixState(step=step))[0].value for step in (50, 125, 999)] for one in (both, down)]
     assert values == [pytest.approx([1.0, 1.025, 1.05]), [1.0, None, None]]
@@ -227,12 +217,13 @@ def test_proof_of_use_with_its_process_on_right_answers_only():
 # PokeeResearch: what fools comparisons of strings does not fool a judge that reads
 
 # (question, gold, answer, whether it is right): the cases of the paper's figure 3, in our words
-BORN = "Nora Fell was born on {} May 1871"
-ONE_WORD_WRONG = ("When was Nora Fell born?", BORN.format(3), BORN.format(4), False)
-MORE_SAID = ("Where does the ferry end?", "Port Ellin", "Port Ellin, on the island of Sark Holm", True)
-OTHER_WORDS = ("How many keepers were there?", "12", "a dozen", True)
-THE_SAME = ("Who built the pier?", "Ivo Kast", "ivo kast.", True)
-CASES = [ONE_WORD_WRONG, MORE_SAID, OTHER_WORDS, THE_SAME]
+CASES = [
+    ("When was Nora Fell born?", "Nora Fell was born on 3 May 1871", "Nora Fell was born on 4 May 1871", False),
+    ("Where does the ferry end?", "Port Ellin", "Port Ellin, on the island of Sark Holm", True),
+    ("How many keepers were there?", "12", "a dozen", True),
+    ("Who built the pier?", "Ivo Kast", "ivo kast.", True),
+]
+ONE_WORD_WRONG, *_, THE_SAME = CASES
 
 
 class Reader(Recorder):

@@ -26,17 +26,15 @@ FULL = pytest.approx(math.tanh(1.0))
 
 
 class Policy:
-    """log p of a token is -1 where the ids before it hold "Lima" in a tool response, else -3."""
+    """log p of a token is -1 where the ids before it hold "Lima" in a tool response, else -3.
+
+    It knows no probabilities, which may be 0 in floating point.
+    """
 
     tokenizer = TOKENIZER
 
     def __init__(self):
         self.calls = []
-
-    def choice_probs(self, prompts, choices):
-        raise AssertionError("probabilities may be 0 in floating point")
-
-    generate = choice_probs
 
     def choice_logprobs(self, prompts, choices):
         asked = [(self.tokenizer.decode(prompt), own[0]) for prompt, own in zip(prompts, choices, strict=True)]

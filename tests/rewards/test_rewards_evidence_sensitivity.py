@@ -39,9 +39,6 @@ class Policy:
         self.tokenizer, self.keyword = tok, keyword
         self.calls: list[tuple[Sequence[list[int]], Sequence[Sequence[list[int]]]]] = []
 
-    def generate(self, prompts, sampling, max_new_tokens=None):
-        raise AssertionError("probing never samples")
-
     def choice_probs(self, prompts, choices):
         self.calls.append((prompts, choices))
         return [[0.9 if self.keyword in self.response(prompt) else 0.2] for prompt in prompts]

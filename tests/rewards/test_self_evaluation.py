@@ -29,9 +29,6 @@ class Judge:
         ids = [self.tokenizer(self.replies.pop(0), add_special_tokens=False)["input_ids"] for _ in prompts]
         return [Completion([*own, self.tokenizer.eos_token_id], "eos") for own in ids]
 
-    def choice_probs(self, prompts, choices):
-        raise AssertionError("self-evaluation samples; it asks for no probabilities")
-
 
 def search(query: str, *evidence: Evidence) -> Step:
     return Step("I look it up.", ToolCall("search", {"query": query}), evidence)
