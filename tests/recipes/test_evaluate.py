@@ -98,13 +98,13 @@ def test_a_policy_is_measured_within_the_bounds_that_it_was_trained_with(tmp_pat
     assert {(own.turns, own.turn_tokens, own.total_tokens, own.search_top_k) for own in both} == {(10, 256, 4096, 5)}
 
 
-@pytest.mark.parametrize(
-    ("config", "tools"),
-    [
-        ("eval_unseen_tool", ["knowledge_graph", "atlas_lookup"]),
-        ("eval_negative_tool", ["local_search", "knowledge_graph", "garden_almanac"]),
-    ],
-)
+TOOLS = {
+    "eval_unseen_tool": ["knowledge_graph", "atlas_lookup"],
+    "eval_negative_tool": ["local_search", "knowledge_graph", "garden_almanac"],
+}
+
+
+@pytest.mark.parametrize(("config", "tools"), TOOLS.items())
 def test_another_tool_is_a_configuration_and_who_was_called_is_said(config, tools, tmp_path, capsys):
     flags = [*SMALL, f"--output_dir={tmp_path}"]
     found = call("evaluate", "--config", str(RECIPES / "configs" / f"{config}.yaml"), *flags)
@@ -113,9 +113,7 @@ def test_another_tool_is_a_configuration_and_who_was_called_is_said(config, tool
     assert [*counts][: len(tools)] == tools and sum(map(int, counts.values())) > 0
 
 
-def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_as_often_as_wanted(
-    tmp_path, monkeypatch, capsys
-):
+def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_often(tmp_path, monkeypatch, capsys):
     recipe = evaluate_recipe()
 
     def one_wrong_call(engine, tasks, rewards, controls, folder):

@@ -60,7 +60,7 @@ def test_environment_tokens_have_no_gradient_and_sampled_ones_do(tmp_path, how):
 
 
 def answer_mix(**more):
-    return Mix(parts={"answer": Adaptive(process=Shy(), outcome=Luck(), kappa=3.0)}, gate=None, **more)
+    return Mix(parts={"answer": Adaptive(Shy(), Luck(), kappa=3.0)}, gate=None, **more)
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):

@@ -36,7 +36,6 @@ from faithful_search.world import bundled_world
 
 POU = dialects.load("pou")
 HABITS = Habits(wrong_tool=0.15, dropped=0.15, nothing=0.02, blind=0.06, shuffled=0.5, twins=1.0, foreign=0.4)
-DRILLED = replace(HABITS, drills=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +57,9 @@ def played(toolbox, plans):
 
 
 @pytest.fixture(scope="module")
-def drills(toolbox, plans):
-    played = run_experts(plans[:300], toolbox, POU, DRILLED)
-    return [twin for one in played for twin in one.twins if twin.meta["twin"] == DRILL]
-
-
-@pytest.fixture(scope="module")
-def twins(played, drills):
-    return [twin for one in played for twin in one.twins] + drills
+def twins(toolbox, plans, played):
+    made = [twin for one in run_experts(plans[:300], toolbox, POU, replace(HABITS, drills=1.0)) for twin in one.twins]
+    return [twin for one in played for twin in one.twins] + [twin for twin in made if twin.meta["twin"] == DRILL]
 
 
 def stated(steps):

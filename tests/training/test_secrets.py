@@ -122,9 +122,7 @@ def test_a_folder_whose_card_holds_the_token_is_not_pushed(tmp_path, monkeypatch
     assert not hub.sent and TOKEN not in str(caught.value)
 
 
-def test_checkpoints_are_not_pushed_nor_anything_without_a_token_which_is_said_before_training(
-    tmp_path, monkeypatch, hub
-):
+def test_neither_checkpoints_nor_anything_without_a_token_are_pushed_which_is_said_at_once(tmp_path, monkeypatch, hub):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     for strategy, said in (("checkpoint", "pushed once, at the end"), ("every_save", "no Hugging Face token")):
         args = SearchGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True, hub_strategy=strategy)

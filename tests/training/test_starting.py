@@ -108,24 +108,6 @@ def test_threads_are_as_many_as_cores_are_idle(monkeypatch):
         assert loading.idle_cores() == expected
 
 
-@pytest.mark.parametrize(
-    ("asked", "told", "launched", "expected"),
-    [(0, "", False, [3]), (6, "5", False, [6]), (0, "1", False, []), (0, "1", True, [3]), (0, "5", True, [])],
-)  # where nobody says so, launchers say that it is to be one
-def test_threads_are_chosen_once_unless_they_are_told(asked, told, launched, expected, monkeypatch):
-    """A judge that is loaded later finds this program itself at work, and takes no thread away from it."""
-    found = []
-    monkeypatch.setattr(loading, "idle_cores", lambda: 3)
-    monkeypatch.setattr(loading, "_chosen", False)
-    monkeypatch.setattr(torch, "set_num_threads", found.append)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: int(told or 8))
-    given = {"OMP_NUM_THREADS": told, "ACCELERATE_MIXED_PRECISION": "no" * launched}
-    monkeypatch.setattr(os, "environ", {name: value for name, value in given.items() if value})
-    loading.choose_threads(asked)
-    loading.choose_threads()
-    assert found == expected
-
-
 # --- models
 
 

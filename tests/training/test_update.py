@@ -113,16 +113,12 @@ def batch(prompts, completions):
     return torch.randint(1, 9, mask.shape, generator=generator) * mask, mask, kept
 
 
-def drawn(rows):
-    generator = torch.Generator().manual_seed(rows)
-    return [torch.randint(1, 12, (rows,), generator=generator).tolist() for _ in range(2)]
-
-
 @pytest.mark.parametrize(
     ("prompts", "completions", "passes"),
     [
-        *((*drawn(rows), passes) for rows, passes in ((1, 1), (11, 4))),
-        (*drawn(2), 5),  # other processes have more rows
+        ([4], [7], 1),
+        ([9, 1, 5, 11, 2, 8, 3, 7, 10, 4, 6], [2, 10, 5, 1, 7, 3, 11, 4, 9, 6, 8], 4),
+        ([3, 8], [10, 2], 5),  # other processes have more rows
         ([2] * 8, [0] * 6 + [5] * 2, PASSES),  # rows without a completion keep one column
         ([5, 6, 7, 8, 9, 10, 11, 60], [0] * 7 + [40], PASSES),  # rows shorter than what is kept of the longest
     ],
