@@ -4,7 +4,6 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -37,21 +36,3 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("reward_curves", "tool_curves", "stability_curves"):
         monkeypatch.setattr(results, name, lambda *given: None)
-
-
-@pytest.fixture(scope="session")
-def evaluate_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for the process: Python looks for further modules where it found the first."""
-    return tmp_path_factory.mktemp("evaluate")
-
-
-@pytest.fixture(scope="module")
-def evaluate_offline(evaluate_home: Path) -> Iterator[None]:
-    """What evaluate writes goes into a folder of this run, and it asks no Hub."""
-    import evaluate
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
-            patch.setattr(evaluate.config, name, evaluate_home / name)
-        patch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
-        yield

@@ -99,7 +99,6 @@ def test_on_real_rollouts_every_metric_computes_and_evidence_that_was_swapped_is
 
 # --- as modules of `evaluate`
 
-pytestmark = pytest.mark.usefixtures("evaluate_offline")
 FOLDERS = ROOT / "evaluate_metrics"
 NAMES = metrics.names()
 MODEL_FREE = [name for name in NAMES if name != "evidence_sensitivity"]
@@ -117,6 +116,17 @@ MESSAGES = [
     {"role": "user", "content": "In which river does the bridge of Orlen stand?"},
     {"role": "assistant", "content": SEARCHED},
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offline(tmp_path_factory):
+    """What evaluate writes goes into a folder of this run, and it asks no Hub."""
+    home = tmp_path_factory.mktemp("evaluate")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
+            patch.setattr(evaluate.config, name, home / name)
+        patch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
+        yield
 
 
 def load(name: str) -> evaluate.Metric:

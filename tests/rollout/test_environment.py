@@ -4,17 +4,13 @@ import asyncio
 import inspect
 from dataclasses import dataclass
 
+import lab
 import pytest
 
 from faithful_search.errors import ConfigError
 from faithful_search.rollout.environment import SearchEnvironment
-from faithful_search.tools import LocalSearch, Tool, Toolbox
+from faithful_search.tools import Tool, Toolbox
 from faithful_search.trajectory import Evidence
-
-CORPUS = [
-    {"id": "p1", "title": "Paris", "text": "Paris is the capital of France."},
-    {"id": "p2", "title": "Lyon", "text": "Lyon is a city in France."},
-]
 
 
 @dataclass
@@ -37,7 +33,7 @@ class Atlas(Tool):
 
 @pytest.fixture
 def toolbox():
-    with Toolbox([LocalSearch.from_corpus(CORPUS), Atlas()]) as box:
+    with Toolbox([lab.Shelf(Evidence("It is in Rome.")), Atlas()]) as box:
         yield box
 
 
@@ -58,7 +54,7 @@ def test_trl_finds_reset_and_the_tools_with_the_toolboxs_schemas_and_nothing_els
     utils = pytest.importorskip("transformers.utils")
     members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
     tools = [name for name, _ in members if name != "reset" and not name.startswith("_")]
-    assert tools == ["atlas", "local_search"]
+    assert tools == ["atlas", "shelf"]
     schemas = {schema["function"]["name"]: schema for schema in toolbox.schemas}
     for name in tools:
         assert inspect.iscoroutinefunction(getattr(environment, name))

@@ -82,12 +82,8 @@ def mutated(text: str, random: Random, others: list[str]) -> str:
     for _ in range(random.randint(1, 8)):
         start, end = sorted(random.randint(0, len(text)) for _ in range(2))
         end = min(end, start + random.choice((1, 5, 40, len(text))))
-        piece, at, put, other = (
-            text[start:end],
-            random.randint(0, len(text)),
-            random.choice(PIECES),
-            random.choice(others),
-        )
+        piece, at = text[start:end], random.randint(0, len(text))
+        put, other = random.choice(PIECES), random.choice(others)
         text = random.choice(
             (
                 text[:start] + text[end:],

@@ -118,24 +118,11 @@ def family(name: str) -> Any:
 
 def model(seed: int = 0, hidden: int = 32, vocabulary: int = 0) -> Any:
     """An untrained two-layer Llama over `tokenizer()`'s vocabulary, or a larger one."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
     own = tokenizer()
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=vocabulary or len(own),
-            hidden_size=hidden,
-            intermediate_size=2 * hidden,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            max_position_embeddings=4096,
-            eos_token_id=own.eos_token_id,
-            pad_token_id=own.pad_token_id,
-            bos_token_id=None,
-        )
-    ).eval()
+    shape = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_attention_heads": 2}
+    ids = {"eos_token_id": own.eos_token_id, "pad_token_id": own.pad_token_id, "bos_token_id": None}
+    size = {"vocab_size": vocabulary or len(own), "max_position_embeddings": 4096}
+    return small("llama", seed, **shape, **ids, **size)
 
 
 def sharp(model: Any) -> Any:
@@ -269,12 +256,12 @@ class Counting:
         return tokens
 
 
-def small(kind: str, **more: Any) -> Any:
+def small(kind: str, seed: int = 0, **more: Any) -> Any:
     """An untrained model of any architecture."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": len(tokenizer()), **more}
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
 

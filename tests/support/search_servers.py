@@ -78,27 +78,14 @@ def serper(request: Request) -> tuple[int, Any]:
             "link": f"https://site{n}.example/{query.replace(' ', '-')}",
             "snippet": f"What site {n} says about {query}.",
             **({"date": "Mar 3, 2024"} if n == 2 else {}),
-            **({"sitelinks": [{"title": "More", "link": f"https://site{n}.example/more"}]} if n == 1 else {}),
         }
         for n in range(1, request.body.get("num", 10) + 1)
     ]
-    document: dict[str, Any] = {
-        "organic": organic if query != "unheard of" else [],
-        "peopleAlsoAsk": [{"question": "Why?", "snippet": "Because.", "title": "Why", "link": "https://why.example"}],
-    }
-    if query == "facts":
-        document["answerBox"] = {
-            "snippet": "The fact of the matter.",
-            "title": "Matters",
-            "link": "https://site3.example/facts",
-        }
-        document["knowledgeGraph"] = {
-            "title": "Fact",
-            "description": "What is the case.",
-            "descriptionLink": "https://pedia.example/Fact",
-            "attributes": {"Opposite": "Fiction"},
-        }
-    return 200, document
+    if query != "facts":
+        return 200, {"organic": organic}
+    box = {"snippet": "The fact of the matter.", "title": "Matters", "link": "https://site3.example/facts"}
+    panel = {"title": "Fact", "description": "What is the case.", "descriptionLink": "https://pedia.example/Fact"}
+    return 200, {"organic": organic, "answerBox": box, "knowledgeGraph": panel}
 
 
 def searxng(request: Request) -> tuple[int, Any]:
@@ -111,24 +98,19 @@ def searxng(request: Request) -> tuple[int, Any]:
             "url": f"https://site{n}.example/{query}",
             "title": f"{query} {n}",
             "content": f"What site {n} says about {query}.",
-            "engines": ["brave", "mojeek"],
-            "score": 1 / n,
             "publishedDate": "2024-03-03T00:00:00" if n == 2 else None,
         }
         for n in range(1, 21)
     ]
-    facts = query == "facts"
-    document = {
-        "query": query,
-        "results": [] if query in ("outage", "unheard of") else results,
-        "answers": [{"answer": "42", "url": "https://deep.example/42", "engine": "deep"}, "old style"] if facts else [],
-        "infoboxes": [
-            {"infobox": "Fact", "id": "https://pedia.example/Fact", "content": "What is the case.", "urls": []}
-        ]
-        if facts
-        else [],
-        "unresponsive_engines": [["google", "CAPTCHA"]] if query in ("outage", "rivers") else [],
-    }
+    document: dict[str, Any] = {"results": results, "answers": [], "infoboxes": [], "unresponsive_engines": []}
+    if query in ("outage", "unheard of"):
+        document["results"] = []
+    if query in ("outage", "rivers"):
+        document["unresponsive_engines"] = [["google", "CAPTCHA"]]
+    if query == "facts":
+        document["answers"] = [{"answer": "42", "url": "https://deep.example/42", "engine": "deep"}, "old style"]
+        box = {"infobox": "Fact", "id": "https://pedia.example/Fact", "content": "What is the case.", "urls": []}
+        document["infoboxes"] = [box]
     return 200, document
 
 

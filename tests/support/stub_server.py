@@ -94,11 +94,7 @@ def _asked_for(body: dict[str, Any]) -> str:
 def _completion(stub: StubServer, body: dict[str, Any], logprobs: bool) -> dict[str, Any]:
     said = stub.label(body["messages"])
     message = said if isinstance(said, dict) else {"role": "assistant", "content": said}
-    choice: dict[str, Any] = {
-        "index": 0,
-        "message": message,
-        "finish_reason": "stop",
-    }
+    choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "stop"}
     if logprobs and body.get("logprobs"):
         choice["logprobs"] = {"content": [_token(said, stub.p)]}
     return {"id": "x", "object": "chat.completion", "model": "stub", "choices": [choice], "usage": _USAGE}

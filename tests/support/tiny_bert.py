@@ -20,6 +20,8 @@ from faithful_search.trajectory import Evidence
 
 WORDS = [f"W{number}" for number in range(200)]
 LABELS = {0: "CONTRADICTION", 1: "neutral", 2: "Entailment"}
+SHAPE = {"vocab_size": 300, "max_position_embeddings": 64, "hidden_size": 16, "intermediate_size": 32}
+SHAPE |= {"num_hidden_layers": 2, "num_attention_heads": 2}
 LONG = " ".join(f"{' '.join(WORDS[start : start + 7])}." for start in range(0, 196, 7))
 
 
@@ -37,19 +39,8 @@ def bert_tokenizer(longest: int = 64) -> Any:
 
 def bert(labels: dict[int, str] = LABELS, spread: float = 0.5, **named: Any) -> Any:
     torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=300,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        initializer_range=spread,
-        id2label=labels,
-        label2id={name: number for number, name in labels.items()},
-        **named,
-    )
-    return BertForSequenceClassification(config).eval()
+    told = {"id2label": labels, "label2id": {name: number for number, name in labels.items()}}
+    return BertForSequenceClassification(BertConfig(**SHAPE, **told, initializer_range=spread, **named)).eval()
 
 
 def t5_tokenizer(whole: str = "▁1") -> Any:
@@ -75,14 +66,13 @@ def t5() -> Any:
 
 def tiny_encoder(seed: int = 5, size: int = 16) -> Any:
     torch.manual_seed(seed)
-    shape = {"hidden_size": size, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = BertConfig(vocab_size=300, max_position_embeddings=64, initializer_range=0.5, **shape)
+    config = BertConfig(**SHAPE | {"hidden_size": size}, initializer_range=0.5)
     return BertModel(config, add_pooling_layer=False).eval()
 
 
-def saved(folder: Path, **files: Any) -> str:
+def saved(folder: Path, encoder: Any = None, **files: Any) -> str:
     """A model's directory with these JSON files beside it."""
-    tiny_encoder().save_pretrained(folder)
+    (encoder or tiny_encoder()).save_pretrained(folder)
     bert_tokenizer().save_pretrained(folder)
     for name, content in files.items():
         path = folder / f"{name.replace('__', '/')}.json"
@@ -93,9 +83,7 @@ def saved(folder: Path, **files: Any) -> str:
 
 def other_model(folder: Path, size: int = 16) -> str:
     """The directory of a model whose vectors are others."""
-    tiny_encoder(99, size).save_pretrained(folder)
-    bert_tokenizer().save_pretrained(folder)
-    return str(folder)
+    return saved(folder, tiny_encoder(99, size))
 
 
 COUNT = 300

@@ -27,13 +27,8 @@ if __name__ == "__main__":
     from faithful_search.inference.base import Sampling
     from faithful_search.inference.vllm import open_vllm
 
-    generator = open_vllm(
-        sys.argv[1],
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=1024,
-        gpu_memory_utilization=0.2,
-    )
+    size = {"max_model_len": 1024, "gpu_memory_utilization": 0.2}
+    generator = open_vllm(sys.argv[1], dtype="float32", enforce_eager=True, **size)
 
     def generate(prompts: Any, sampling: Any, limits: Any) -> Any:
         rows = generator.generate(prompts, msgspec.convert(sampling, Sampling), limits)
