@@ -5,8 +5,8 @@ import importlib
 import json
 import sys
 from html.parser import HTMLParser
-from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -102,20 +102,16 @@ def test_what_cannot_be_audited_is_refused_with_a_reason(text):
         audited(text)
 
 
-def test_a_public_file_of_the_hub_is_audited_without_a_token(monkeypatch):
-    files = {"rollouts": json.dumps({"text": EXAMPLE}).encode(), "large": b"x" * 5_000_001}
+def test_a_public_file_of_the_hub_is_audited_without_a_token(tmp_path, monkeypatch):
+    (tmp_path / "rollouts.jsonl").write_text(json.dumps({"text": EXAMPLE}))
+    (tmp_path / "large.jsonl").write_bytes(b"x" * 5_000_001)
     asked = []
 
-    class Hub:
-        def __init__(self, token):
-            asked.append(token)
+    def hub(token):
+        asked.append(token)
+        return SimpleNamespace(open=lambda address, mode: (tmp_path / Path(address).name).open(mode))
 
-        def open(self, address, mode):
-            if Path(address).stem not in files:
-                raise FileNotFoundError(address)
-            return BytesIO(files[Path(address).stem])
-
-    monkeypatch.setattr("huggingface_hub.HfFileSystem", Hub)
+    monkeypatch.setattr("huggingface_hub.HfFileSystem", hub)
     found = audited("hf://datasets/org/name/rollouts.jsonl\n")
     assert [row.trajectory.answer for row in found.rows] == ["Teska"] and asked == [False]
     for name, told in (("private", "cannot read hf://datasets/org/name/private"), ("large", "too large for this page")):

@@ -1,11 +1,12 @@
 """Model cards: front matter the Hub accepts, code that runs, results that are there."""
 
 import re
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import lab
 import pytest
 import yaml
+from agent_rows import file_of
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HTTPError
 
@@ -48,31 +49,25 @@ def test_front_matter_and_body_tell_how_it_was_made_and_measured(tmp_path):
     (result,) = front["model-index"][0]["results"]
     assert result["metrics"][0]["type"] == "exact_match" and result["metrics"][0]["args"]["n"] == 4
     assert ModelCard(text).data.eval_results[0].metric_value == 0.75
-    assert "accelerate launch recipes/pou.py --seed 0" in text and '"learning_rate": 1e-05' in text
+    assert "accelerate launch recipes/pou.py --seed 0" in text
     assert re.search(r"exact_match +0\.250 \[.*\] +0\.750 \[.*\] +\+0\.500 \[", text)
     assert "Correctness(metric='em')" in text and "## Limitations" in text
     assert "{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    alone, _ = card(tmp_path / "policy", before=None)
-    assert "value [95% CI]" in alone and "paired difference" not in alone
     text, front = card(tmp_path / "policy", before=None, after=None)
     assert "model-index" not in front and "Not evaluated." in text
 
 
 def test_the_licence_is_the_base_models_which_is_named_where_it_is_of_the_hub(tmp_path):
-    stated = {"tiny_memory": "apache-2.0", str(tmp_path): None}
-    for number, (front, license) in enumerate(
-        [("license: llama3.2\n", "llama3.2"), ("license: [mit, gpl]\n", None), ("license: [\n", None)]
-    ):
-        (folder := tmp_path / str(number)).mkdir()
-        (folder / "README.md").write_text(f"---\n{front}---\n", encoding="utf-8")
-        stated[str(folder)] = license
+    stated = {"tiny_memory": "apache-2.0"}
+    for name, front, license in (("one", "license: llama3.2", "llama3.2"), ("broken", "license: [", None)):
+        path = file_of(tmp_path / name / "README.md", ["---", front, "---"])
+        stated[str(path.parent)] = license
     for base, license in stated.items():
         text, front = card(tmp_path / "policy", model=base)
         assert front.get("license") == license and ("not known here" in text) == (license is None)
         assert "base_model" not in front and f"- Base model: `{base}`" in text
-    for told in ({"side_effect": HTTPError("connection refused")}, {"return_value": Mock(card_data=None)}):
-        with patch("huggingface_hub.HfApi.model_info", **told):
-            assert license_of("someone/small-base") is None
+    with patch("huggingface_hub.HfApi.model_info", side_effect=HTTPError("connection refused")):
+        assert license_of("someone/small-base") is None
 
 
 def test_the_card_tells_of_the_users_own_data(tmp_path):
@@ -82,8 +77,7 @@ def test_the_card_tells_of_the_users_own_data(tmp_path):
     assert "corpus='my \"notes\".jsonl', triples='none', search_top_k=5" in code_of(text)
     assert "Olympus" not in text and "On the suite `me/asked`" in text
     assert front["model-index"][0]["results"][0]["dataset"] == {"name": "me/asked", "type": "me/asked"}
-    bundled, _ = card(tmp_path / "policy", settings={"corpus": "world"})
-    assert "Olympus" in bundled and "On the suite `world`" in bundled
+    assert "Olympus" in card(tmp_path / "policy", settings={"corpus": "world"})[0]
 
 
 @pytest.mark.parametrize("nasty", ["yes: no", 'quote" and {brace}', "---\nlicense: mit"])
@@ -107,7 +101,6 @@ def test_the_snippet_runs(tmp_path, capsys):
     ("dialect", "config", "made"),
     [
         ("pou", {"corpus": "http://h:9", "search_top_k": 2}, "corpus='http://h:9', search_top_k=2, dialect='pou'"),
-        ("pou", {"triples": "wikidata", "web_search": "none", "learning_rate": 1}, "triples='wikidata', dialect='pou'"),
         ("pou", {"tool_cache": "here.sqlite", "cassette": "c.jsonl"}, "EnvironmentArguments(dialect='pou')"),
         ("search_r1", {"turns": 4, "kept_responses": 1}, "turns=4, kept_responses=1, dialect='search_r1'"),
         ("search_r1", {"total_tokens": 900}, "environment.limits(total_tokens=900)"),

@@ -2,20 +2,21 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from agent_rows import file_of
 from click.testing import CliRunner
 from hub_server import READER, TOKEN, HubServer
 from paths import ROOT
 from pyarrow import parquet
 from tiny_bert import bert, bert_tokenizer
 
-from faithful_search import __version__
-from faithful_search.bundled import shipped, tiny_policy
+from faithful_search.bundled import tiny_policy
 from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
 from faithful_search.hub.cards import model_card
@@ -23,8 +24,10 @@ from faithful_search.hub.datasets import stage_trajectories
 from faithful_search.hub.models import trained_with
 from faithful_search.judges import Pair, load
 from faithful_search.judges.distilled import JudgeFile
-from faithful_search.measure.evaluation import Record
+from faithful_search.measure.evaluation import Evaluation, Record
 from faithful_search.measure.metrics import names
+from faithful_search.measure.stats import mean_ci
+from faithful_search.measure.writing import write_metrics
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, write_jsonl
 
 PUSHES = """
@@ -97,17 +100,13 @@ def staged(tmp_path_factory):
     """A policy with a recipe's card and metrics, a judge, and rollouts with a broken row among them."""
     folder = tmp_path_factory.mktemp("made")
     policy = folder / "policy"
-    policy.mkdir()
-    for path in tiny_policy().iterdir():
-        (policy / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(tiny_policy(), policy)
     settings = {"corpus": "world", "search_top_k": 3, "turns": 4, "dialect": "search_r1"}
     how = {"folder": str(policy), "model": "tiny", "dialect": "search_r1", "tools": ["search"], "questions": "world"}
     record = Record(**how, settings=settings, steps=5, history=[])
     model_card(record, "recipes/pou.py", ["--output_dir", str(policy)], ("rewards.png",))
-    row = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "stderr": 0.1}
-    measured = {"questions": ["q"], "values": {"exact_match": [0.5]}, "tool_calls": {}, "made_by": {}}
-    found = {"after": {"rows": {"exact_match": row}, **measured}, "settings": settings, "steps": 5}
-    (policy / "metrics.json").write_text(json.dumps(found))
+    after = Evaluation({"exact_match": mean_ci([0.5])}, ["q"], {"exact_match": [0.5]}, {})
+    write_metrics(policy / "metrics.json", {"after": after, "settings": settings, "steps": 5})
     (policy / "rewards.png").write_bytes(b"png")
     (policy / "trajectories.jsonl").write_text("stays")
     (policy / "merged").mkdir()
@@ -116,9 +115,7 @@ def staged(tmp_path_factory):
     bert().save_pretrained(judge)
     bert_tokenizer().save_pretrained(judge)
     JudgeFile("nli", "support").write(judge)
-    write_jsonl(folder / "rollouts.jsonl", [ROLLOUT])
-    with (folder / "rollouts.jsonl").open("a") as file:
-        file.write('{"text": \n')
+    file_of(folder / "rollouts.jsonl", [ROLLOUT.to_json(), '{"text": '])
     return folder
 
 
@@ -229,33 +226,33 @@ def test_refusals_are_one_line_that_says_what_to_do(hub, pushed, tmp_path):
 
 def test_a_dry_run_shows_every_file_and_the_card_and_asks_nobody(staged, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    asked = ["push", "policy", str(staged / "policy"), "me/policy", "--private", "--dry-run"]
-    done = CliRunner().invoke(cli, asked)
-    assert done.exit_code == 0 and done.stdout.startswith("model me/policy (private):\n")
-    assert "3 bytes  rewards.png" in done.stdout and 'open_generator("me/policy")' in done.stdout
-    assert "trajectories.jsonl" not in done.stdout
-    done = CliRunner().invoke(cli, asked[:-1])
-    assert done.exit_code == 1 and "no Hugging Face token to push to 'me/policy'" in done.stderr
+
+    def push(*words):
+        done = CliRunner().invoke(cli, ["push", *map(str, words)])
+        return done.exit_code, done.output
+
+    asked = ["policy", staged / "policy", "me/policy", "--private"]
+    code, said = push(*asked, "--dry-run")
+    assert code == 0 and said.startswith("model me/policy (private):\n")
+    assert "not uploaded: merged/config.json, trajectories.jsonl" in said
+    assert "3 bytes  rewards.png" in said and 'open_generator("me/policy")' in said
     wheel = tmp_path / "faithful_search-9-py3-none-any.whl"
     wheel.write_bytes(b"wheel")
-    space = ["push", "space", "me/explorer", "--dry-run", "--wheel"]
-    assert f"5 bytes  {wheel.name}" in CliRunner().invoke(cli, [*space, str(wheel)]).stdout
-    assert "no wheel" in CliRunner().invoke(cli, [*space, str(tmp_path / "none.whl")]).stderr
-    required = (shipped("spaces") / "faithfulness_explorer" / "requirements.txt").read_text()
-    assert required == f"faithful-search[train]=={__version__}\n"
-    (tmp_path / "config.json").write_text("{}")
-    done = CliRunner().invoke(cli, ["push", "policy", str(tmp_path), "me/policy", "--merged"])
-    assert done.exit_code == 1 and "there is no merged model: faithful-search merge" in done.stderr
-    (tmp_path / "config.json").unlink()
-    done = CliRunner().invoke(cli, ["push", "policy", str(tmp_path), "me/policy", "--dry-run"])
-    assert done.exit_code == 2 and "there is no config.json nor adapter_config.json" in done.output
+    assert f"5 bytes  {wheel.name}" in push("space", "me/explorer", "--dry-run", "--wheel", wheel)[1]
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text("{}")
+    for words, message in (
+        (asked, "no Hugging Face token to push to 'me/policy'"),
+        (["space", "me/explorer", "--wheel", tmp_path / "none.whl"], "no wheel"),
+        (["policy", tmp_path / "base", "me/policy", "--merged"], "there is no merged model: faithful-search merge"),
+        (["policy", tmp_path, "me/policy", "--dry-run"], "there is no config.json nor adapter_config.json"),
+    ):
+        code, said = push(*words)
+        assert code and message in said
 
 
 def test_settings_that_cannot_be_read_are_not_taken_for_none(tmp_path):
-    for text, found in (("", {}), ('{"loss": 1}', {}), ('{"settings": {"dialect": "pou"}}', {"dialect": "pou"})):
-        if text:
-            (tmp_path / "metrics.json").write_text(text)
-        assert trained_with(str(tmp_path)) == found
+    assert trained_with(str(tmp_path)) == {}
     (tmp_path / "metrics.json").write_text('{"settings": {"dia')
     with pytest.raises(ConfigError, match=r"cannot read metrics\.json of "):
         trained_with(str(tmp_path))

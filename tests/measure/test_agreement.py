@@ -95,17 +95,10 @@ def test_what_is_missing_is_counted_and_left_out_and_nothing_left_is_no_value():
 
 
 @given(pairs_of_labels)
-def test_kappa_is_one_exactly_when_all_agree_and_both_classes_occur(rows):
+def test_kappa_is_symmetric_blind_to_names_and_one_exactly_when_all_agree_and_both_classes_occur(rows):
     a, b = map(list, zip(*rows, strict=True))
-    perfect = a == b and len(set(a)) == 2
-    assert (cohen_kappa(a, b, draws=FEW).value == 1.0) is perfect
-    assert (fleiss_kappa([a, b, a], draws=FEW).value == 1.0) is perfect
-
-
-@given(pairs_of_labels)
-def test_kappa_is_symmetric_blind_to_names_and_at_most_one(rows):
-    a, b = map(list, zip(*rows, strict=True))
-    value = cohen_kappa(a, b, draws=FEW).value
+    value, perfect = cohen_kappa(a, b, draws=FEW).value, a == b and len(set(a)) == 2
+    assert (value == 1.0) is (fleiss_kappa([a, b, a], draws=FEW).value == 1.0) is perfect
     assert value == cohen_kappa(b, a, draws=FEW).value
     flipped = cohen_kappa([not x for x in a], [not x for x in b], draws=FEW).value
     assert value is flipped is None or (-1 <= value <= 1 and value == pytest.approx(flipped))
@@ -207,9 +200,6 @@ def test_a_second_run_asks_only_what_is_missing_or_was_abstained_from_and_equal_
     run([*rows(3), moved, moved, replace(moved, task="info_think")], {"r": fourth}, tmp_path, **DRAWS)
     pair = Pair("The office number 3 moved.", "Oslo", "Where to?", "support")
     assert fourth.asked == [pair, replace(pair, task="info_think")]
-    other = knowing(name="recorder v2")
-    run(rows(4), {"r": other}, tmp_path, **DRAWS)
-    assert len(other.asked) == 4
 
 
 def test_the_table_and_the_file_hold_every_number(tmp_path):
@@ -223,9 +213,6 @@ def test_the_table_and_the_file_hold_every_number(tmp_path):
     assert stored["settings"]["judges"]["r"] == "recorder" and stored["settings"]["pairs"] == {"a": 5, "b": 5}
     assert [(own["p"], own["share"]) for own in stored["curves"]["lexical"]] == [(0.0, 0.0), (1.0, 1.0)]
     assert stored == json.loads(msgspec.json.encode(found))
-    one_class = run([row for row in rows() if row.label], {"r": knowing()}, tmp_path / "true", **DRAWS)
-    row = against(one_class, "r")
-    assert row.agreement.value == 1.0 and row.kappa.value is row.auroc.value is None and " -  " in one_class.table()
 
 
 def test_what_cannot_be_run_is_refused(tmp_path):
@@ -240,12 +227,7 @@ def test_what_cannot_be_run_is_refused(tmp_path):
 
 
 def test_specs_name_their_judges(monkeypatch):
-    for spec, message in {
-        "oracle": "unknown judge 'oracle'",
-        "embedding": "needs a model",
-        "lexical:x": "has no model",
-        "endpoint:m@ftp://h": "endpoint:MODEL@URL",
-    }.items():
+    for spec, message in (("oracle", "unknown judge 'oracle'"), ("endpoint:m@ftp://h", "endpoint:MODEL@URL")):
         with pytest.raises(ConfigError, match=message):
             parse_judge(spec)
     made = []
@@ -296,8 +278,6 @@ def test_two_audits_are_compared_pair_by_pair_and_with_a_persons_labels(tmp_path
             judged["parts"]["pairs"].append({"step": 9, "p": 0.0, "label": False, "why": "rule", "settled": True})
         file_of(path, records)
     assert from_scores([one, two], **DRAWS).between[0] == row
-    (row,) = from_scores([audited(tmp_path / "silent.jsonl", knowing(1, 3)), two], **DRAWS).between
-    assert (row.agreement.value, row.agreement.abstained) == (0.75, 2)
     same = [two, audited(tmp_path / "same.jsonl", GroundingJudge(), "info_think_lexical")]
     found = from_scores(same, labels=one, **DRAWS)
     assert found.judges == tuple(map(str, same))  # both call themselves lexical
@@ -329,9 +309,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     ):
         with pytest.raises((ConfigError, DataError), match=message):
             from_scores(paths)
-    labels, empty = ([{"premise": "P", "claim": "C", "label": 1}], [])
-    others = (file_of(tmp_path / "labels.jsonl", labels), file_of(tmp_path / "empty.jsonl", empty), tmp_path)
-    assert is_scores(one) and not any(map(is_scores, others))
+    labels = file_of(tmp_path / "labels.jsonl", [{"premise": "P", "claim": "C", "label": 1}])
+    assert is_scores(one) and not is_scores(labels) and not is_scores(tmp_path)
 
 
 REAL = SHARED / "data" / "faithfulness"

@@ -1,6 +1,7 @@
 """`faithful-search controls`: the conditions compared, written down as they end, and asked of a served model."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -132,20 +133,19 @@ def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "settings", "message"),
+    ("content", "message"),
     [
-        ('{"messages": []}\n', A, "holds something else than .*: give another --out, or --overwrite"),
-        (f"{Trajectory(question='q').to_json()}\n", A, "holds something else"),
-        (f"{Trajectory(id='q0@open').to_json()}\n", None, r"settings\.json does not say how what lies there was made"),
+        ('{"messages": []}\n', "holds something else than .*: give another --out, or --overwrite"),
+        (f"{Trajectory(id='q0@open').to_json()}\n", r"settings\.json does not say how what lies there was made"),
     ],
 )
-def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path, content, settings, message):
-    rollouts, found = tmp_path / ROLLOUTS, plan(TASKS, ["closed"])
+def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path, content, message):
+    rollouts = tmp_path / ROLLOUTS
     rollouts.write_text(content)
-    if settings:
-        (tmp_path / "settings.json").write_text(json.dumps(settings))
+    if "messages" in content:
+        (tmp_path / "settings.json").write_text(json.dumps(A))
     with pytest.raises(ConfigError, match=message):
-        run_study(agents(), found, tmp_path, A)
+        run_study(agents(), plan(TASKS, ["closed"]), tmp_path, A)
     assert rollouts.read_text() == content
 
 
@@ -202,21 +202,17 @@ def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alo
         "four": Reply("", cut=True),  # as of a model that reasoned until its tokens were spent
     }
 
-    class Model:
-        def __init__(self, *given):
-            pass
+    async def chat(messages, body):
+        return replies[messages[-1]["content"].split()[-1].rstrip("?")]
 
-        async def chat(self, messages, body):
-            return replies[messages[-1]["content"].split()[-1].rstrip("?")]
-
-    monkeypatch.setattr(served, "LLM", Model)
-    tasks = [Task(name, f"Who is {name}?") for name in replies]
-    cut, empty, whole, spent = ServedAgent("stub", "http://127.0.0.1:9", toolbox).run(tasks)
-    assert (cut.answer, cut.stop_reason, cut.steps[-1].think) == (None, "turn_token_limit", "The keeper is Mila")
-    assert (empty.answer, empty.stop_reason, whole.answer) == (None, "no_action", "Mila Dorn")
-    assert (spent.answer, spent.stop_reason) == (None, "turn_token_limit")
+    monkeypatch.setattr(served, "LLM", lambda *given: SimpleNamespace(chat=chat))
+    found = ServedAgent("stub", "http://127.0.0.1:9", toolbox).run([Task(name, f"Who is {name}?") for name in replies])
+    assert [own.answer for own in found] == [None, None, "Mila Dorn", None]
+    assert [own.stop_reason for own in found] == ["turn_token_limit", "no_action", "answered", "turn_token_limit"]
+    assert found[0].steps[-1].think == "The keeper is Mila"
     replies["three"] = Reply("<think>I know.</think><answer>Mila Dorn</answer>")
-    _, empty, whole, _ = ServedAgent("stub", "http://127.0.0.1:9", toolbox, dialect="pou").run(tasks)
+    tasks = [Task(name, f"Who is {name}?") for name in ("two", "three")]
+    empty, whole = ServedAgent("stub", "http://127.0.0.1:9", toolbox, dialect="pou").run(tasks)
     assert (empty.steps, empty.stop_reason, whole.answer) == ((), "no_action", "Mila Dorn")
 
 
@@ -270,10 +266,8 @@ def test_the_command_tells_the_cost_asks_compares_and_goes_on_where_an_endpoint_
 
 
 def test_annotated_questions_are_asked_in_changed_worlds_and_not_gone_on_with_by_other_annotations(files, tmp_path):
-    def annotated(line):
-        return {"evidence_triples": [[f"{line['question'][21:-1]} harbour", "keeper", line["answers"][0]]]}
-
-    rewrite(tmp_path / "questions.jsonl", annotated)
+    triples = ([[f"{place} harbour", "keeper", keeper]] for place, keeper in KEEPERS.items())
+    rewrite(tmp_path / "questions.jsonl", lambda line: {"evidence_triples": next(triples)})
     with StubServer(label=reads) as server:
         words = ["stub", "--url", server.url, "--conditions", "changed", *files]
         done = controls(*words)
@@ -284,8 +278,6 @@ def test_annotated_questions_are_asked_in_changed_worlds_and_not_gone_on_with_by
         rewrite(tmp_path / "corpus.jsonl", lambda line: {"title": "T"})
         other = controls(*words)
         assert other.exit_code == 1 and "passages: " in other.output and "questions: " not in other.output
-        rewrite(tmp_path / "questions.jsonl", lambda line: {"supporting_ids": ["1"]})
-        assert "questions: " in controls(*words).output
 
 
 def test_mistakes_are_told_in_a_line(files, monkeypatch):

@@ -86,10 +86,8 @@ def test_an_oracle_of_memory_and_a_reader_are_at_the_two_ends(toolbox):
 
 
 def test_a_subset_none_and_facts_never_remembered(toolbox):
-    told = [
-        msgspec.structs.replace(task, meta={**task.meta, "remembered": place % 2 == 0})
-        for place, task in enumerate(TASKS)
-    ]
+    marked = [{**task.meta, "remembered": place % 2 == 0} for place, task in enumerate(TASKS)]
+    told = [msgspec.structs.replace(task, meta=meta) for task, meta in zip(TASKS, marked, strict=True)]
     some = rows(toolbox, lambda question: True, told, controls=5)
     assert some["follow_rate"].n == some["memory_share"].n == 5 and some["follow_rate"].not_applicable == 15
     assert (some["exact_match_unremembered"].n, some["exact_match_unremembered"].value) == (10, 1.0)
@@ -143,7 +141,6 @@ def answered(answer, *texts, golds=("Rome",), question="Where?"):
         ("Bonn", (), "Oslo", False),
         ("unknown", (), "unknown", False),
         (None, (), None, False),
-        ("", (), "", False),
     ],
 )
 def test_what_counts_as_given_all_the_same(given, texts, before, expected):
@@ -158,11 +155,8 @@ def test_follow_rate_and_memory_share_by_hand():
     rollouts = [answered("Rome"), answered("Bonn"), answered("unknown"), answered("Rome")]
     changed = [answered(said, golds=("Lima",)) for said in ("Lima", "Bonn", "Oslo")]
     blocked = [answered(said) for said in ("unknown", "Bonn", "Rome")]
-    controls = [
-        msgspec.structs.replace(rollout, id=f"{id}@{condition}")
-        for condition, rollouts_there in ((CHANGED, changed), (BLOCKED, blocked))
-        for id, rollout in zip("abc", rollouts_there, strict=True)
-    ]
+    ids = [f"{id}@{condition}" for condition in (CHANGED, BLOCKED) for id in "abc"]
+    controls = [msgspec.structs.replace(own, id=id) for id, own in zip(ids, changed + blocked, strict=True)]
     assert control_values(rollouts, list("abcd"), controls) == {
         "follow_rate": [1.0, 0.0, None, None],
         "exact_match_changed": [1.0, 0.0, 0.0, None],
@@ -179,11 +173,8 @@ def episode(*steps, question="Where is the tower?"):
     return Trajectory(steps=steps, question=question, answer=steps[-1].answer, dialect="pou")
 
 
-def search(think, *texts, query="tower", helpful=None, same_turn=False):
-    evidence = tuple(map(Evidence, texts))
-    return Step(
-        think=think, call=ToolCall("s", {"query": query}), evidence=evidence, helpful=helpful, same_turn=same_turn
-    )
+def search(think, *texts, query="tower", **more):
+    return Step(think, ToolCall("s", {"query": query}), tuple(map(Evidence, texts)), **more)
 
 
 PARIS, BREAD = "The tower stands in Paris.", "Bread is baked at night."

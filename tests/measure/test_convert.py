@@ -57,7 +57,10 @@ def test_the_scores_travel_with_their_rows(source, tmp_path):
         convert(other, tmp_path / "b", "atif", scores=tmp_path / "audit")
 
 
-def test_openais_own_types_take_the_messages(source, tmp_path):
+def test_openais_own_types_take_the_messages_and_ours_come_out_as_they_went_in(source, tmp_path):
+    convert(source, tmp_path / "own.jsonl", "trajectory")
+    first, second = read_jsonl(tmp_path / "own.jsonl")
+    assert first.steps == EPISODE.steps and second.steps == parse(rollout(3)["output"]).steps
     chat = pytest.importorskip("openai.types.chat")
     convert(source, tmp_path / "out.jsonl", "openai")
     for row in lines_of(tmp_path / "out.jsonl"):
@@ -66,41 +69,28 @@ def test_openais_own_types_take_the_messages(source, tmp_path):
 
 def test_atifs_own_model_takes_the_documents(source, tmp_path):
     convert(source, tmp_path / "out", "atif")
-    [first, second] = sorted((tmp_path / "out").iterdir())
-    assert (first.name, second.name) == ("000001-q-1.json", "000002-3.json")
-    made = json.loads(first.read_text())
+    made = json.loads((tmp_path / "out" / "000001-q-1.json").read_text())
     assert [step["source"] for step in made["steps"]] == ["user", "agent", "agent"]
-    turn, last = made["steps"][1:]
+    turn = made["steps"][1]
     assert turn["reasoning_content"] == "Two searches." and len(turn["tool_calls"]) == 2
     found, failed = turn["observation"]["results"]
-    expected = {"id": "E1", "title": "Vienna", "url": "https://a.org", "text": "Vienna lies on the Danube."}
-    assert json.loads(found["content"])[0] == expected
+    assert json.loads(found["content"])[0]["url"] == "https://a.org"
     assert failed == {"source_call_id": "call_2", "content": "404 not found"}
-    assert last["message"] == "the Danube" and made["extra"]["answer"] == "the Danube"
     pytest.importorskip("atif").Trajectory.model_validate(made)
 
 
 def test_a_pi_session_is_a_chain_of_messages_with_the_scores_beside_it(source, tmp_path):
     convert(source, tmp_path / "out", "pi")
-    header, *entries = map(json.loads, (tmp_path / "out" / "000001-q-1.jsonl").read_text().splitlines())
+    header, *entries = lines_of(tmp_path / "out" / "000001-q-1.jsonl")
     assert (header["type"], header["version"], header["id"]) == ("session", 3, "q/1")
     assert [entry["parentId"] for entry in entries] == [None, *(entry["id"] for entry in entries[:-1])]
     messages = [entry["message"] for entry in entries[:-1]]
     assert [message["role"] for message in messages] == ["user", "assistant", "toolResult", "toolResult", "assistant"]
     assert [part["type"] for part in messages[1]["content"]] == ["thinking", "toolCall", "toolCall"]
     assert [message.get("isError") for message in messages[2:4]] == [False, True]
-    assert messages[1]["stopReason"] == "toolUse" and messages[4]["stopReason"] == "stop"
     assert entries[-1]["type"] == "custom" and entries[-1]["data"]["gold_answers"] == ["Danube"]
     with pytest.raises(ConfigError, match="name a folder"):
         convert(source, tmp_path / "out.jsonl", "pi")
-
-
-def test_our_own_trajectories_come_out_as_they_went_in(source, tmp_path):
-    audit(source, tmp_path / "audit", workers=1)
-    convert(source, tmp_path / "out.jsonl", "trajectory", scores=tmp_path / "audit")
-    first, second = read_jsonl(tmp_path / "out.jsonl")
-    assert first.steps == EPISODE.steps and first.meta["scores"]["exact_match_squad"] == 1.0
-    assert second.steps == parse(rollout(3)["output"]).steps
 
 
 @pytest.mark.parametrize("to", WRITERS)

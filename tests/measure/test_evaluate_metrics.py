@@ -12,7 +12,7 @@ import evaluate
 import msgspec
 import pytest
 import yaml
-from agent_rows import CountingJudge
+from agent_rows import CountingJudge, silent_on
 from hypothesis import given, settings, strategies as st
 from lab import Writing
 from msgspec.structs import replace
@@ -56,10 +56,8 @@ def test_results_are_named_for_what_made_them_and_say_what_they_ask():
 
 def test_judge_normaliser_and_knobs_go_to_the_rewards_that_have_them():
     assert list(metrics.load("answer_correctness", how="pokee")) == ["exact_match_pokee", "f1_pokee", "sub_em_pokee"]
-    strict, reader = GroundingJudge(threshold=0.9), CountingJudge()
+    strict = GroundingJudge(threshold=0.9)
     assert metrics.load("info_think_faithfulness", strict)["info_think_lexical"].judge == strict
-    assert metrics.load("answer_support")["answer_support_lexical"].judge == GroundingJudge()
-    assert metrics.load("answer_correctness", reader)["answer_correctness"].judge is reader
     assert metrics.load("tool_use", words=5)["unused_evidence_lexical"] == ToolUse("unused", 5)
     for name, knobs, message in (
         ("info_think_faithfulness", {"sofft": True}, "no knob sofft; it has: soft"),
@@ -143,11 +141,6 @@ def python(code: str, home: Path) -> str:
     return done.stdout
 
 
-def reading(word, silent="\0"):
-    """A judge that says yes where the hypothesis holds a word, and abstains where it holds another."""
-    return CountingJudge(lambda pair: None if silent in pair.hypothesis else word in pair.hypothesis, "recorded:1")
-
-
 # what there is
 
 
@@ -218,14 +211,11 @@ def test_values_by_hand():
 
 
 def test_correctness_names_its_normaliser_and_asks_for_references():
-    wordy = SEARCHED.replace("<answer>Teska</answer>", "<answer>the Teska, a river</answer>")
-    module = load("answer_correctness")
-    squad = module.compute(predictions=[wordy], references=["Teska"])
-    # the, a dropped: teska river against teska
-    assert (squad["exact_match_squad"], squad["sub_em_squad"]) == (0.0, 1.0)
-    assert squad["f1_squad"] == pytest.approx(2 / 3)
-    pokee = module.compute(predictions=[wordy], references=["Teska"], how="pokee")
-    assert "f1_squad" not in pokee and pokee["f1_pokee"] == pytest.approx(2 / 5) and pokee["judge"] is None
+    wordy, module = SEARCHED.replace("Teska</answer>", "the Teska, a river</answer>"), load("answer_correctness")
+    for how, f1 in (("squad", 2 / 3), ("pokee", 2 / 5)):  # squad drops "the" and "a"
+        result = module.compute(predictions=[wordy], references=["Teska"], how=how)
+        assert {key for key in result if key in ("f1_squad", "f1_pokee")} == {f"f1_{how}"}
+        assert result[f"f1_{how}"] == pytest.approx(f1) and result[f"exact_match_{how}"] == 0.0
     with pytest.raises(ConfigError, match="references"):
         module.compute(predictions=[SEARCHED])
     own = msgspec.structs.replace(fs.parse(SEARCHED), answers=("Teska",))
@@ -235,15 +225,12 @@ def test_correctness_names_its_normaliser_and_asks_for_references():
 
 
 def test_tool_use_tells_of_the_corpus():
-    asks = '<tool_call>{"name": "local_search", "arguments": {"query": "bridge of Orlen river"}}</tool_call>'
-    other = CITED.replace(asks, '<tool_call>{"name": "knowledge_graph", "arguments": {"entity": "Orlen"}}</tool_call>')
-    result = load("tool_use").compute(predictions=[CITED, other, CITED])
-    assert result["tool_calls"] == {"local_search": 2, "knowledge_graph": 1}
-    assert result["tool_entropy"] == pytest.approx(0.9183, abs=1e-4) and result["tool_entropy_n"] == 3
+    other = CITED.replace('"local_search", "arguments": {"query"', '"knowledge_graph", "arguments": {"entity"')
     tools = ["local_search", "knowledge_graph", "web_search"]
     result = load("tool_use").compute(predictions=[CITED, other], tools=tools)
+    assert result["tool_calls"] == {"local_search": 1, "knowledge_graph": 1}
     assert result["tool_ratios"] == dict(zip(tools, (0.5, 0.5, 0.0), strict=True))
-    assert result["tool_entropy"] == pytest.approx(0.6309, abs=1e-4)
+    assert result["tool_entropy"] == pytest.approx(0.6309, abs=1e-4) and result["tool_entropy_n"] == 2
 
 
 def test_add_add_batch_and_combine_measure_what_compute_measures():
@@ -263,16 +250,13 @@ def test_add_add_batch_and_combine_measure_what_compute_measures():
 
 
 def test_a_judge_that_reads_names_its_result_and_one_that_is_silent_or_broken_is_no_zero():
-    module, judge = load("info_think_faithfulness"), reading("bridge")
+    module, judge = load("info_think_faithfulness"), CountingJudge(lambda pair: "bridge" in pair.hypothesis)
     result = module.compute(predictions=[SEARCHED, CARELESS], judge=judge)
-    assert result["info_think_faithfulness"] == 0.5 and result["judge"] == "recorded:1"
+    assert result["info_think_faithfulness"] == 0.5 and result["judge"] == "counting@1"
     assert not any("lexical" in key for key in result) and [pair.task for pair in judge.asked] == ["info_think"] * 2
-    silent = reading("bridge", "Paris")
-    result = module.compute(predictions=[SEARCHED] * 9 + [CARELESS], judge=silent)
+    result = module.compute(predictions=[SEARCHED] * 9 + [CARELESS], judge=CountingJudge(silent_on("Paris")))
     assert result["info_think_faithfulness"] == 1.0 and result["info_think_faithfulness_abstained"] == 1
     assert result["info_think_faithfulness_n"] == 9 and result["info_think_faithfulness_not_applicable"] == 0
-    result = module.compute(predictions=[SEARCHED, CARELESS], judge=silent)  # half of it is left open: no mean
-    assert result["info_think_faithfulness"] is None and result["info_think_faithfulness_n"] == 1
     with pytest.raises(JudgeError, match="wrong key"):
         module.compute(predictions=[SEARCHED, CARELESS], judge=CountingJudge(refuses="wrong key"))
 
@@ -297,21 +281,12 @@ def test_rows_that_cannot_be_read_are_named_and_left_out_and_details_tell_why(tm
     assert evaluate.save(tmp_path, **result).exists()
 
 
-def test_nothing_to_score_is_an_error_and_leaves_nothing_locked():
-    module = load("info_think_faithfulness")
-    for error, message, wrong in (
-        (DataError, r"none of 2 predictions.*no dialect", {"predictions": ["first", "second"]}),
-        (DataError, "no predictions", {"predictions": []}),
-        (DialectError, "serch_r1", {"predictions": [SEARCHED] * 3, "dialect": "serch_r1"}),
-    ):
-        with pytest.raises(error, match=message):
-            module.compute(**wrong)
-        assert module.compute(predictions=[SEARCHED])["trajectories"] == 1
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"predictions": ["no tags"]}, "none of 1 predictions.*no dialect"),
+        ({"predictions": [], "references": []}, "no predictions"),
+        ({"dialect": "serch_r1"}, "serch_r1"),
         ({"predictions": SEARCHED}, "list of trajectories"),
         ({"predictions": MESSAGES}, "one conversation"),
         ({"references": ["a", "b"]}, "a list references=.* for each of the 1"),
@@ -320,9 +295,11 @@ def test_nothing_to_score_is_an_error_and_leaves_nothing_locked():
         ({"judge": "oracle"}, "judge"),
     ],
 )
-def test_inputs_of_the_wrong_shape_and_judges_that_cannot_be_made_are_explained(wrong, message):
-    with pytest.raises(ConfigError, match=message):
-        load("answer_correctness").compute(**{"predictions": [SEARCHED], "references": ["Teska"], **wrong})
+def test_what_cannot_be_scored_is_explained_and_leaves_nothing_locked(wrong, message):
+    module, right = load("answer_correctness"), {"predictions": [SEARCHED], "references": ["Teska"]}
+    with pytest.raises((ConfigError, DataError, DialectError), match=message):
+        module.compute(**{**right, **wrong})
+    assert module.compute(**right)["trajectories"] == 1
 
 
 @settings(max_examples=15)
@@ -336,8 +313,6 @@ def test_evidence_sensitivity_asks_the_policy_it_is_given():
     seen = []
 
     class Moved(Writing):
-        """Says yes to anything that names the Teska."""
-
         def p_yes(self, prompt):
             seen.append(prompt.rsplit("<tool_response>", 1)[-1])
             return 0.9 if "Teska" in seen[-1] else 0.2
@@ -345,9 +320,8 @@ def test_evidence_sensitivity_asks_the_policy_it_is_given():
     metric = load("evidence_sensitivity")
     with pytest.raises(ConfigError, match="policy="):
         metric.compute(predictions=[CITED])
-    metric.compute(predictions=[CITED], policy=Moved(), snippets=["Zebras graze."])
+    result = metric.compute(predictions=[CITED], policy=Moved(), snippets=["Zebras graze."])
     assert any("Zebras graze." in text for text in seen)
-    result = metric.compute(predictions=[CITED], policy=Moved())
     assert result["evidence_sensitivity"] == pytest.approx(0.7) and result["evidence_sensitivity_n"] == 1
 
 
@@ -355,22 +329,16 @@ def test_evidence_sensitivity_asks_the_policy_it_is_given():
 
 
 def test_the_version_installed_last_is_the_only_one_and_a_damaged_copy_is_put_right(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(ConfigError, match="HF_MODULES_CACHE"):
-        metrics.install_metrics(tmp_path / "file")
     first = metrics.install_metrics(tmp_path)
     whole = first[0].read_bytes()
     first[0].write_bytes(b"")
     assert metrics.install_metrics(tmp_path) == first and first[0].read_bytes() == whole
-    other = tmp_path / "checkout"
     for name in NAMES:
-        (other / name).mkdir(parents=True)
-        (other / name / f"{name}.py").write_text(f"# version 2 of {name}\n", encoding="utf-8")
-    with monkeypatch.context() as patch:
-        patch.setattr(metrics, "shipped", lambda name: other)
-        second = metrics.install_metrics(tmp_path)
+        (tmp_path / "checkout" / name).mkdir(parents=True)
+        (tmp_path / "checkout" / name / f"{name}.py").write_text("# version 2")
+    monkeypatch.setattr(metrics, "shipped", lambda name: tmp_path / "checkout")
+    second = metrics.install_metrics(tmp_path)
     assert second[0].read_text().startswith("# version 2") and not first[0].exists()
-    assert metrics.install_metrics(tmp_path) == first and first[0].exists() and not second[0].exists()
 
 
 # cards and pages

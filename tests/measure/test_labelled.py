@@ -28,8 +28,12 @@ def questions(held_out, count):
     return [text for text, held in side if held is held_out][:count]
 
 
-HALUEVAL = {"knowledge": "K", "question": "Q", "right_answer": "yes", "hallucinated_answer": "It is no."}
-BEGIN = ("Fully attributable", "Not fully attributable", "Generic")
+HALUEVAL = {"knowledge": "K", "question": "Q", "right_answer": "yes", "hallucinated_answer": "no"}
+ANLI = [{"context": "C", "statement": "S", "gold_label": label} for label in "enc"]
+BEGIN = [
+    {"knowledge": "K", "message": "M", "response": "R", "begin_label": label}
+    for label in ("Fully attributable", "Not fully attributable", "Generic")
+]
 
 
 @pytest.mark.parametrize(
@@ -40,21 +44,9 @@ BEGIN = ("Fully attributable", "Not fully attributable", "Generic")
             "attributionbench",
             [("f:1", "One.\n\nTwo.", "Snow fell.", "q1", True), ("f:2", "It snowed.", "Snow fell.", "q2", False)],
         ),
-        (
-            [HALUEVAL],
-            "halueval",
-            [("f:1:right", "K", "yes", "Q", True), ("f:1:hallucinated", "K", "It is no.", "Q", False)],
-        ),
-        (
-            [{"knowledge": "K", "message": "M", "response": "R", "begin_label": label} for label in BEGIN],
-            "begin",
-            [(f"f:{n}", "K", "R", "", n == 1) for n in (1, 2, 3)],
-        ),
-        (
-            [{"context": "C", "statement": "S", "gold_label": label} for label in "enc"],
-            "anli",
-            [(f"f:{n}", "C", "S", "", n == 1) for n in (1, 2, 3)],
-        ),
+        ([HALUEVAL], "halueval", [("f:1:right", "K", "yes", "Q", True), ("f:1:hallucinated", "K", "no", "Q", False)]),
+        (BEGIN, "begin", [(f"f:{n}", "K", "R", "", n == 1) for n in (1, 2, 3)]),
+        (ANLI, "anli", [(f"f:{n}", "C", "S", "", n == 1) for n in (1, 2, 3)]),
         ([{"evidence": ["A", "B"], "answer": "C", "label": 1}], "f", [("f:1", "A\n\nB", "C", "", True)]),
     ],
 )
@@ -83,10 +75,7 @@ def test_labels_of_other_files(tmp_path, label, meaning):
         ([{"premise": "P", "claim": "C", "label": "perhaps"}], "label 'perhaps' is not understood"),
         ([{"premise": "P", "claim": 3, "label": 1}], "must be texts"),
         ([{"premise": {"a": 1}, "claim": "C", "label": 1}], "a text or a list of texts"),
-        (
-            [{"premise": "P", "claim": "C", "label": 1, "task": "guess"}],
-            "unknown task 'guess'; there are: support, states",
-        ),
+        ([{"premise": "P", "claim": "C", "label": 1, "task": "guess"}], "unknown task 'guess'; there are: support"),
         ([attribution("q"), {"question": "q"}], r"row 2: no column 'references'; it has: question"),
         ([], r"no labelled rows in \.jsonl and \.jsonl\.gz files"),
     ],
@@ -160,16 +149,14 @@ def test_samples_are_seeded_nested_and_per_source(tmp_path):
 
 
 def test_labels_of_another_run_are_a_judge(tmp_path):
-    rows = [
-        {"premise": f"P{n}", "claim": "C", "label": n % 2, "task": "info_think", "p": 0.25 + n % 2 / 2} for n in (1, 2)
-    ]
+    rows = [{"premise": f"P{n}", "claim": "C", "label": n % 2, "task": "info_think", "p": 0.5 / n} for n in (1, 2)]
     both = [{"premise": "Q", "claim": "C", "label": label} for label in (0, 1, 1)]
     path = file_of(tmp_path / "second" / "pairs.jsonl", [*rows, *both])
     name, judge = parse_judge(f"labels:{path}")
     assert name == "labels:second"
     asked = [Pair("P1", "C", "", "info_think"), Pair("P2", "C", "", "info_think"), Pair("P1", "C"), Pair("Q", "C")]
     found = judge.judge_batch(asked)
-    assert [(own.p, own.label) for own in found] == [(0.75, True), (0.25, False), (None, None), (None, None)]
+    assert [(own.p, own.label) for own in found] == [(0.5, True), (0.25, False), (None, None), (None, None)]
     assert "no label" in found[2].why and "both ways" in found[3].why
     assert parse_judge(f"labels:{path.parent}")[1].name == judge.name
     file_of(path, rows)
@@ -180,17 +167,7 @@ def test_labels_of_another_run_are_a_judge(tmp_path):
 @pytest.mark.skipif(not REAL.is_dir(), reason="the labelled data is not here")
 def test_the_real_files_are_split_once_and_for_all():
     found = load(REAL)
-    assert Counter((row.source, row.split) for row in found) == {
-        ("anli", "train"): 2554,
-        ("anli", "heldout"): 644,
-        ("attributionbench", "train"): 959,
-        ("attributionbench", "heldout"): 739,
-        ("begin", "train"): 3201,
-        ("begin", "heldout"): 836,
-        ("halueval", "train"): 3224,
-        ("halueval", "heldout"): 772,
-        ("halueval", "overlap"): 4,
-    }
+    assert Counter(row.split for row in found) == {"train": 9938, "heldout": 2991, "overlap": 4}
     ids = "\n".join(row.id for row in found if row.split == "heldout")
     assert hashlib.sha256(ids.encode()).hexdigest()[:12] == "13f8f1eaa974"
     assert len({row.id for row in found}) == len(found)

@@ -94,11 +94,9 @@ def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
     found = label([path], tmp_path / "out", judge=scripted())  # a sample can grow
     assert (found.pairs, found.abstained, found.complete) == (2, 1, False)
     assert found.unjudged == ["mine:2, step 2: timed out"]
-    again, pairs = scripted(), tmp_path / "out" / "pairs.jsonl"
-    whole = pairs.read_bytes()
-    pairs.write_bytes(whole + whole[:20])  # half a line is gone also where nothing is written after it
+    again = scripted()
     label([path], tmp_path / "out", judge=again)
-    assert [pair.hypothesis for pair in again.asked] == ["abstain"] and pairs.read_bytes() == whole
+    assert [pair.hypothesis for pair in again.asked] == ["abstain"]
 
 
 def test_a_file_cut_off_is_labelled_as_far_as_it_goes_and_a_folder_is_its_files(tmp_path):
@@ -123,8 +121,6 @@ def test_files_may_be_added_but_not_other_judges_or_metrics(tmp_path):
     assert [row["trajectory"] for row in rows_of(tmp_path / "out")] == ["one:1", "one:2", "two:2"]
     with pytest.raises(ConfigError, match="judge: 'scripted' there, 'other' now"):
         label([one], tmp_path / "out", judge=scripted("other"))
-    with pytest.raises(ConfigError, match="metric"):
-        label([one], tmp_path / "out", judge=scripted(), metric="think_search")
     (tmp_path / "out" / "provenance.json").unlink()
     with pytest.raises(ConfigError, match=r"provenance\.json does not say how"):
         label([one], tmp_path / "out", judge=scripted())
@@ -176,13 +172,10 @@ def test_samples_are_nested_and_in_order(letters, one, two, seed):
 
 def test_what_cannot_be_labelled_is_refused(tmp_path):
     path = many(tmp_path / "mine.jsonl", 2)
-    (tmp_path / "empty").mkdir()
     for files, wrong, message in (
         ([], {}, "at least one"),
         (["-"], {}, "standard input"),
         ([path, tmp_path / "none.jsonl"], {}, "cannot read .*none"),
-        ([tmp_path / "empty"], {}, "is a folder without"),
-        ([path], {"sample": 0}, "sample must be at least 1"),
         ([path], {"metric": "citation"}, "citation.*info_think, think_search"),
     ):
         with pytest.raises((ConfigError, DataError), match=message):

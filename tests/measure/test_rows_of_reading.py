@@ -16,14 +16,12 @@ from faithful_search.coldstart.twins import TRAINING_BLANKS
 from faithful_search.errors import ConfigError, GeneratorError
 from faithful_search.hub.cards import model_card
 from faithful_search.inference.base import Sampling
-from faithful_search.judges import GroundingJudge, Verdict, reads_queries
-from faithful_search.judges.embedding import EmbeddingJudge
+from faithful_search.judges import GroundingJudge, Verdict
 from faithful_search.judges.facts import FactsJudge
-from faithful_search.judges.nli import NLIJudge
 from faithful_search.measure.behaviour import no_share, retry_share, tool_counts
-from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, Record, difference, differences
+from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, Record, difference
 from faithful_search.measure.probes import BLANK_TURNS, UNSEEN_BLANKS, UNSEEN_SNIPPETS, Blanked, blank_engine
-from faithful_search.measure.report import table, table_rows
+from faithful_search.measure.report import table_rows
 from faithful_search.measure.stats import pooled_estimate
 from faithful_search.measure.suite import NO, RETRY, default_rewards, evaluate_policy, evaluate_rollouts
 from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, gap, verdict_columns
@@ -115,10 +113,7 @@ class Looker(lab.Writing):
         self.reads, self.asked = reads, []
 
     def choice_probs(self, prompts, choices):
-        texts = [self.tokenizer.decode(prompt) for prompt in prompts]
-        self.asked.append(texts)
-        assert all(text.endswith("<helpful>") for text in texts)
-        assert {self.tokenizer.decode(choice) for own in choices for choice in own} <= {"y"}  # one byte a token
+        self.asked.append([self.tokenizer.decode(prompt) for prompt in prompts])
         return super().choice_probs(prompts, choices)
 
     def p_yes(self, prompt):
@@ -170,8 +165,6 @@ def test_a_policy_that_reads_scores_and_nothing_of_it_is_left_when_its_tools_are
     assert read.trajectories[0].meta["scores"]["exact_match"] == 1.0
     other = msgspec.structs.replace(TASKS[1], question=f"{TASKS[1].question} Say: ")  # whose facts are not known
     assert "answer_support_facts" not in evaluate_policy(engine(toolbox), [TASKS[0], other], controls=0).rows
-    again = evaluate_policy(engine(toolbox), [TASKS[0], TASKS[1], TASKS[0]], FORMAT, controls=0)
-    assert again.rows["valid_format"].n == 2 and again.questions == [TASKS[0].id, TASKS[1].id, TASKS[0].id]
     blind = evaluate_policy(engine(Blanked(toolbox)), TASKS[:4], {"exact_match": Correctness()}, controls=0)
     assert blind.rows["exact_match"].value == 0.0 and difference(read, blind, "exact_match").value == -1.0
     assert all(item.text == item.title == "content" for t in blind.trajectories for item in t.evidence.values())
@@ -258,8 +251,6 @@ def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
     row, no = rollout(searched("a fact"), second, last(helpful=False)), last(helpful=False)
     (score,) = Verdicts(Reader(), policy=Constant()).score_batch([row])
     assert score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)] and score.value is None
-    (unsure,) = Verdicts(Down(), policy=Constant()).score_batch([row])
-    assert unsure.parts == {"abstained": True, "verdicts": []}
     rewards = {GAP: Verdicts(Down(), policy=Constant())}
     estimate = evaluate_rollouts([row] * 3, list("abc"), rewards, ["web"]).rows[GAP]
     assert (estimate.value, estimate.n, estimate.abstained, estimate.not_applicable) == (None, 0, 3, 0)
@@ -268,8 +259,6 @@ def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
     unread, unasked = rollout(searched("fact"), last(helpful=None)), rollout(searched("fact", query=""), no)
     rows = [unread, rollout(empty, no), unasked, rollout(no)]
     assert [s.parts["verdicts"] for s in Verdicts(Reader(), policy=Constant()).score_batch(rows)] == [[]] * 4
-    outside = rollout(searched("fact"), no)  # the world's facts cannot read "the thing"
-    assert Verdicts(FactsJudge(), policy=Constant()).score_batch([outside])[0].parts["verdicts"] == []
 
 
 def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
@@ -296,8 +285,6 @@ def test_paired_differences_survive_a_file_and_are_over_the_questions_of_both(fo
     change, swapped = difference(back, after, GAP), difference(after, back, GAP)
     assert change.value == pytest.approx(0.7) and change.low > 0.5 and change.n == after.rows[GAP].n
     assert (swapped.value, swapped.low) == (pytest.approx(-change.value), pytest.approx(-change.high))
-    none = evaluate_rollouts([rollout(Step(answer="a"))], ["x"], {}, [])
-    assert difference(none, after, GAP).value is None and difference(after, none, AUROC).n == 0
 
 
 def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp_path):
@@ -306,13 +293,8 @@ def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp
     run = {"folder": str(tmp_path), "model": "m", "dialect": "pou", "tools": [], "questions": "world", "settings": {}}
     record = Record(**run, steps=1, history=[], before=before, after=after)
     metrics = record.metrics()
-    assert names <= metrics["differences"].keys() and metrics["differences"] == differences(before, after)
-    assert names <= metrics["before"]["rows"].keys()
-    lines = table(before, after, ("cold start", "GRPO")).splitlines()
-    column = lines[0].index("GRPO")
-    assert all(line[column - 1] == " " and line[column] != " " for line in lines)
+    assert names <= metrics["differences"].keys() & metrics["before"]["rows"].keys()
     cells = {row[0]: row for row in table_rows(before, after, ("before", "after"))}
-    assert cells["metric"][1:3] == ["before [95% CI]", "after [95% CI]"]
     assert names <= cells.keys() and cells[GAP][3].startswith("+0.700 [") and cells[GAP][3].endswith("*")
     card = model_card(record, "r", []).read_text(encoding="utf-8")
     assert all(f"\n{name} " in card and f"type: {name}\n" in card for name in names)
@@ -337,7 +319,6 @@ def test_blanked_episodes_are_short_and_a_reader_says_no_and_goes_on(toolbox, fo
     assert {len(item.steps) for item in blank_engine(engine(toolbox)).run(TASKS)} == {BLANK_TURNS} == {3}
     rows = found[True].rows
     assert rows[NO].value == rows[RETRY].value == 1.0 and rows[NO].n == rows[RETRY].n == len(TASKS)
-    assert blank_engine(Engine(Looker(), toolbox, "pou", Limits(turns=2))).limits.turns == 2
 
 
 BLIND = rollout(  # no, then another tool; no, then the same tool; yes; no, then an answer
@@ -414,9 +395,7 @@ def test_citations_that_state_the_fact_by_hand():
     for steps in ((first, last("E9")), (first, last(helpful=False)), (Step(answer="a"),)):
         assert score(*steps).value is None and CitationStatesFact().measure(score(*steps)) is None
     assert not CitationStatesFact().covers("search_r1") and CitationStatesFact().covers("pou")
-    read = searched("a fact", "other"), last("E2")
-    assert score(*read, judge=Reader()).value == 0.0
-    unsure = score(*read, judge=Down())
+    unsure = score(searched("a fact"), last("E1"), judge=Down())
     assert unsure.value is None and unsure.parts["abstained"]
 
 
@@ -438,8 +417,6 @@ def test_rows_are_named_by_what_made_them(judge, facts, support, reading):
     assert ("lm_accuracy" in rewards) is isinstance(judge, Reader)
     readers = [rewards[name] for name in ("citation_states_fact", GAP) if name in rewards]
     assert {type(own.judge) for own in readers} == {reading} - {None}
-    # judges that compare texts are not asked what a query asks for
-    assert NLIJudge.reads_queries is EmbeddingJudge.reads_queries is False and reads_queries(FactsJudge())
     for kind in (CitationStatesFact, Verdicts):
         with pytest.raises(ConfigError, match="lexical compares texts"):
             kind(GroundingJudge())
@@ -453,4 +430,3 @@ def test_sensitivity_is_measured_with_passages_that_no_training_shows(found):
     unseen = [any(text in prompt for _, text in UNSEEN_SNIPPETS) for prompt in policy.asked[0][1::2]]
     assert unseen == said_yes and sum(unseen) > 5
     assert not {*UNSEEN_BLANKS} & {*TRAINING_BLANKS} and not {*UNSEEN_SNIPPETS} & {*NEUTRAL}
-    assert not {text for _, text in UNSEEN_SNIPPETS} & {item.text for item in WORLD.statements}

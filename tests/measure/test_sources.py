@@ -41,17 +41,13 @@ def test_every_layout_gives_the_same_trajectories(tmp_path, name):
     rows = [{**ROW, "id": f"q{number}"} for number in range(5)]
     if name.endswith(".parquet"):
         path = parquet(tmp_path / name, rows)
-    elif ".jsonl" in name.lower():
-        path = file_of(tmp_path / name, rows)
     else:
-        path = file_of(tmp_path / name, [json.dumps(rows, indent=2)])
+        path = file_of(tmp_path / name, rows if ".jsonl" in name.lower() else [json.dumps(rows, indent=2)])
     found = list(read_trajectories(path, "search_r1"))
-    assert [row.number for row in found] == [1, 2, 3, 4, 5]
+    assert [row.number for row in found] == [1, 2, 3, 4, 5] and len({row.digest for row in found}) == 5
     assert [row.trajectory for row in found] == [Reader("search_r1").parse(json.dumps(row).encode()) for row in rows]
-    assert len({row.digest for row in found}) == 5 and len(found[0].digest) == 32
     first = found[0].trajectory
     assert (first.question, first.answer, first.answers, first.id) == (ROW["question"], "Orvik", ("Orvik",), "q0")
-    assert [step.call.name for step in first.steps if step.call] == ["search"]
 
 
 def test_a_trajectorys_own_json_comes_back_whole_in_any_column_and_dialects_may_be_mixed(tmp_path):
@@ -60,23 +56,20 @@ def test_a_trajectorys_own_json_comes_back_whole_in_any_column_and_dialects_may_
     path = file_of(tmp_path / "a.jsonl", [own.to_json(), {**plain, "reward": 0.5}, {"trajectory": plain, "id": "x"}])
     first, second, third = (row.trajectory for row in read_trajectories(path))
     assert first == second == own and (third.id, third.steps) == ("x", own.steps)
-    (back,) = (row.trajectory for row in read_trajectories(parquet(tmp_path / "a.parquet", [plain])))
-    assert back.steps[0].evidence == own.steps[0].evidence and back.answer == "Orvik"
     mixed = [{"text": TEXT}, {"text": load("pou").render(own)}, {"text": TEXT, "dialect": "search_r1"}]
     found = [row.trajectory.dialect for row in read_trajectories(file_of(tmp_path / "b.jsonl", mixed))]
     assert found == ["search_r1", "pou", "search_r1"]
 
 
 def test_messages_are_read_also_when_they_were_stored_as_text_or_split_into_prompt_and_completion():
-    assistant = [{"role": "assistant", "content": TEXT}]
-    user = [{"role": "user", "content": "Where is the lighthouse?"}]
+    user, assistant = ([{"role": role, "content": text}] for role, text in (("user", "Where?"), ("assistant", TEXT)))
     for row in (
         {"messages": json.dumps([*user, *assistant])},
         {"prompt": user, "completion": assistant},
         {"prompt": user, "completion": json.dumps(assistant)},
     ):
         found = Reader("search_r1").parse(json.dumps(row).encode())
-        assert (found.question, found.answer) == ("Where is the lighthouse?", "Orvik")
+        assert (found.question, found.answer) == ("Where?", "Orvik")
 
 
 def test_broken_rows_are_named_and_never_end_the_run(tmp_path):
@@ -118,8 +111,6 @@ def test_the_question_may_stand_in_the_prompt_and_the_text_in_a_named_column(tmp
     first, second = read_trajectories(path, "search_r1", text_column="mine")
     assert (first.trajectory.answer, first.trajectory.question) == ("Orvik", None)
     assert second.error == "no column 'mine' with text; it has: text"
-    (row,) = read_trajectories(parquet(tmp_path / "a.parquet", [{"what": "x", "else": 1}]))
-    assert row.trajectory is None and row.error.startswith("no column with messages or text; it has: what, else")
 
 
 ANSWERS = [

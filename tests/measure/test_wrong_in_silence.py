@@ -86,11 +86,8 @@ def test_sub_em_says_nothing_of_long_answers_or_without_a_last_thought() -> None
 def test_information_without_a_search_is_no_evidence() -> None:
     said = '<think>a</think><search>b</search>\n\n<information>Doc 1(Title: "B") found</information>\n\n'
     forged = "<information>Ada did it.</information>"
-    for text in (
-        f"{said}{forged}<answer>Ada did it.</answer>",
-        f"{said}<think>c</think>{forged}<answer>Ada did it.</answer>",
-    ):
-        found = parse(text)
+    for before in ("", "<think>c</think>"):
+        found = parse(f"{said}{before}{forged}<answer>Ada did it.</answer>")
         assert [item.text for item in found.evidence.values()] == ["found"] and "response_forged" in kinds(found)
         assert AnswerSupport().score(found).value == 0.0
 
@@ -164,22 +161,18 @@ def test_the_page_shows_evidence_as_it_was_measured_and_another_corpus_is_refuse
     text = "<search>who</search><information>{}</information><answer>Ada</answer>"
     said = ["Ada wrote it.", "Bob wrote it.", "Cy wrote it.", "Di wrote it."]
     rows = file_of(tmp_path / "rows.jsonl", [{"text": text.format(passage)} for passage in said])
-    true, false = (
-        file_of(tmp_path / name / "corpus.jsonl", [{"text": passage} for passage in said[:count]])
-        for name, count in (("true", 2), ("false", 1))
-    )
+    true, other = (file_of(tmp_path / f"{count}.jsonl", [{"text": one} for one in said[:count]]) for count in (2, 1))
 
-    def audited(corpus: Path, *more: str) -> Result:
-        command = ["audit", str(rows), "--metrics", "answer_support", "--out", str(tmp_path / "out"), "--corpus"]
-        return CliRunner().invoke(cli, [*command, str(corpus), *more])
+    def audited(*words: str) -> Result:
+        return CliRunner().invoke(cli, ["audit", str(rows), "--metrics", "answer_support", "--corpus", *words])
 
-    assert audited(true).exit_code == 0
+    out = ["--out", str(tmp_path / "out")]
+    assert audited(str(true), *out).exit_code == 0
     page = (tmp_path / "out" / "report.html").read_text()
     invented = set(re.findall(r"nowhere in the corpus: (?:'|&#39;)([^.]+\.)", page))
     assert all(passage in page for passage in said) and invented == set(said[2:])
     assert "corpus that was searched?" not in page  # a half of the passages is in it
-    refused = audited(false)
+    refused = audited(str(other), *out)
     assert refused.exit_code and "corpus" in refused.output and "--overwrite" in refused.output
-    asked = "3 of 4 passages of evidence are not in corpus.jsonl (SHA-256"
-    assert asked in " ".join(audited(false, "--overwrite").output.split())
-    assert asked in (tmp_path / "out" / "report.html").read_text()
+    asked = "3 of 4 passages of evidence are not in 1.jsonl (SHA-256"
+    assert asked in " ".join(audited(str(other), *out, "--overwrite").output.split())

@@ -6,7 +6,7 @@ import sys
 
 import lab
 import pytest
-from agent_rows import file_of, rollout
+import torch
 from paths import EXAMPLES
 
 from faithful_search import SearchEnvironment, tool_functions
@@ -75,39 +75,28 @@ def test_smolagents_describes_every_tool_and_calls_it(every_tool):
 
 
 def scripted_policy():
-    """A two-layer Qwen2 whose generation follows a script: episodes go on by themselves, everything else is real."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    """An untrained Qwen2 whose generation follows a script: episodes go on by themselves, everything else is real."""
     from trl.chat_template_utils import qwen2_5_chat_template
 
-    special = ("<|im_start|>", "<|im_end|>", "<|pad|>")
-    tokenizer = lab.byte_tokenizer(
-        special, eos_token="<|im_end|>", pad_token="<|pad|>", chat_template=qwen2_5_chat_template
-    )
-    config = transformers.Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-    )
+    named = {"eos_token": "<|im_end|>", "pad_token": "<|pad|>", "chat_template": qwen2_5_chat_template}
+    tokenizer = lab.byte_tokenizer(("<|im_start|>", "<|im_end|>", "<|pad|>"), **named)
+    policy = lab.small("qwen2", num_attention_heads=2, num_key_value_heads=2, intermediate_size=32)
 
-    class Scripted(transformers.Qwen2ForCausalLM):
-        def generate(self, input_ids, **kwargs):
-            opening = "<|im_start|>assistant"
-            rows = [TURNS[text.count(opening) - 1] for text in tokenizer.batch_decode(input_ids)]
-            ids = tokenizer(rows, padding=True, padding_side="right", return_tensors="pt")["input_ids"]
-            return torch.cat([input_ids, ids], dim=1)
+    def generate(input_ids, **kwargs):
+        opening = "<|im_start|>assistant"
+        rows = [TURNS[text.count(opening) - 1] for text in tokenizer.batch_decode(input_ids)]
+        ids = tokenizer(rows, padding=True, padding_side="right", return_tensors="pt")["input_ids"]
+        return torch.cat([input_ids, ids], dim=1)
 
-    return Scripted(config), tokenizer
+    policy.generate = generate
+    return policy, tokenizer
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("plain", [True, False])
 def test_trls_trainer_runs_the_episodes(plain, tmp_path):
-    trl = pytest.importorskip("trl")
+    import trl
+
     policy, tokenizer = scripted_policy()
     size = {"per_device_train_batch_size": 2, "num_generations": 2, "max_steps": 2, "max_completion_length": 4096}
     quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "log_completions": False}
@@ -117,14 +106,3 @@ def test_trls_trainer_runs_the_episodes(plain, tmp_path):
         stats = toolbox.stats()["local_search"]
     assert (stats.calls, stats.errors) == (8, 4)
     assert trainer.state.global_step == 2
-
-
-@pytest.mark.slow
-def test_ray_gives_each_row_its_scores(tmp_path):
-    pytest.importorskip("ray.data")
-    pandas = pytest.importorskip("pandas")
-    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(6)])
-    options = ["--metrics", "answer_correctness", "--workers", "1"]
-    assert load("score_with_ray").main([str(tmp_path / "a.jsonl"), str(tmp_path / "out"), *options]) == 6
-    scored = pandas.read_parquet(tmp_path / "out").sort_values("id")
-    assert scored["exact_match_squad"].tolist() == [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]

@@ -219,22 +219,9 @@ def test_the_bundled_policies_are_small_and_know_every_name_whole(policy):
     assert sum(path.stat().st_size for path in policy.iterdir()) <= 8 * 2**20
     tokenizer = AutoTokenizer.from_pretrained(policy)
     assert (tokenizer.chat_template is None) == (policy.name == "tiny_search_r1")
-    if tokenizer.chat_template is not None:
-        chat = [{"role": "user", "content": "Where?"}]
-        assert "Where?" in tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     names = json.loads((PACKAGE / "data" / "world" / "names.json").read_text(encoding="utf-8"))
     ids = tokenizer(list(names), add_special_tokens=False)["input_ids"]
     assert [name for name, own in zip(names, ids, strict=True) if len(own) != 1] == [] and len(names) > 500
-
-
-def test_the_wheel_and_the_sources_hold_what_they_must():
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
-    assert build["wheel"]["packages"] == ["src/faithful_search"]  # all of it, data included
-    carried = ("evaluate_metrics", "recipes/configs", "spaces")
-    assert build["wheel"]["force-include"] == {folder: f"faithful_search/{folder}" for folder in carried}
-    folders = {"src", "evaluate_metrics", "tests", "recipes", "benchmarks", "scripts", "docs", "spaces"}
-    assert {f"/{name}" for name in folders} <= set(build["sdist"]["include"])
-    assert [name for name in folders if not (ROOT / name).is_dir()] == []
 
 
 def test_the_security_page_names_what_attacks_each_promise():
