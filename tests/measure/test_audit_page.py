@@ -6,11 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from agent_rows import CountingJudge
 from chromium import chromium
 from hypothesis import given, settings, strategies as st
 
-from faithful_search.judges import Verdict
 from faithful_search.measure.audit import audit
 from faithful_search.measure.report import page as audit_page
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
@@ -208,13 +206,3 @@ def test_long_rows_are_folded_and_make_no_long_page(tmp_path):
     text = made.read_text(encoding="utf-8")
     assert "20,000 characters more" in text and "258,499 characters are not on this page" in text
     assert "and 101 steps more, in the file" in text
-
-
-def test_a_label_without_a_probability_and_a_judge_without_a_label_are_shown(tmp_path):
-    class Sure(CountingJudge):
-        def judge_batch(self, pairs):
-            return [Verdict(None, True if pair.task == "think_answer" else None) for pair in pairs]
-
-    shown = plain(make(tmp_path, [rollout(1)], judge=Sure()))
-    assert "think_answer_faithfulness upheld" in shown and "think_answer_faithfulness upheld (" not in shown
-    assert "info_think_faithfulness abstained" in shown  # no zero

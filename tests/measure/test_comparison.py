@@ -59,16 +59,17 @@ def test_what_shares_nothing_or_has_not_ended_is_refused(tmp_path):
     one, other = tmp_path / "a" / "audit", tmp_path / "b" / "audit"
     audited(tmp_path / "a", [rollout(0)])
     audited(tmp_path / "b", [rollout(1)])
-    with pytest.raises(DataError, match="shares no question with"):
-        compare(open_sides([one, other]))
-    with pytest.raises(ConfigError, match="name another"):
-        open_sides([one])
-    with pytest.raises(DataError, match="neither an audit's folder nor one with"):
-        open_sides([tmp_path])
-    summary = one / "audit.json"
-    summary.write_text(json.dumps({**json.loads(summary.read_text()), "finished": False}))
-    with pytest.raises(DataError, match="has not ended"):
-        open_sides([one])
+    summary = other / "audit.json"
+    for paths, message in (
+        ([one, other], "shares no question with"),
+        ([one], "name another"),
+        ([tmp_path], "neither an audit's folder nor one with"),
+        ([other], "has not ended"),
+    ):
+        if message == "has not ended":
+            summary.write_text(json.dumps({**json.loads(summary.read_text()), "finished": False}))
+        with pytest.raises((ConfigError, DataError), match=message):
+            compare(open_sides(paths))
 
 
 def evaluation(values: list[float | None]) -> Evaluation:

@@ -14,7 +14,6 @@ from faithful_search.measure.audit import audit
 from faithful_search.measure.comparison import compare, open_sides
 from faithful_search.measure.convert import WRITERS, convert
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
-from faithful_search.wire.redact import redact
 
 FOUND = (
     Evidence("Vienna lies on the Danube.", "Vienna", "E1", url="https://a.org"),
@@ -104,14 +103,3 @@ def test_keys_are_counted_and_on_request_taken_out(tmp_path, monkeypatch, to):
         assert done.exit_code == 3 and f"2 trajectories as {to}" in done.stdout
         assert f"in rows 2, {said}" in done.stderr and "row 3: not JSON" in done.stderr
         assert any(key in path.read_text() for path in (tmp_path / "out").iterdir()) is not bool(flags)
-
-
-KEYS = ("AKIAIOSFODNN7EXAMPLE", "xoxb-2345678901-abcdefghijklmnop", "AIza" + "Sy_-" * 8 + "abc")
-
-
-@pytest.mark.parametrize("key", [*KEYS, "-----BEGIN RSA PRIVATE KEY-----\nM+/=\nabc\n-----END RSA PRIVATE KEY-----"])
-def test_what_has_the_shape_of_a_key_is_taken_out(key):
-    assert redact(f"the key is {key}, he said") == "the key is [secret], he said"
-    assert redact("AKIA is a prefix, AIza another") == "AKIA is a prefix, AIza another"
-    once = json.dumps({"key": key})
-    assert redact(once) == json.dumps({"key": "[secret]"}) and redact(json.dumps(once)) == json.dumps(redact(once))

@@ -155,8 +155,6 @@ def test_a_metrics_folder_is_what_evaluate_and_the_hub_expect(name):
     card = files["README.md"]
     head = yaml.safe_load(card.split("---\n")[1])
     assert head["sdk"] == "gradio" and head["app_file"] == "app.py" and set(head["tags"]) == {"evaluate", "metric"}
-    for section in ("measures", "to use", "Results", "read it", "gamed", "Limitations", "human labels", "Citation"):
-        assert re.search(rf"^## .*{section}", card, re.MULTILINE), section
     assert all(said in card for said in ("docs/judges.md", *metrics.load(name)))
     assert all(need in files["requirements.txt"] for need in ("faithful-search[", "evaluate"))
     assert f'"{name}.py"' in files["app.py"] and "widget.build(metric" in files["app.py"]
@@ -240,9 +238,7 @@ def test_add_add_batch_and_combine_measure_what_compute_measures():
     module.add_batch(predictions=[CARELESS, MESSAGES], questions=["b", "c"])
     assert module.compute() == at_once
     both = evaluate.combine([load("answer_correctness"), load("tool_use")])
-    both.add_batch(predictions=[SEARCHED], references=["Teska"])
-    both.add(prediction=SEARCHED, reference="Rhine")
-    result = both.compute()
+    result = both.compute(predictions=[SEARCHED] * 2, references=["Teska", "Rhine"])
     assert result["exact_match_squad"] == 0.5 and result["tool_calls"] == {"search": 2}
 
 
@@ -261,10 +257,15 @@ def test_a_judge_that_reads_names_its_result_and_one_that_is_silent_or_broken_is
         module.compute(predictions=[SEARCHED, CARELESS], judge=CountingJudge(refuses="wrong key"))
 
 
-def test_knobs_of_a_metric_go_through_compute():
+def test_knobs_of_a_metric_go_through_compute_and_a_note_of_our_own_environment_is_no_evidence():
     metric, thoughtless = load("info_think_faithfulness"), SEARCHED.replace(f"<think>{THOUGHT}</think>", "")
     assert metric.compute(predictions=[thoughtless])["info_think_lexical"] == 0.0
     assert metric.compute(predictions=[thoughtless], unthinking=False)["info_think_lexical"] is None
+    note = dialect("search_r1").render_observation((), "No results.")
+    text = f"{SEARCHED.split('<information>')[0]}{note}<think>Nothing.</think><answer>Teska</answer>"
+    name, metric = "unused_evidence_lexical_n", load("tool_use")
+    assert metric.compute(predictions=[text])[name] == 1  # anybody's prose may be evidence
+    assert metric.compute(predictions=[text], fenced=True)[name] == 0
 
 
 # what goes wrong
@@ -366,15 +367,3 @@ def test_installed_metrics_load_by_bare_name_and_every_example_prints_what_it_sa
 def test_the_card_that_needs_a_policy_prints_what_it_says(tmp_path):
     code, promised = example(FOLDERS / "evidence_sensitivity" / "README.md")
     assert python(f"import faithful_search as fs\nfs.install_metrics()\n{code}", tmp_path) == promised
-
-
-# texts of others and of our own engine
-
-
-def test_a_note_of_our_own_environment_is_no_evidence():
-    dialect = fs.dialects.load("search_r1")
-    turn, end = SEARCHED.split("\n<information>")[0], "<think>Nothing.</think><answer>Teska</answer>"
-    text = f"{turn}{dialect.render_observation((), 'No results.')}{end}"
-    name, metric = "unused_evidence_lexical_n", load("tool_use")
-    assert metric.compute(predictions=[text])[name] == 1  # anybody's prose may be evidence
-    assert metric.compute(predictions=[text], fenced=True)[name] == 0

@@ -10,7 +10,7 @@ from stub_judges import Down
 
 from faithful_search.errors import DataError
 from faithful_search.measure.behaviour import error_counts, error_of, error_table, normalized_entropy, tool_entropy
-from faithful_search.measure.evaluation import Evaluation, difference
+from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.report import table_rows
 from faithful_search.measure.stats import (
     bootstrap,
@@ -149,20 +149,6 @@ def test_only_clear_differences_are_marked(gains, marked):
     questions = [str(number) for number in range(len(gains))]
     before, after = (Evaluation({"f1": mean_ci(v)}, questions, {"f1": v}, {}) for v in ([0.0] * len(gains), gains))
     assert table_rows(before, after, ("before", "after"))[1][3].endswith(" *") is marked
-
-
-def test_entropy_differences_are_paired_too():
-    two = {"local_search": [2, 2, 2, 2], "web": [2, 2, 2, 2]}
-    one = {"web": [0, 0, 1, 0], "local_search": [4, 4, 3, 4]}
-    before, after = (
-        Evaluation({"tool_entropy": pooled_estimate(calls, normalized_entropy, list("abcd"))}, list("abcd"), {}, calls)
-        for calls in (two, one)
-    )
-    change = difference(before, after, "tool_entropy")
-    assert difference(before, Evaluation({}, list("abcd"), {}, {"web": [1] * 4}), "tool_entropy").n == 0  # other tools
-    expected = tool_entropy({"web": 1, "local_search": 15}, ["web", "local_search"]) - 1
-    assert change.value == pytest.approx(expected) and change.high < 0 and change.n == 4
-    assert difference(before, after, "f1").n == 0
 
 
 def test_metrics_are_written_whole_or_not_at_all(tmp_path):

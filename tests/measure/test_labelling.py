@@ -13,7 +13,6 @@ from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Pair
 from faithful_search.measure import agreement
-from faithful_search.measure.audit import audit
 from faithful_search.measure.label import METRICS, Cut, label, reward, sampled
 from faithful_search.measure.rows import read_trajectories
 
@@ -51,8 +50,7 @@ def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands_and_the_fol
     assert (found.pairs, found.positives, found.complete, found.finished) == (2, 1, True, True)
     read = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
     assert read.column_names == list(rows[0]) and read.to_list() == rows
-    labelled = [(row.label, row.p, row.task, row.source) for row in agreement.load(tmp_path / "out")]
-    assert labelled == [(True, 0.75, "info_think", "mine"), (False, 0.25, "info_think", "mine")]
+    assert [(row.label, row.source) for row in agreement.load(tmp_path / "out")] == [(True, "mine"), (False, "mine")]
 
 
 def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_counted(tmp_path):
@@ -76,15 +74,6 @@ def test_the_pairs_are_those_that_the_reward_asks_about(tmp_path, metric):
     assert label([path], tmp_path / "words", metric=metric).pairs == len(judge.asked)
     found = [Pair(row["premise"], row["hypothesis"], row["question"], row["task"]) for row in rows_of(tmp_path / "out")]
     assert found == judge.asked
-
-
-def test_without_a_judge_the_labels_are_those_the_audit_scores_with(tmp_path):
-    path = many(tmp_path / "mine.jsonl", 12)
-    label([path], tmp_path / "out")
-    audit(path, tmp_path / "audit", metrics=["info_think_faithfulness"], workers=1)
-    lines = lines_of(tmp_path / "audit" / "scores.jsonl")
-    scored = [pair for line in lines for pair in next(iter(line["scores"].values()))["parts"]["pairs"]]
-    assert [(row["p"], row["label"]) for row in rows_of(tmp_path / "out")] == [(p["p"], p["label"]) for p in scored]
 
 
 def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):

@@ -19,7 +19,7 @@ from faithful_search.measure import metrics
 from faithful_search.measure.audit import audit
 from faithful_search.measure.invented import KEPT, NOT_IN_CORPUS, SearchedCorpus
 from faithful_search.measure.rows import READER, pick, read_trajectories
-from faithful_search.rewards import AnswerSupport, ThinkAnswer
+from faithful_search.rewards import AnswerSupport
 from faithful_search.trajectory import Step, Trajectory
 
 REAL = SHARED / "data" / "trajectories" / "search_r1_verl_tool.jsonl.gz"
@@ -76,7 +76,6 @@ def test_sub_em_says_nothing_of_long_answers_or_without_a_last_thought() -> None
     long = " ".join(["word"] * 21)
     found = [reward.score(Trajectory((Step(think="So.", answer=said),), answer=said)) for said in (long, long[5:])]
     assert [score.value for score in found] == [None, 0.0] and "more than 20 words" in found[0].why
-    assert ThinkAnswer().score(Trajectory((Step(think="So.", answer=long),), answer=long)).value == 0.0
     asked = [*CHAT[:1], {**CHAT[1], "content": "I look."}, CHAT[2], {"role": "assistant", "content": "Ada"}]
     assert reward.score(parse(asked)).value is None
     tagged = "<think>a</think><search>b</search><information>c</information><answer>d</answer>"
@@ -108,11 +107,11 @@ SESSION = [
 
 
 def span(trace: str, said: str) -> dict[str, Any]:
-    asked, told = (
-        json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
-        for role, text in (("user", "Who?"), ("assistant", said))
-    )
-    attributes = {"gen_ai.input.messages": asked, "gen_ai.output.messages": told}
+    texts = {"input": ("user", "Who?"), "output": ("assistant", said)}
+    attributes = {
+        f"gen_ai.{name}.messages": json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
+        for name, (role, text) in texts.items()
+    }
     return {"context": {"trace_id": trace}, "attributes": attributes}
 
 

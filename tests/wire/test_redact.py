@@ -38,6 +38,9 @@ def test_keys_in_urls_and_lists_of_the_environment_and_what_only_looks_like_the_
         ("?a=1&API_KEY=x&api-key=y#z", "?a=1&API_KEY=[secret]&api-key=[secret]#z"),
         ("?monkey=1&token_count=2", "?monkey=1&token_count=2"),
         (f'{{"token": "hf_{"aB3" * 11}"}} disk-usage-of-the-whole-machine', None),
+        ("AKIAIOSFODNN7EXAMPLE, AKIA is a prefix", "[secret], AKIA is a prefix"),
+        ("xoxb-2345678901-abcdefghijklmnop", "[secret]"),
+        (f"AIza{'Sy_-' * 8}abc, AIza another", "[secret], AIza another"),
     ],
 )
 def test_what_is_secret_by_its_place_or_shape(text, clean):
