@@ -191,7 +191,8 @@ def trajectory_of(
             if not item.id:
                 force_setattr(item, "id", f"E{found}")  # frozen, but not shared yet
         fields["evidence"] = tuple(fields["evidence"])
-        fields["note"] = "\n".join(filter(None, fields.pop("notes")))
+        notes = fields.pop("notes")
+        fields["note"] = notes[0] if len(notes) == 1 else "\n".join(filter(None, notes))
     read = tuple([Step(**fields) for fields in steps])
     return Trajectory(read, question, answer, ended, dialect.name, text=text, issues=tuple(issues))
 

@@ -124,8 +124,9 @@ class ToolCalls(Dialect):
     def split(self, text: str, start: int, end: int) -> Iterator[Segment]:
         """A turn ends where a response or someone's role begins; then come responses, or a controller's words."""
         while start < end:
-            after = start if text.startswith(OPEN, start, end) else skip(text, start, end)
-            if text.startswith(OPEN, after, end):
+            opens = text.startswith(OPEN, start, end)
+            after = start if opens else skip(text, start, end)
+            if opens or text.startswith(OPEN, after, end):
                 after += len(OPEN)
                 close = text.find(CLOSE, after, end)
                 yield Segment("tool", (after, end if close < 0 else close), close >= 0)
