@@ -257,6 +257,8 @@ def test_other_settings_are_refused_by_name_and_overwrite_begins_anew(tmp_path):
     before = (out / "scores.jsonl").read_bytes()
     with pytest.raises(ConfigError, match=r"how: 'squad' there, 'pokee' now.*--overwrite"):
         audit(path, out, how="pokee")
+    with pytest.raises(ConfigError, match="judge: 'lexical' there, 'counting@1' now"):
+        audit(path, out, judge=CountingJudge())
     with pytest.raises(DataError, match="cannot read"):
         audit(tmp_path / "none.jsonl", out, resume=False)
     assert (out / "scores.jsonl").read_bytes() == before

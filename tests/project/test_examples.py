@@ -7,6 +7,7 @@ import sys
 import lab
 import pytest
 import torch
+from agent_rows import file_of, rollout
 from paths import EXAMPLES
 
 from faithful_search import SearchEnvironment, tool_functions
@@ -106,3 +107,14 @@ def test_trls_trainer_runs_the_episodes(plain, tmp_path):
         stats = toolbox.stats()["local_search"]
     assert (stats.calls, stats.errors) == (8, 4)
     assert trainer.state.global_step == 2
+
+
+@pytest.mark.slow
+def test_ray_gives_each_row_its_scores(tmp_path):
+    pytest.importorskip("ray.data")
+    pandas = pytest.importorskip("pandas")
+    file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(6)])
+    options = ["--metrics", "answer_correctness", "--workers", "1"]
+    assert load("score_with_ray").main([str(tmp_path / "a.jsonl"), str(tmp_path / "out"), *options]) == 6
+    scored = pandas.read_parquet(tmp_path / "out").sort_values("id")
+    assert scored["exact_match_squad"].tolist() == [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
