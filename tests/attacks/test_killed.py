@@ -3,7 +3,7 @@
 All files are compared, so that nothing is lost, made otherwise or left lying about. The process alone is killed, as by
 a system that is out of memory: what it started has to end by itself. A thirtieth of `--attack`'s rounds are kills, at
 least one and at most twenty of each command: `--attack 600` is the most. What takes long to start is marked slow.
-Training is killed by `tests/training/test_survival.py`.
+`tests/training/test_survival.py` kills training at chosen moments.
 """
 
 import json
@@ -12,16 +12,22 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from checkpoints import SMALL, assert_equal_runs
+from paths import ROOT
 from served import COMMAND, environment
 from stub_server import StubServer
+
+from faithful_search.errors import ConfigError
+from faithful_search.training.starting import owned
 
 BATCH = 64
 """Pairs whose verdicts `label` and `agreement` write down together: as many may be asked about again."""
@@ -78,6 +84,23 @@ def run(command: Sequence[str], place: Path, moment: float | None = None) -> flo
             os.killpg(process.pid, signal.SIGKILL)
 
 
+def attacked(
+    command: Sequence[str], at: Path, rounds: int, again: Callable[[Path], Sequence[str]] = lambda _: ()
+) -> Iterator[Path]:
+    """The folder of a run that nobody killed, then those of others, that went on with the flags which `again` gives."""
+    usual, random, kills = run(command, at / "whole"), Random(0), min(20, max(1, rounds // 30))
+    assert usual is not None
+    yield at / "whole"
+    place = at / "killed"
+    while kills:
+        if run(command, place, random.uniform(0, usual)) is None:
+            kills -= 1
+            run([*command, *again(place)], place)
+        yield place
+        shutil.rmtree(place)
+        shutil.rmtree(f"{place}.hub", ignore_errors=True)
+
+
 def files(place: Path) -> dict[str, bytes]:
     """All that lies there, without dates."""
     found = (path for path in place.rglob("*") if path.is_file())
@@ -91,19 +114,35 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("label", "agreem
 def test_the_same_command_goes_on_to_the_same_files_and_asks_nothing_twice(
     name: str, rounds: int, tmp_path: Path
 ) -> None:
-    (count, typed), random = COMMANDS[name], Random(0)
-    rows, place = tmp_path / "rows.jsonl", tmp_path / "killed"
+    count, typed = COMMANDS[name]
+    rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps(row(number)) + "\n" for number in range(count)))
     with StubServer(latency=0.01) as server:
         command = [*COMMAND, *typed.replace("ROWS", str(rows)).replace("URL", server.url).split()]
-        usual = run(command, tmp_path / "whole")
-        whole, once, kills = files(tmp_path / "whole"), server.calls, min(20, max(1, rounds // 30))
-        assert usual and whole
-        while kills:
-            server.requests.clear()
-            if run(command, place, random.uniform(0, usual)) is None:
-                kills -= 1
-                run(command, place)
+        folders = attacked(command, tmp_path, rounds)
+        whole, once = files(next(folders)), server.calls
+        assert whole
+        server.requests.clear()
+        for place in folders:
             assert files(place) == whole and server.calls <= once + BATCH
-            shutil.rmtree(place)
-            shutil.rmtree(f"{place}.hub", ignore_errors=True)
+            server.requests.clear()
+
+
+def advised(place: Path) -> list[str]:
+    """The flags that the recipe would ask for, if it was just started again."""
+    try:
+        with owned(place / "out", resume=False):
+            return []
+    except ConfigError as said:
+        assert "--resume true goes on from checkpoint-" in str(said)
+        return ["--resume=true"]
+
+
+@pytest.mark.slow
+def test_training_goes_on_as_if_nothing_had_happened(rounds: int, tmp_path: Path) -> None:
+    """The same weights, rollouts with their rewards, and evaluations."""
+    command = [sys.executable, str(ROOT / "recipes" / "pou.py"), "--output_dir=out", *SMALL]
+    folders = attacked([*command, "--max_steps=3", "--save_steps=1"], tmp_path, rounds, advised)
+    whole = next(folders)
+    for place in folders:
+        assert_equal_runs(place / "out", whole / "out")

@@ -7,8 +7,10 @@ policy in float32, so that they may differ by rounding only.
 
 import json
 import os
+import re
 import signal
 import subprocess
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +26,7 @@ from served import environment, free_port
 
 from faithful_search import errors
 from faithful_search.bundled import tiny_policy
-from faithful_search.errors import ConfigError
+from faithful_search.errors import ConfigError, GeneratorError
 from faithful_search.inference.base import Completion, Sampling
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.inference.vllm import VLLMServer
@@ -90,7 +92,7 @@ def engine(tokenizer):
 
 @contextmanager
 def server(log, *more):
-    """The server's URL."""
+    """The server's process, and its URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(tiny_policy()), "--dtype", "float32"]
@@ -105,11 +107,16 @@ def server(log, *more):
         while not up(url):
             assert process.poll() is None and time.monotonic() < deadline, Path(log).read_text()[-3000:]
             time.sleep(0.5)
-        yield url
+        yield process, url
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)  # and its engine
-            process.wait(60)
+        kill(process)
+
+
+def kill(process):
+    """The server and its engine, at once."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
 
 
 def up(url):
@@ -137,7 +144,7 @@ def real(request, tokenizer, tmp_path_factory):
             yield generator
     else:
         log = tmp_path_factory.mktemp("vllm") / "server.log"
-        with server(log, "--logprobs-mode", "processed_logprobs") as url:
+        with server(log, "--logprobs-mode", "processed_logprobs") as (_, url):
             yield VLLMServer(url, tokenizer, timeout=300)
 
 
@@ -238,6 +245,20 @@ def test_an_engine_whose_tied_output_layer_stays_old_is_refused(real, tokenizer,
     assert max(found.changed, found.restored) < ROUNDING and found.moved > 1
     with pytest.raises(ConfigError, match="does not follow the training model"):
         check_sync(model, lambda: real.load(model, tmp_path, False), real, scorer, ids["input_ids"])
+
+
+def test_a_server_that_is_killed_in_the_middle_ends_the_rollout_in_an_error(tokenizer, tmp_path):
+    with server(tmp_path / "server.log", "--logprobs-mode", "raw_logprobs") as (process, url):
+        generator = VLLMServer(url, tokenizer, timeout=60)
+        with pytest.raises(ConfigError, match="--logprobs-mode processed_logprobs"):
+            generator.generate([[1]], Sampling(logprobs=True))
+        search, tasks = rollouts(generator), load_tasks("world", "validation", limit=40)
+        search.sampling = msgspec.structs.replace(search.sampling, logprobs=False)
+        search.run(tasks[:1])  # it works
+        threading.Timer(0.5, kill, (process,)).start()
+        with pytest.raises(GeneratorError, match=re.escape(url) + r" (cannot be reached|failed).*start it again"):
+            search.run(tasks * 25)
+        assert process.poll() is not None
 
 
 def trained(out: Path, mode: str) -> subprocess.CompletedProcess:

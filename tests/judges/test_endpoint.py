@@ -7,6 +7,7 @@ import pickle
 import re
 import signal
 import socket
+import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -289,6 +290,23 @@ def test_retry_after_is_honoured_and_holds_for_the_other_questions_too(server):
     judge.judge_batch(PAIRS[1:])
     pause = max(late - early for early, late in zip(server.times[1:], server.times[2:], strict=False))
     assert 0.3 <= pause < 3 and server.calls == len(PAIRS) + 1
+
+
+def test_a_first_question_that_takes_long_does_not_hold_up_the_others():
+    over, given_up = threading.Event(), []
+
+    def never_the_first(messages):
+        if "claim 0" in messages[-1]["content"]:
+            over.wait(10)
+        else:
+            given_up.append(judge.stats.failures)
+        return "0"
+
+    with StubServer(label=never_the_first) as server:
+        judge = judge_at(server, timeout=0.4, retries=1, concurrency=4)
+        assert labels(judge) == [None] + [False] * 11
+        over.set()
+    assert given_up[0] == 0
 
 
 def test_nobody_is_waited_for_beyond_the_patience():

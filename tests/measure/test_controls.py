@@ -31,7 +31,8 @@ from faithful_search.world import bundled_world, chains_of
 WORLD = bundled_world()
 ONE_HOP = [task for task in load_tasks("world", "validation") if task.meta["hops"] == 1]
 ONCE = [task for task in ONE_HOP if WORLD.by_fact[chains_of()[task.question][0]][0].text.count(task.answers[0]) == 1]
-TASKS = [task for task in ONCE if CounterfactualWorld(WORLD).change(task)][:20]
+CHANGES = CounterfactualWorld(WORLD)
+TASKS = [task for task in ONCE if CHANGES.change(task)][:20]
 KNOWN = {task.question: task.answers[0] for task in TASKS}
 
 

@@ -226,7 +226,7 @@ def test_whatever_goes_wrong_in_writing_there_is_an_answer(at, fault):
         assert "STEP 1 look" in pairs[at]  # the outline
 
 
-@pytest.mark.parametrize("at", ["0 0", "1 1", "2 0"])
+@pytest.mark.parametrize("at", [f"{row} {turn}" for row in range(3) for turn in range(CALLS)])
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

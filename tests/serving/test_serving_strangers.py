@@ -218,10 +218,12 @@ def test_many_requests_at_once_are_not_all_read():
 
 
 def test_an_answer_that_is_not_taken_in_time_is_not_kept(monkeypatch):
-    monkeypatch.setattr(server, "UNTAKEN", 0.0)
+    monkeypatch.setattr(server, "UNTAKEN", 0.1)
     with running(Service({"/large": lambda _: "x" * 20_000_000})) as url:
-        with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message body"):
-            httpx.post(f"{url}/large", timeout=30)
+        with httpx.stream("POST", f"{url}/large", timeout=30) as answer:
+            time.sleep(1)
+            with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message body"):
+                answer.read()
         monkeypatch.setattr(server, "UNTAKEN", 60.0)
         assert len(httpx.post(f"{url}/large", timeout=30).content) > 20_000_000
 

@@ -113,7 +113,10 @@ def test_a_batch_is_one_request_of_the_engines_form(engine, index):
 @pytest.mark.parametrize(
     ("mode", "passing", "says"),
     [
+        ("400", False, "400 Bad Request"),
         ("401", False, "401 Unauthorized"),
+        ("403", False, "403 Forbidden"),
+        ("404", False, "404 Not Found"),
         ("429", True, "429 Too Many Requests"),
         ("500", True, "500 Internal Server Error"),
         ("503", True, "503 Service Unavailable"),
@@ -267,6 +270,15 @@ def test_an_interrupted_upload_goes_on_in_its_folder(tmp_path, embedder, encoded
         assert whole.search_batch(QUERIES, 9) == resumed
 
 
+def test_a_batch_of_which_a_server_took_only_the_end_is_written_again(embedder, monkeypatch):
+    monkeypatch.setattr(QdrantIndex, "batch", 4)
+    with closing(QdrantIndex("torn", embedder)) as index:
+        index.upload(passages(4))
+        index._write(passages(6)[5:], 5, None)
+        assert index.upload(passages(8)) == len(index) == 8
+        assert {item.source for item in index.search("w1", 8)} == {item.source for item in passages(8)}
+
+
 def test_another_encoder_is_refused_and_without_one_its_name_is_needed(tmp_path, embedder):
     store = tmp_path / "store"
     with closing(QdrantIndex("wiki", embedder, store)) as index:
@@ -323,6 +335,7 @@ def test_engines_on_this_machine_are_asked_without_a_proxy(engine, server, embed
     ("fault", "passing", "says"),
     [
         (401, False, "does not accept the credentials"),
+        (403, False, "does not accept the credentials"),
         (404, False, "no collection 'wiki'"),
         (400, False, "refused the request"),
         (429, True, "not available at the moment"),

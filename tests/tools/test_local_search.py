@@ -120,6 +120,18 @@ def test_a_cached_index_is_built_once_by_those_who_ask_at_the_same_time(cache, m
     assert not list(cache.rglob("*.building"))
 
 
+def test_a_killed_first_command_is_gone_on_with(cache, monkeypatch):
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(index_folder.BM25Index, "build", stop)
+        LocalSearch.from_corpus(ROWS)
+    monkeypatch.setattr(index_folder, "store", lambda *_: pytest.fail("the passages were written already"))
+    assert find(LocalSearch.from_corpus(ROWS), "Berlin") == ["p3"]
+    assert not list(cache.rglob("*.building"))
+
+
 def test_a_corpus_that_is_refused_leaves_nothing_and_a_cache_that_cannot_be_written_is_named(cache, monkeypatch):
     with pytest.raises(DataError, match="corpus, row 2: no column 'text'"):
         LocalSearch.from_corpus([ROWS[0], {"body": "?"}])

@@ -284,6 +284,18 @@ def test_the_irrelevant_tool_is_deterministic_and_well_formed():
 # threads and loops
 
 
+def test_giving_up_on_a_call_ends_the_tools_work():
+    async def give_up() -> int:
+        toolbox = Toolbox([Service()])
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(toolbox.call(ToolCall("service", {"query": "hang"}), toolbox.session()), 0.05)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(give_up()) == 1  # its own, while the loop still runs
+
+
 def test_tools_that_end_badly_after_they_were_given_up_leave_no_word_behind(caplog):
     gc.collect()  # what other tests left
     caplog.clear()

@@ -313,3 +313,18 @@ def test_a_failing_name_server_is_told_in_words(answer):
 
     with pytest.raises(ToolError, match=r"^(there is no host nowhere\.example\.org|.* could not be reached)$"):
         fetch(fail, "http://nowhere.example.org/")
+
+
+def test_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with WebSite("::1") as site:
+        assert b"Vardal" in fetch(Names([]), site.url("/article"), "::1")
+        assert site.seen[0].headers["host"] == f"[::1]:{site.port}"
+        for allow in ((), ("127.0.0.1",)):
+            with pytest.raises(Refused):
+                fetch(Names([]), site.url("/article"), *allow)
+        assert len(site.seen) == 1

@@ -85,6 +85,27 @@ def test_settings_are_checked(wrong):
         Breaker(failures=0)
 
 
+def test_one_who_was_given_up_does_not_try_again_whatever_becomes_of_the_cancellation():
+    tries = []
+
+    async def attempt():
+        tries.append(1)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ConnectionAbortedError from None
+
+    async def give_up():
+        task = asyncio.create_task(Patience(retries=5, first=0.001).persist(attempt))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(ConnectionAbortedError):
+            await asyncio.wait_for(task, 30)
+
+    asyncio.run(give_up())
+    assert tries == [1]
+
+
 class Clock:
     now = 100.0
 
