@@ -7,12 +7,11 @@ from faithful_search import dialects
 from faithful_search.dialects.fence import fenceable
 from faithful_search.errors import TemplateError
 from faithful_search.inference.chat import ChatFormat
-from faithful_search.rollout import Engine, Limits
+from faithful_search.rollout import Engine
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
 from faithful_search.trajectory import Evidence
 
-FAMILIES = tuple(lab.FAMILIES)
 ENDS = {
     "mistral": ("", "</s>"),
     "llama2": (" ", "</s>"),
@@ -22,28 +21,18 @@ ENDS = {
     "qwen3_thinking": ("", "<|im_end|>"),
     "qwen3_base": ("", "<|im_end|>"),
 }
-FOR_ALL_ROLES = ("<end_of_turn>", "<|end|>", "<|eot_id|>", "<|im_end|>")
-REFUSING = ("mistral", "llama2", "gemma")
 CALL = '<think>look</think><tool_call>{"name": "shelf", "arguments": {"query": "x"}}</tool_call>'
 ANSWER = "<think><helpful>yes</helpful><ref>E1</ref>found</think><answer>Rome</answer>"
 TASK = Task("q1", "Where?", ("Rome",))
-ROME = Evidence("It is in Rome.", "Place")
 
 
 def chat(family: str, dialect: str = "pou") -> ChatFormat:
     return ChatFormat.of(lab.family(family), dialects.load(dialect))
 
 
-def rollout(family: str, turns: list[str], *evidence: Evidence, **limits: int):
-    # the count of responses starts behind the prompt, whose system text may name the tag
-    own = lab.family(family)
-    shown = len(ChatFormat.of(own, dialects.load("pou")).prompt_ids(TASK.question, Toolbox([lab.Shelf()]).schemas))
-
-    class Scripted(lab.Scripted):
-        def _turn(self, prompt, limit):
-            return super()._turn(prompt[shown:], limit)
-
-    engine = Engine(Scripted(turns, own=own), Toolbox([lab.Shelf(*evidence)]), "pou", Limits(**limits))
+def rollout(family: str, turns: list[str]):
+    policy = lab.InTurn(turns, own=lab.family(family), whole=True)
+    engine = Engine(policy, Toolbox([lab.Shelf(Evidence("It is in Rome.", "Place"))]), "pou")
     return engine, engine.run([TASK])[0]
 
 
@@ -70,16 +59,19 @@ def test_tokens_that_no_fence_can_hold_do_not_stop_construction():
 
 
 @pytest.mark.parametrize("closes", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", lab.FAMILIES)
 def test_the_policy_sees_what_the_template_writes_and_an_answer_ends_with_the_eos_that_trainers_know(family, closes):
     closing, own = ENDS[family][1], lab.family(family)
-    engine, t = rollout(family, [sampled(family, turn) + closing * closes for turn in (CALL, ANSWER)], ROME)
+    engine, t = rollout(family, [sampled(family, turn) + closing * closes for turn in (CALL, ANSWER)])
     assert (t.stop_reason, t.answer, [step.issues for step in t.steps]) == ("answered", "Rome", [(), ()])
+    assert (t.steps[1].helpful, t.steps[1].refs) == (True, ("E1",))
+    assert dialects.parse(t.text, "pou", fenced=True).steps == t.steps
     format_ = engine.chat
+    assert format_.prefill == ("<think>\n" if family == "qwen3_thinking" else "")
     assert (format_.gap, format_.end, len(format_.end_ids)) == (*ENDS[family], 1)
     assert format_.ended(format_.encode(ANSWER + closing)) and not format_.ended(format_.encode(ANSWER))
     messages = engine.dialect.prompt(TASK.question, engine.toolbox.schemas)
-    if family in REFUSING:
+    if family in ("mistral", "llama2", "gemma"):  # whose templates refuse a system role
         messages = [{"role": "user", "content": messages[0]["content"] + "\n\n" + messages[1]["content"]}]
     messages += [
         {"role": "assistant", "content": sampled(family, CALL)},
@@ -95,23 +87,27 @@ def test_the_policy_sees_what_the_template_writes_and_an_answer_ends_with_the_eo
 
     ids, mask, end = t.tokens.completion_ids, t.tokens.mask, own.convert_tokens_to_ids(closing)
     assert sum(mask) == len(format_.encode("".join(sampled(family, x) for x in (CALL, ANSWER)))) + 2 * closes
-    assert ids[-1] == own.eos_token_id and ids.count(end) == (3 if closing in FOR_ALL_ROLES else 2)
+    if format_.prefill:  # a thought that the template opens is read, but not sampled
+        think, prompt = own.convert_tokens_to_ids("<think>"), engine.dialect.prompt("", ())[0]["content"]
+        assert think not in [token for token, written in zip(ids, mask, strict=True) if written]
+        assert [*t.tokens.prompt_ids, *ids].count(think) == prompt.count("<think>") + 2
+    assert ids[-1] == own.eos_token_id and ids.count(end) == (2 if closing == "</s>" else 3)  # others end all roles
     assert mask[-2:] == ([int(closes), 0] if end != own.eos_token_id else [mask[-2], int(closes)])
     # an end that is not the EOS is one more stop string
     assert engine.sampling.stop == (*engine.dialect.stop, *([] if end == own.eos_token_id else [closing]))
 
 
 def test_an_eos_of_another_name_needs_no_second_end():
-    _, t = rollout("gemma", [CALL, ANSWER + "<eos>"], ROME)
+    _, t = rollout("gemma", [CALL, ANSWER + "<eos>"])
     own = lab.family("gemma")
     assert t.tokens.completion_ids[-1] == own.eos_token_id
     assert t.tokens.completion_ids.count(own.eos_token_id) == 1
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", lab.FAMILIES)
 def test_a_transcript_equals_the_rollout_it_writes_down(family):
     gap, end = ENDS[family]
-    engine, t = rollout(family, [sampled(family, x) + gap + end for x in (CALL, ANSWER)], ROME)
+    engine, t = rollout(family, [sampled(family, x) + gap + end for x in (CALL, ANSWER)])
     written = engine.chat.transcript(t, engine.toolbox.schemas)
     assert (written.prompt_ids, written.completion_ids) == (t.tokens.prompt_ids, t.tokens.completion_ids)
     assert (written.mask, written.turns) == (t.tokens.mask, t.tokens.turns)
@@ -122,21 +118,6 @@ def test_a_template_that_refuses_the_prompt_in_both_forms_is_reported():
     own = lab.byte_tokenizer(("<|im_end|>",), eos_token="<|im_end|>", chat_template=short + lab.TEMPLATE)
     with pytest.raises(TemplateError, match=r"refuses the prompt of dialect 'pou' \(too long for me\)"):
         ChatFormat.of(own, dialects.load("pou"))
-
-
-def test_a_thought_the_template_opens_is_read_but_not_sampled():
-    engine, t = rollout("qwen3_thinking", [sampled("qwen3_thinking", CALL), sampled("qwen3_thinking", ANSWER)], ROME)
-    assert engine.chat.prefill == "<think>\n"
-    assert [step.issues for step in t.steps] == [(), ()]
-    assert (t.steps[1].helpful, t.steps[1].refs, t.answer) == (True, ("E1",), "Rome")
-    again = dialects.parse(t.text, "pou", fenced=True)
-    assert again.steps == t.steps
-    ids = t.tokens.prompt_ids + t.tokens.completion_ids
-    think = lab.family("qwen3_thinking").convert_tokens_to_ids("<think>")
-    own = [token for token, mask in zip(t.tokens.completion_ids, t.tokens.mask, strict=True) if mask]
-    prompt = engine.chat.dialect.prompt("", ())[0]["content"].count("<think>")
-    assert think not in own
-    assert ids.count(think) == prompt + 2
 
 
 def test_only_the_first_turn_of_a_raw_dialect_is_opened():

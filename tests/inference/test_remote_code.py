@@ -36,10 +36,9 @@ def policy(tmp_path, monkeypatch) -> Path:
     """A model with code of its own, which leaves the file `ran`; who is asked whether to run it says yes."""
     folder = tmp_path / "policy"
     shutil.copytree(tiny_policy(), folder)
-    config = json.loads((folder / "config.json").read_text())
     auto = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
-    changed = {**config, "model_type": "own_policy", "auto_map": auto}
-    (folder / "config.json").write_text(json.dumps(changed))
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "own_policy", "auto_map": auto}
+    (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(CODE.format(mark=str(tmp_path / "ran")))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))

@@ -12,18 +12,7 @@ from faithful_search.inference.batching import passes, plan
 from faithful_search.inference.kv_cache import by_row, reads_on
 from faithful_search.inference.transformers import TransformersGenerator
 
-TOKENS = st.integers(0, 40)
 STEM, ONE, TWO = [1] * 150, [2] * 300, [3] * 200
-
-
-def counted(**how: Any) -> tuple[TransformersGenerator, lab.Counting]:
-    """A generator that knows already what its model remembers, and what it computes from now on."""
-    model = lab.sharp(lab.model())
-    generator = TransformersGenerator(model, lab.tokenizer(), **how)
-    generator.agree, own = int, generator.agree
-    generator.choice_probs([], [])
-    generator.agree = own
-    return generator, lab.Counting(model)
 
 
 def both(model: Any, prompts: list[list[int]], choices: Any = None) -> tuple[list[list[float]], list[list[float]]]:
@@ -40,7 +29,7 @@ def assert_same(model: Any, prompts: list[list[int]], choices: Any = None) -> No
 
 
 def some(least: int, most: int) -> st.SearchStrategy[list[int]]:
-    return st.lists(TOKENS, min_size=least, max_size=most)
+    return st.lists(st.integers(0, 40), min_size=least, max_size=most)
 
 
 @st.composite
@@ -100,7 +89,9 @@ def test_no_other_passes_cost_less(lengths, call):
 
 def test_a_process_makes_as_many_passes_as_the_one_that_makes_most():
     asked: list[int] = []
-    generator, counting = counted(agree=lambda passes: asked.append(passes) or 5)
+    generator = TransformersGenerator(lab.sharp(lab.model()), lab.tokenizer())
+    generator.choice_probs([], [])  # it knows now what its model remembers
+    generator.agree, counting = lambda passes: asked.append(passes) or 5, lab.Counting(generator.model)
     rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
     assert generator.choice_probs([], []) == []
     assert (counting.passes, counting.tokens, asked) == (5, 5, [0])

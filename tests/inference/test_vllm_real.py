@@ -126,26 +126,25 @@ def up(url):
         return False
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return transformers.AutoTokenizer.from_pretrained(tiny_policy())
-
-
-@pytest.fixture(scope="module")
-def peer(tokenizer):
+def transformers_policy():
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny_policy(), dtype=torch.float32)
-    return TransformersGenerator(model, tokenizer)
+    return TransformersGenerator(model, transformers.AutoTokenizer.from_pretrained(tiny_policy()))
+
+
+@pytest.fixture(scope="module")
+def peer():
+    return transformers_policy()
 
 
 @pytest.fixture(scope="module", params=["engine", "server"])
-def real(request, tokenizer, tmp_path_factory):
+def real(request, peer, tmp_path_factory):
     if request.param == "engine":
-        with engine(tokenizer) as generator:
+        with engine(peer.tokenizer) as generator:
             yield generator
     else:
         log = tmp_path_factory.mktemp("vllm") / "server.log"
         with server(log, "--logprobs-mode", "processed_logprobs") as (_, url):
-            yield VLLMServer(url, tokenizer, timeout=300)
+            yield VLLMServer(url, peer.tokenizer, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -161,16 +160,11 @@ def rollouts(generator, **more):
     return Engine(generator, toolbox, "pou", Limits(turns=5, total_tokens=700, turn_tokens=96), sampling, **more)
 
 
-def scored(peer, prompt, ids, temperature=1.0):
-    """Transformers' log-probs of `ids` behind `prompt`."""
-    return lab.recomputed(peer.model, prompt, ids, temperature)
-
-
 def test_greedy_rows_are_those_of_transformers(real, peer, prompts):
     sampling = Sampling(temperature=0.0, max_new_tokens=48, stop=("</tool_call>", "</answer>"), logprobs=True)
     ours, theirs = (generator.generate(prompts, sampling) for generator in (real, peer))
     for prompt, one, other in zip(prompts, ours, theirs, strict=True):
-        assert one.logprobs == pytest.approx(scored(peer, prompt, one.ids), abs=ROUNDING)
+        assert one.logprobs == pytest.approx(lab.recomputed(peer.model, prompt, one.ids), abs=ROUNDING)
         if one.ids != other.ids:  # both may be the best within rounding
             place = next(n for n, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b)
             before = prompt + one.ids[:place]
@@ -185,7 +179,7 @@ def test_sampled_rows_bring_the_log_probs_they_were_sampled_with(real, peer, pro
     sampling = Sampling(temperature=0.7, max_new_tokens=32, logprobs=True)
     for prompt, row in zip(prompts, real.generate(prompts, sampling), strict=True):
         assert len(row.logprobs) == len(row.ids)
-        assert row.logprobs == pytest.approx(scored(peer, prompt, row.ids, 0.7), abs=ROUNDING)
+        assert row.logprobs == pytest.approx(lab.recomputed(peer.model, prompt, row.ids, 0.7), abs=ROUNDING)
     hot = real.generate([prompts[0]] * 16, Sampling(temperature=2.0, max_new_tokens=8))
     assert len({tuple(row.ids) for row in hot}) > 8 and {row.logprobs for row in hot} == {None}
 
@@ -231,25 +225,25 @@ def test_ragged_episodes_are_whole_and_their_log_probs_line_up(real, peer):
     for item in ended:
         tokens = item.tokens
         assert item.stop_reason and len(tokens.completion_ids) == len(tokens.mask) == len(tokens.logprobs)
-        own = scored(peer, tokens.prompt_ids, tokens.completion_ids, 0.7)
+        own = lab.recomputed(peer.model, tokens.prompt_ids, tokens.completion_ids, 0.7)
         sampled = [(value, other) for value, other, mask in zip(tokens.logprobs, own, tokens.mask, strict=True) if mask]
         assert [value for value, _ in sampled] == pytest.approx([other for _, other in sampled], abs=ROUNDING)
         assert {value for value, mask in zip(tokens.logprobs, tokens.mask, strict=True) if not mask} <= {0.0}
 
 
 @pytest.mark.parametrize("real", ["engine"], indirect=True)
-def test_an_engine_whose_tied_output_layer_stays_old_is_refused(real, tokenizer, tmp_path):
-    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_policy(), dtype=torch.float32)
-    scorer, ids = TransformersGenerator(model, tokenizer), tokenizer("<|user|>Which city", add_special_tokens=False)
+def test_an_engine_whose_tied_output_layer_stays_old_is_refused(real, tmp_path):
+    scorer = transformers_policy()
+    model, ids = scorer.model, scorer.tokenizer("<|user|>Which city", add_special_tokens=False)
     found = check_sync(model, lambda: real.load(model, tmp_path, True), real, scorer, ids["input_ids"])
     assert max(found.changed, found.restored) < ROUNDING and found.moved > 1
     with pytest.raises(ConfigError, match="does not follow the training model"):
         check_sync(model, lambda: real.load(model, tmp_path, False), real, scorer, ids["input_ids"])
 
 
-def test_a_server_that_is_killed_in_the_middle_ends_the_rollout_in_an_error(tokenizer, tmp_path):
+def test_a_server_that_is_killed_in_the_middle_ends_the_rollout_in_an_error(peer, tmp_path):
     with server(tmp_path / "server.log", "--logprobs-mode", "raw_logprobs") as (process, url):
-        generator = VLLMServer(url, tokenizer, timeout=60)
+        generator = VLLMServer(url, peer.tokenizer, timeout=60)
         with pytest.raises(ConfigError, match="--logprobs-mode processed_logprobs"):
             generator.generate([[1]], Sampling(logprobs=True))
         search, tasks = rollouts(generator), load_tasks("world", "validation", limit=40)

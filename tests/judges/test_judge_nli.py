@@ -10,7 +10,7 @@ import lab
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from tiny_bert import LABELS, LONG, WORDS, bert, bert_tokenizer, t5, t5_tokenizer
+from tiny_bert import LABELS, LONG, SHAPE, WORDS, bert, bert_tokenizer, saved, t5, t5_tokenizer
 from transformers import RobertaConfig, RobertaForSequenceClassification
 
 from faithful_search.distil.heads import COLDEST, HOTTEST, fit_temperature, negative_log_likelihood
@@ -128,10 +128,8 @@ def test_control_tokens_in_the_evidence_are_text():
 
 def test_roberta_counts_its_positions_behind_the_padding():
     torch.manual_seed(3)
-    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = RobertaConfig(
-        vocab_size=300, max_position_embeddings=34, pad_token_id=0, id2label=LABELS, type_vocab_size=2, **size
-    )
+    more = {"max_position_embeddings": 34, "pad_token_id": 0, "id2label": LABELS, "type_vocab_size": 2}
+    config = RobertaConfig(**SHAPE | more)
     model, tokenizer = RobertaForSequenceClassification(config).eval(), bert_tokenizer(10**30)
     assert max_tokens(model, tokenizer) == 33
     # with one position more this would be an IndexError
@@ -184,15 +182,13 @@ def test_batches_hold_every_row_once_within_the_budget(lengths, budget):
 # ---- what a distilled judge's directory says about it, and how p is calibrated
 
 PAIRS = [Pair("w1 w2 w3.", "w2"), Pair("w5 w6.", "w9"), Pair("w11. w12. w13.", "w14")]
-probability = st.floats(0, 1)
-temperature = st.floats(0.05, 20)
 
 
 def logit(p: float) -> float:
     return math.log(p / (1 - p))
 
 
-@given(probability, probability, temperature)
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.05, 20))
 def test_calibration_divides_the_log_odds_and_never_changes_the_label_or_the_order(p, other, value):
     assert (calibrated(p, value) >= 0.5) == (p >= 0.5)
     low, high = sorted((p, other))
@@ -252,9 +248,7 @@ def test_what_is_no_temperature_is_refused(value):
     ],
 )
 def test_a_judge_reads_its_file_and_knobs_win(tmp_path, given, other, model, tokenizer):
-    folder = str(tmp_path)
-    model().save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
+    folder = saved(tmp_path, model(), tokenizer())
     assert distilled.read(folder) is None and distilled.settings(folder, given.kind) == {}
     plain = load(given.kind, folder).judge_batch(PAIRS)
     given.write(folder)

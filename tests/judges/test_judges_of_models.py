@@ -35,9 +35,7 @@ PAIRS = [
 def made(request: Any, tmp_path: Any) -> tuple[str, str]:
     """The kind of a judge, and the directory of its model."""
     kind, model, tokenizer = MADE[request.param]
-    model().save_pretrained(tmp_path)
-    tokenizer().save_pretrained(tmp_path)
-    return kind, str(tmp_path)
+    return kind, saved(tmp_path, model(), tokenizer())
 
 
 def test_it_loads_from_a_directory_prints_and_pickles(made):
@@ -66,8 +64,7 @@ def test_what_cannot_be_opened_or_set_is_refused(kind, tmp_path):
     with pytest.raises(ConfigError, match="there is no model"):
         load(kind, str(tmp_path / "nothing"))
     _, model, tokenizer = next(parts for parts in MADE.values() if parts[0] == kind)
-    model().save_pretrained(tmp_path)
-    tokenizer().save_pretrained(tmp_path)
+    saved(tmp_path, model(), tokenizer())
     for knobs in ({"threshold": 1.5}, {"window": 0}, {"window": 8, "stride": 8}, {"stride": -1}):
         with pytest.raises((ConfigError, TypeError) if kind == "generator" and "stride" in knobs else ConfigError):
             load(kind, str(tmp_path), **knobs)

@@ -6,17 +6,17 @@ import pickle
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 import httpx
 import lab
-import msgspec
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings, strategies as st
 from served import command, running
+from tiny_bert import saved
 
 from faithful_search.cli import cli
 from faithful_search.errors import JudgeError
@@ -45,6 +45,7 @@ class Noting:
 
     seconds: float = 0.0
     name: str = "noting"
+    odd: float = 0.5
     asked: list[Pair] = field(default_factory=list, repr=False)
     batches: list[int] = field(default_factory=list, repr=False)
 
@@ -62,7 +63,7 @@ class Noting:
     def _verdict(self, pair: Pair) -> Verdict:
         if pair.hypothesis == "abstain":
             return Verdict(None, None, "too hard", self.name)
-        p = 1 / (1 + len(pair.hypothesis))
+        p = self.odd if pair.hypothesis == "odd" else 1 / (1 + len(pair.hypothesis))
         return Verdict(p, p >= 0.5, f"{len(pair.hypothesis)} characters", self.name)
 
 
@@ -85,19 +86,12 @@ def words():
 
 
 def asked(url: str, pairs: Sequence[Pair], **settings) -> list[Verdict]:
-    judge = RemoteJudge(url, **{"patience": HASTY, **settings})
-    try:
+    with closing(RemoteJudge(url, **{"patience": HASTY, **settings})) as judge:
         return judge.judge_batch(pairs)
-    finally:
-        judge.close()
 
 
-served = partial(command, verb="serve-judge")
-"""`faithful-search serve-judge ARGUMENTS` and its URL."""
-
-
-def numbers(count: int, start: int = 0) -> list[Pair]:
-    return [Pair("evidence", "x" * (1 + number)) for number in range(start, start + count)]
+def numbers(count: int, start: int = 0, premise: str = "evidence") -> list[Pair]:
+    return [Pair(premise, "x" * (1 + number)) for number in range(start, start + count)]
 
 
 # --- the same verdicts
@@ -138,8 +132,7 @@ def test_a_cache_file_outlives_the_server_but_other_settings_of_the_judge_find_n
 
 
 def test_a_model_trained_anew_in_its_place_is_another_judge(tmp_path):
-    lab.model().save_pretrained(tmp_path)
-    lab.tokenizer().save_pretrained(tmp_path)
+    saved(tmp_path, lab.model(), lab.tokenizer())
     first = identity(GeneratorJudge.from_pretrained(str(tmp_path)))
     assert first == identity(GeneratorJudge.from_pretrained(str(tmp_path)))
     assert first != identity(GeneratorJudge.from_pretrained(str(tmp_path), threshold=0.7))
@@ -180,7 +173,7 @@ def test_a_server_that_is_down_leaves_pairs_without_verdict_and_says_what_to_do(
 @pytest.mark.slow
 def test_a_server_that_is_killed_while_it_judges_and_comes_back_is_asked_again(tmp_path):
     pairs = [Pair("evidence " * 300, f"claim {number} " * 300) for number in range(600)]
-    start = partial(served, "lexical", "--cache", str(tmp_path / "verdicts.sqlite"))
+    start = partial(command, "lexical", "--cache", str(tmp_path / "verdicts.sqlite"), verb="serve-judge")
     with start() as (process, url), ThreadPoolExecutor(1) as pool:
         judge = RemoteJudge(url, patience=Patience(retries=200, first=0.1, longest=0.5))
         waiting = pool.submit(judge.judge_batch, pairs)
@@ -195,21 +188,17 @@ def test_a_server_that_is_killed_while_it_judges_and_comes_back_is_asked_again(t
 
 @pytest.mark.parametrize("p", [float("nan"), -0.1, 1.1])
 def test_a_verdict_that_is_none_is_passed_on_as_an_abstention_and_concerns_no_other(p):
-    class Broken(Noting):
-        def _verdict(self, pair):
-            return Verdict(p, True, "", self.name) if pair.hypothesis == "odd" else super()._verdict(pair)
-
-    with serving(Broken()) as (url, judging):
+    with serving(Noting(odd=p)) as (url, judging):
         odd, fine = asked(url, [Pair("e", "odd"), Pair("e", "x")])
         assert len(judging.cache) == 1
     assert odd == Verdict(None, None, f"the judge gave p = {p}", "noting") and fine.p == 0.5
 
 
-@pytest.mark.parametrize(("premise", "most"), [("e", 1_000_000), ("e" * 200_000, 5_000_000)])
-def test_order_and_number_are_kept_over_requests_none_of_which_is_too_large(premise, most):
-    pairs = [
-        msgspec.structs.replace(pair, premise=premise) for pair in numbers(2 * CHUNK + 5 if premise == "e" else CHUNK)
-    ]
+@pytest.mark.parametrize(
+    ("premise", "amount", "most"), [("e", 2 * CHUNK + 5, 1_000_000), ("e" * 200_000, CHUNK, 5_000_000)]
+)
+def test_order_and_number_are_kept_over_requests_none_of_which_is_too_large(premise, amount, most):
+    pairs = numbers(amount, premise=premise)
     with serving(Noting(), body_bytes=most) as (url, judging):
         assert asked(url, [*reversed(pairs), *pairs]) == Noting().judge_batch([*reversed(pairs), *pairs])
         assert asked(url, []) == [] and count(judging, "requests", path="/judge", status="413") == 0

@@ -9,13 +9,21 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from faithful_search.errors import ToolError
 from faithful_search.tools.batcher import Batcher
+
+
+def asked(batcher, items, **how):
+    """What a loop of its own gets for these items, which it asks for at once."""
+
+    async def together():
+        return await asyncio.gather(*map(batcher.ask, items), **how)
+
+    return asyncio.run(together())
 
 
 class Recorder:
@@ -32,14 +40,12 @@ class Recorder:
         assert self.gate.wait(20)
         return [2 * item for item in items]
 
-    @asynccontextmanager
-    async def held(self, batcher):
-        """While the block runs, the batch of the call that is given does."""
+    async def held(self, batcher, item):
+        """A call for this item, whose batch runs until the gate is opened."""
         self.gate.clear()
-        first = asyncio.ensure_future(batcher.ask(0))
+        call = asyncio.ensure_future(batcher.ask(item))
         await asyncio.to_thread(self.begun.wait, 20)
-        yield first
-        self.gate.set()
+        return call
 
 
 def test_calls_of_one_turn_are_one_batch_in_order_however_long_it_takes():
@@ -64,12 +70,13 @@ def test_what_arrives_while_a_batch_runs_is_the_next_batch_without_the_calls_can
     async def scenario():
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
         batcher = Batcher(run, most=3)
-        async with run.held(batcher) as first:
-            rest = [asyncio.ensure_future(batcher.ask(n)) for n in range(1, 7)]
-            await asyncio.sleep(0.05)
-            for call in (first, rest[1]):
-                call.cancel()
-            await asyncio.sleep(0)
+        first = await run.held(batcher, 0)
+        rest = [asyncio.ensure_future(batcher.ask(n)) for n in range(1, 7)]
+        await asyncio.sleep(0.05)
+        for call in (first, rest[1]):
+            call.cancel()
+        await asyncio.sleep(0)
+        run.gate.set()
         async with asyncio.timeout(20):
             return await asyncio.gather(first, *rest, return_exceptions=True)
 
@@ -99,11 +106,7 @@ def test_an_error_or_a_missing_result_reaches_its_own_batch_only_and_ends_no_thr
             raise error
         return items[1:] if 13 in items else items
 
-    async def scenario():
-        batcher = Batcher(run, most=2)
-        return await asyncio.gather(*map(batcher.ask, (1, 13, 3, 4)), return_exceptions=True)
-
-    one, two, three, four = asyncio.run(scenario())
+    one, two, three, four = asked(Batcher(run, most=2), (1, 13, 3, 4), return_exceptions=True)
     assert one is two and (three, four) == (3, 4)
     assert one is error or isinstance(one, RuntimeError)
     assert error is one or (type(error).__name__ if error else "2 items gave 1 results") in str(one)
@@ -114,9 +117,7 @@ def test_a_loop_that_closed_meanwhile_harms_nobody():
     batcher = Batcher(run)
 
     async def leave():
-        run.gate.clear()
-        waiting = asyncio.ensure_future(batcher.ask(1))
-        await asyncio.to_thread(run.begun.wait, 20)
+        waiting = await run.held(batcher, 1)
         assert not waiting.done()
 
     asyncio.run(leave())
@@ -144,11 +145,7 @@ def test_several_threads_run_batches_at_the_same_time():
         together.wait(20)
         return [-item for item in items]
 
-    async def many():
-        batcher = Batcher(run, most=1, threads=3)
-        return await asyncio.gather(*map(batcher.ask, range(9)))
-
-    assert asyncio.run(many()) == [-n for n in range(9)]
+    assert asked(Batcher(run, most=1, threads=3), range(9)) == [-n for n in range(9)]
 
 
 @settings(max_examples=40, deadline=None)
@@ -165,11 +162,7 @@ def test_everyone_gets_the_answer_to_the_own_item_on_several_loops_from_no_more_
         return [item + 1 for item in batch]
 
     batcher = Batcher(run, most, threads)
-
-    async def many():
-        return await asyncio.gather(*map(batcher.ask, items))
-
     with ThreadPoolExecutor(2) as loops:
-        answers = [*loops.map(lambda _: asyncio.run(many()), range(2))]
+        answers = [*loops.map(lambda _: asked(batcher, items), range(2))]
     assert answers == [[item + 1 for item in items]] * 2
     assert sum(sizes) == 2 * len(items) and max(sizes, default=0) <= most and max(at_once, default=0) <= threads

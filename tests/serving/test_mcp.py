@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from paths import ROOT
-from served import COMMAND, environment, invoked
+from paths import EXAMPLES
+from served import COMMAND, OPENED, environment, invoked
 
 from faithful_search.errors import ToolError
 from faithful_search.serving import mcp as serving
@@ -18,7 +18,6 @@ from faithful_search.tools.base import Observation, Tool
 from faithful_search.trajectory import Evidence
 
 mcp = pytest.importorskip("mcp")
-EXAMPLE = ROOT / "examples" / "mcp_client.py"
 
 
 class Moody(Tool):
@@ -112,9 +111,8 @@ def test_a_call_that_its_client_gives_up_is_cancelled():
 
 def test_standard_output_holds_the_protocol_and_nothing_else(tmp_path):
     """Whatever else is said (an index is built here) goes to standard error."""
-    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
     asked = [
-        {"id": 1, "method": "initialize", "params": about},
+        OPENED,
         {"method": "notifications/initialized"},
         {"id": 2, "method": "tools/call", "params": {"name": "local_search", "arguments": {"query": "capital"}}},
         {"id": 3, "method": "tools/call", "params": {"name": "local_search", "arguments": "none"}},
@@ -153,8 +151,7 @@ def test_more_tools_come_from_the_recipes_flags(tmp_path, monkeypatch):
 
 
 def test_the_example_runs():
-    ran = subprocess.run(
-        [sys.executable, EXAMPLE, "--query", "capital"], capture_output=True, text=True, timeout=60, env=environment()
-    )
+    command = [sys.executable, EXAMPLES / "mcp_client.py", "--query", "capital"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     assert ran.returncode == 0, ran.stderr
     assert "local_search: " in ran.stdout and "3 passages\n[E1] " in ran.stdout and "knowledge_graph: " in ran.stdout

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from hypothesis import example, given, settings, strategies as st
 from paths import EXAMPLES
-from served import Shelf, command, connected, head, invoked, retrieving
+from served import Held, Shelf, command, connected, head, invoked, retrieving
 from starlette.exceptions import HTTPException
 
 from faithful_search.errors import ConfigError
@@ -26,31 +26,6 @@ from faithful_search.tools.retrieval.corpus import join_contents, split_contents
 from faithful_search.wire.http import Http, _Client
 
 SMALL = Limits(body_bytes=2000, queries=5, query_chars=100, top_k=10, seconds=1.0, requests=4)
-
-
-class Quick(Shelf):
-    """Searched on the event loop."""
-
-    inline = True
-
-
-class Held(Shelf):
-    """Searches when its gate is opened."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.begun = threading.Event(), threading.Event()
-
-    def search_batch(self, queries, top_k):
-        self.begun.set()
-        assert self.gate.wait(30)
-        return super().search_batch(queries, top_k)
-
-
-@pytest.fixture(scope="module")
-def url():
-    with retrieving(Shelf()) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +73,8 @@ THREE = {"result": [[document("a", number) for number in range(3)]]}
         ("batch_search", {"query": [], "return_score": True}, [[], []]),
     ],
 )
-def test_formats(url, path, body, answer):
-    found = post(url, path, **body)
+def test_formats(small, path, body, answer):
+    found = post(small, path, **body)
     assert (found.status_code, found.json()) == (200, answer)
 
 
@@ -155,7 +130,7 @@ def test_refused_with_a_reason(small, path, body, status, says):
 )
 def test_garbage_is_never_an_internal_error(body):
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    for answer in Retrieval(Quick(), limits=SMALL).answers.values():
+    for answer in Retrieval(Shelf(inline=True), limits=SMALL).answers.values():
         try:
             answer(content)
         except HTTPException as error:
@@ -179,6 +154,7 @@ def test_failures_of_the_index_are_answers(small, query, status, says):
 
 def test_a_query_that_is_refused_spoils_no_other_request():
     shelf = Held()
+    shelf.gate.clear()
     with retrieving(shelf) as url, ThreadPoolExecutor(6) as pool:
         answers = [pool.submit(post, url, queries=["first"])]
         assert shelf.begun.wait(30)
@@ -201,7 +177,7 @@ def requests_at(url):
     ("query", "status"), [("fine", 200), ("busy", 503), ("broken", 502), ("crash", 500), ("  ", 200)]
 )
 def test_a_quick_index_is_searched_without_leaving_the_loop(query, status):
-    threads, shelf = threading.active_count(), Quick()
+    threads, shelf = threading.active_count(), Shelf(inline=True)
     with retrieving(shelf) as url:
         answer = post(url, queries=[query, "b", "b"], topk=1)
         assert threading.active_count() <= threads + 1  # the server's own
@@ -212,8 +188,8 @@ def test_a_quick_index_is_searched_without_leaving_the_loop(query, status):
 
 
 def test_many_queries_in_one_request_leave_a_quick_index_time_for_others():
-    shelf = Held()
-    shelf.inline = True
+    shelf = Held(inline=True)
+    shelf.gate.clear()
     with retrieving(shelf) as url, ThreadPoolExecutor(1) as pool:
         many = pool.submit(post, url, queries=[f"q{n}" for n in range(20)], topk=1)
         assert shelf.begun.wait(30)
@@ -231,13 +207,12 @@ def test_too_many_at_once_are_sent_away_and_may_come_back():
 
 
 def test_what_nobody_waits_for_is_not_searched():
-    shelf = Shelf(seconds=0.2)
+    shelf = Held(seconds=0.2)
     with retrieving(shelf, batch=1) as url:
         with connected(url) as leaving:
             body = json.dumps({"queries": [f"lost {n}" for n in range(20)]}).encode()
             leaving.sendall(head(len(body)) + body)
-            while not shelf.batches:
-                time.sleep(0.01)
+            assert shelf.begun.wait(30)
         assert post(url, queries=["kept"]).status_code == 200
     assert len(shelf.batches) < 10
 
@@ -325,13 +300,6 @@ def test_a_folder_of_files_is_a_corpus_with_limits_and_a_token(tmp_path, monkeyp
     assert second.exit_code == 1 and f"{url} is served already" in second.stderr
 
 
-TOOLS = {
-    "tool_timeout: '30'": "Expected `float`, got `str` - at `$.tool_timeout`",
-    "web_serch: ddgs": "web_serch",
-    "[1]": "options and their values",
-}
-
-
 def test_what_cannot_be_served_is_said_plainly(world, tmp_path, monkeypatch):
     port, tools = world.rpartition(":")[2], tmp_path / "tools.yaml"
     for flags, code, says in (
@@ -343,7 +311,11 @@ def test_what_cannot_be_served_is_said_plainly(world, tmp_path, monkeypatch):
     ):
         answer = invoked("serve", *flags)
         assert answer.exit_code == code and says in answer.stderr
-    for text, says in TOOLS.items():
+    for text, says in (
+        ("tool_timeout: '30'", "Expected `float`, got `str` - at `$.tool_timeout`"),
+        ("web_serch: ddgs", "web_serch"),
+        ("[1]", "options and their values"),
+    ):
         tools.write_text(text)
         answer = invoked("serve", "world", "--mcp", "--tools", tools)
         assert answer.exit_code in (1, 2) and says in answer.stderr and "Traceback" not in answer.stderr
@@ -363,7 +335,10 @@ def test_a_running_request_ends_before_the_server_does():
                 running_one.sendall(head(len(body)))
                 time.sleep(0.3)
                 process.send_signal(signal.SIGINT)
-                _refused(url)
+                with pytest.raises(OSError):  # soon no new connection is accepted
+                    for _ in range(400):
+                        connected(url).close()
+                        time.sleep(0.05)
                 assert process.poll() is None
                 running_one.sendall(body)
                 answer = http.client.HTTPResponse(running_one)
@@ -371,17 +346,6 @@ def test_a_running_request_ends_before_the_server_does():
                 assert answer.status == 200 and len(json.loads(answer.read())["result"][0]) == 1
             assert process.wait(30) == 0
         assert "Traceback" not in process.stdout.read()
-
-
-def _refused(url):
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        try:
-            connected(url).close()
-            time.sleep(0.05)
-        except OSError:
-            return
-    raise AssertionError("new connections are still accepted")
 
 
 def test_an_endless_request_does_not_keep_the_server():

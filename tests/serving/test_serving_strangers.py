@@ -8,19 +8,11 @@ from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
-from served import PARSERS, Shelf, connected, head, invoked, retrieving, running, use_parser
+from served import OPENED, PARSERS, Held, Shelf, connected, head, invoked, retrieving, running, use_parser
 
 from faithful_search.serving import server
 from faithful_search.serving.app import Limits, Service
 from faithful_search.tools import LocalSearch, Toolbox
-
-OPENED = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}},
-}
-ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 def ask(url, **how):
@@ -134,12 +126,11 @@ def test_large_bodies_that_do_not_end_make_room_for_others():
 
 
 def test_bodies_being_answered_take_room_until_they_are():
-    shelf, limits = Shelf(seconds=1.0), Limits(body_bytes=1_000_000, bodies_bytes=1_000_000)
+    shelf, limits = Held(seconds=1.0), Limits(body_bytes=1_000_000, bodies_bytes=1_000_000)
     large = {"json": None, "content": padded(900_000)}
     with retrieving(shelf, limits) as url, ThreadPoolExecutor() as pool:
         first = pool.submit(ask, url, **large)
-        while not shelf.batches:
-            time.sleep(0.01)
+        assert shelf.begun.wait(30)
         assert ask(url, **large).status_code == 503
         assert first.result().status_code == 200
         assert ask(url, **large).status_code == 200
@@ -196,12 +187,11 @@ def test_of_too_many_connections_the_one_silent_for_longest_is_closed(parser, mo
     """Not one that is being answered, however long ago it was opened."""
     use_parser(monkeypatch, parser)
     monkeypatch.setattr(server, "OPEN", 4)
-    shelf, body = Shelf(seconds=1.0), b'{"queries": ["a"]}'
+    shelf, body = Held(seconds=1.0), b'{"queries": ["a"]}'
     with retrieving(shelf) as url, ExitStack() as stack:
         asked = stack.enter_context(connected(url))
         asked.sendall(head(len(body)) + body)
-        while not shelf.batches:  # it is being answered
-            time.sleep(0.01)
+        assert shelf.begun.wait(30)  # it is being answered
         first, *others = crawling(stack, url, 6)
         assert first.recv(1) == b""
         assert asked.recv(100).startswith(b"HTTP/1.1 200")
@@ -239,7 +229,8 @@ def test_sessions_are_so_many_at_most_and_end_when_nobody_uses_them(monkeypatch)
     monkeypatch.setattr(mcp, "SESSIONS", 3)
     listed = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
     with Toolbox([LocalSearch.from_corpus("world")]) as toolbox, running(mcp.mcp_app(toolbox, Limits(), 3.0)) as url:
-        client = httpx.Client(base_url=url, headers=ACCEPT, timeout=30)
+        accept = {"Accept": "application/json, text/event-stream"}
+        client = httpx.Client(base_url=url, headers=accept, timeout=30)
         opened = [client.post("/mcp", json=OPENED) for _ in range(5)]
         assert [answer.status_code for answer in opened] == [200] * 3 + [503] * 2
         session = {"mcp-session-id": opened[2].headers["mcp-session-id"]}

@@ -29,8 +29,8 @@ COMMAND = (sys.executable, "-c", "from faithful_search.cli import main; main()")
 class Shelf(Index):
     """Passage n of query q is `q #n`; the words of a query are orders to misbehave."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds, self.batches = seconds, []
+    def __init__(self, seconds: float = 0.0, inline: bool = False) -> None:
+        self.seconds, self.inline, self.batches = seconds, inline, []
 
     def __len__(self) -> int:
         return 7
@@ -47,6 +47,20 @@ class Shelf(Index):
         if "slow" in queries:
             time.sleep(1.5)
         return [[passage(query, number) for number in range(top_k)] for query in queries]
+
+
+class Held(Shelf):
+    """Says when it has begun to search, and goes on while its gate is open."""
+
+    def __init__(self, seconds: float = 0.0, inline: bool = False) -> None:
+        super().__init__(seconds, inline)
+        self.begun, self.gate = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def search_batch(self, queries, top_k):
+        self.begun.set()
+        assert self.gate.wait(30)
+        return super().search_batch(queries, top_k)
 
 
 def passage(query: str, number: int) -> Evidence:
@@ -92,6 +106,11 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
+
+
+CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+OPENED = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": CLIENT}
+"""How a client of MCP begins."""
 
 
 def connected(url: str) -> socket.socket:

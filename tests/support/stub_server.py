@@ -46,7 +46,7 @@ class StubServer(FaultyServer):
 
     def __init__(
         self,
-        mode: str = "ok",
+        mode: str | tuple[int, str] = "ok",
         latency: float = 0.0,
         faults: int | None = None,
         retry_after: str = "0.2",
@@ -61,8 +61,9 @@ class StubServer(FaultyServer):
         return request.body
 
     def reply(self, mode: Any, request: Request) -> tuple[int, Any]:
-        if mode in _STATUS:
-            return self.refusal(*_STATUS[mode])
+        refusal = _STATUS.get(mode, mode)
+        if isinstance(refusal, tuple):
+            return self.refusal(*refusal)
         if mode == "strict" and (named := _asked_for(request.body)):
             return self.refusal(400, f"Unrecognized request argument supplied: {named}")
         if mode in _BODIES:

@@ -70,10 +70,10 @@ def tiny_encoder(seed: int = 5, size: int = 16) -> Any:
     return BertModel(config, add_pooling_layer=False).eval()
 
 
-def saved(folder: Path, encoder: Any = None, **files: Any) -> str:
+def saved(folder: Path, encoder: Any = None, tokenizer: Any = None, **files: Any) -> str:
     """A model's directory with these JSON files beside it."""
     (encoder or tiny_encoder()).save_pretrained(folder)
-    bert_tokenizer().save_pretrained(folder)
+    (tokenizer or bert_tokenizer()).save_pretrained(folder)
     for name, content in files.items():
         path = folder / f"{name.replace('__', '/')}.json"
         path.parent.mkdir(exist_ok=True)
