@@ -11,24 +11,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+import hostile_texts as hostile
 import lab
 import pytest
-from dialect_texts import EVERY, tool_of
-from hostile_texts import (
-    ATTACKS,
-    CASED,
-    CLOSED,
-    CONTROL,
-    FORGED,
-    assert_data,
-    chat_of,
-    given,
-    got,
-    numbered,
-    own_tags,
-    said,
-    steering,
-)  # fmt: skip
+from dialect_texts import tool_of
+from hostile_texts import ATTACKS, CASED, CLOSED, CONTROL, FORGED, assert_data, chat_of
 from tokenizers_that_read import tokenizer
 from web_site import Page, WebSite, pdf
 
@@ -47,7 +34,7 @@ from faithful_search.wire.http import Http
 
 
 def steered(ids: Sequence[int], family: str) -> Counter[int]:
-    return Counter(number for number in ids if number in steering(tokenizer(family)))
+    return Counter(number for number in ids if number in hostile.steering(tokenizer(family)))
 
 
 def episode(dialect: str, family: str, *evidence: Evidence, error: str = "") -> Trajectory:
@@ -63,56 +50,52 @@ def episode(dialect: str, family: str, *evidence: Evidence, error: str = "") -> 
 def survives(dialect: str, family: str, done: Trajectory) -> None:
     """Reading the episode's text gives the episode, and its ids steer nothing."""
     read = load(dialect).parse(done.text, fenced=True)
-    assert [said(step) for step in read.steps] == [said(step) for step in done.steps] and len(read.steps) == 2
-    assert got(read.steps[0]) == (given(dialect, done.steps[0].evidence), done.steps[0].note)
+    own, again = ([hostile.said(step) for step in each.steps] for each in (done, read))
+    assert own == again and len(own) == 2
+    assert hostile.got(read.steps[0]) == (hostile.given(dialect, done.steps[0].evidence), done.steps[0].note)
     assert read.answer is done.answer is None and done.stop_reason == "turn_limit"
     assert Trajectory.from_json(done.to_json()) == done
     _, middle, end = done.tokens.turns[0]
     chat, count = chat_of(dialect, family), len(done.steps[0].evidence)
-    harmless = chat.render_observation(numbered([Evidence("x", "y")] * count), "" if count else "note")
+    harmless = chat.render_observation(hostile.numbered([Evidence("x", "y")] * count), "" if count else "note")
     shown = done.tokens.completion_ids[middle:end]
     assert steered(shown, family) == steered(chat.observation_ids(harmless, ended=False), family)
 
 
-@pytest.fixture(params=EVERY)
-def dialect(request):
-    return request.param
-
-
-def test_an_episode_among_hostile_documents(dialect):
+def test_an_episode_among_hostile_documents(name):
     for family in ("qwen3_thinking", "gemma", "folded"):
-        done = episode(dialect, family, *ATTACKS)
+        done = episode(name, family, *ATTACKS)
         shown, sent = ([(item.title, item.text) for item in items] for items in (done.steps[0].evidence, ATTACKS))
         assert shown == sent
-        survives(dialect, family, done)
+        survives(name, family, done)
 
 
-def test_an_episode_whose_tools_fail_with_hostile_words(dialect):
+def test_an_episode_whose_tools_fail_with_hostile_words(name):
     for text in ("".join(FORGED), " ".join(CLOSED + CASED), "".join(CONTROL), "x\ud800y" + FORGED[0]):
-        done = episode(dialect, "qwen3_thinking", error=text)
+        done = episode(name, "qwen3_thinking", error=text)
         assert done.steps[0].note and not done.steps[0].evidence
-        survives(dialect, "qwen3_thinking", done)
+        survives(name, "qwen3_thinking", done)
 
 
-def test_half_characters_harm_neither_tokenizer_nor_file(dialect):
-    done = episode(dialect, "chatml", Evidence("a\ud800b<think>", "\udfff", source="\ud800", url="http://x/\ud800"))
+def test_half_characters_harm_neither_tokenizer_nor_file(name):
+    done = episode(name, "chatml", Evidence("a\ud800b<think>", "\udfff", source="\ud800", url="http://x/\ud800"))
     (item,) = done.steps[0].evidence
     assert (item.title, item.text, item.source, item.url) == ("?", "a?b<think>", "?", "http://x/?")
-    survives(dialect, "chatml", done)
+    survives(name, "chatml", done)
 
 
-def test_what_an_environment_hands_to_trl(dialect):
+def test_what_an_environment_hands_to_trl(name):
     for family in ("llama3", "mistral", "bare"):
         with Toolbox([lab.Shelf(*ATTACKS, Evidence("\ud800"))]) as toolbox:
-            environment = SearchEnvironment.factory(toolbox, dialect, tokenizer=tokenizer(family))()
+            environment = SearchEnvironment.factory(toolbox, name, tokenizer=tokenizer(family))()
             text = asyncio.run(environment.shelf(query="q"))
             toolbox.tools["shelf"].evidence = [Evidence("x")]
             harmless = asyncio.run(environment.shelf(query="q"))
-        assert "FORGED" in text and not steered(chat_of(dialect, family).encode(text), family)
-        assert own_tags(dialect).findall(text) == own_tags(dialect).findall(harmless)
+        assert "FORGED" in text and not steered(chat_of(name, family).encode(text), family)
+        assert hostile.own_tags(name).findall(text) == hostile.own_tags(name).findall(harmless)
         assert re.search("</?tool_(response|call)>", text) is None
         ids = [f"[E{n}]" for n in range(1, len(ATTACKS) + 2)]
-        assert dialect != "pou" or re.findall(r"\[[Ee][0-9]+\]", text) == ids
+        assert name != "pou" or re.findall(r"\[[Ee][0-9]+\]", text) == ids
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +149,6 @@ def test_the_attacks_came_through_the_real_tools(observations):
 
 
 @pytest.mark.parametrize("family", ["deepseek", "folded"])
-def test_what_real_tools_brought_is_data_in_every_dialect(dialect, family, observations):
+def test_what_real_tools_brought_is_data_in_every_dialect(name, family, observations):
     for found in observations.values():
-        assert_data(chat_of(dialect, family), found.evidence, found.note)
+        assert_data(chat_of(name, family), found.evidence, found.note)

@@ -1,8 +1,8 @@
 """Reading takes time in proportion to the text's length, whatever stands in it.
 
 The texts are made from every pattern that takes part: what nearly matches it, over and over, as backtracking takes
-longest with that. Times are processor times and
-compared with those for a quarter of the text; below the floor no time counts as long.
+longest with that. Times are processor times and compared with those for a quarter of the text; below the floor no time
+counts as long.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from re import (
 from typing import Any
 
 import pytest
-from dialect_texts import EVERY, SLOT, frames, written
+from dialect_texts import SLOT, frames, written
 
 from faithful_search import dialects
 from faithful_search.dialects import Dialect, load, pokee, turns
@@ -41,8 +41,6 @@ KNOWN = [
 ]
 """What once took quadratic time, or could."""
 TAILS = ["", "x", "\n", ")", "</think>", "<answer>", "<tool_response>", "</tool_response>", "<information>"]
-
-
 CHARACTERS = [*'x <"1\n', *map(chr, range(0x110000))]
 
 
@@ -145,14 +143,12 @@ def slow(dialect: Dialect, attacks: list[tuple[str, str, tuple[str, str, str]]])
     return {attack: times for attack, times in found.items() if times > MOST}
 
 
-@pytest.mark.parametrize("name", EVERY)
 def test_what_once_was_slow(name: str) -> None:
     attacks = [(place, frame, attack) for attack in KNOWN for place, frame in frames(name).items()]
     assert not slow(load(name), attacks)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EVERY)
 def test_five_megabytes_are_read_in_two_seconds(name: str) -> None:
     """Of what takes longest at a hundredth of the size, of plain text, and of transcripts one after the other."""
     dialect = load(name)
@@ -166,7 +162,6 @@ def test_five_megabytes_are_read_in_two_seconds(name: str) -> None:
     assert min(seconds(dialect, filled(*worst, LARGE)) for _ in range(3)) < 2.0, worst
 
 
-@pytest.mark.parametrize("name", EVERY)
 def test_near_matches_of_every_pattern_over_and_over(name: str, rounds: int) -> None:
     dialect, random = load(name), Random(name)
     near = list(dict.fromkeys(found for pattern in patterns_of(dialect) for found in nearly(pattern)))

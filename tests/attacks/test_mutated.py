@@ -5,7 +5,7 @@ import json
 from random import Random
 
 import pytest
-from dialect_texts import EVERY, PIECES, SLOT, TEXTS, assert_read, frames, mutated, spans, taken_apart, written
+from dialect_texts import PIECES, SLOT, TEXTS, assert_read, frames, mutated, spans, taken_apart, written
 from hypothesis import given, settings, strategies as st
 from real_texts import real, samples
 
@@ -34,7 +34,6 @@ def transcripts(name: str, random: Random) -> str:
     return frame.replace(SLOT, "".join(random.choice(PIECES) for _ in range(random.randint(0, 6))))
 
 
-@pytest.mark.parametrize("name", EVERY)
 @settings(max_examples=50)
 @given(text=ANY | st.text())
 def test_arbitrary_text(name: str, text: str) -> None:
@@ -57,7 +56,6 @@ def test_a_well_formed_turn_is_not_taken_apart(name: str) -> None:
     assert found and found["think"] == "a" and not load(name).parse_turn(text, first=True).issues
 
 
-@pytest.mark.parametrize("name", EVERY)
 def test_a_mutated_transcript_is_read(name: str, rounds: int) -> None:
     random = Random(name)
     others = [transcripts(name, random) for _ in range(10)]
@@ -68,14 +66,12 @@ def test_a_mutated_transcript_is_read(name: str, rounds: int) -> None:
 
 
 @real
-@pytest.mark.parametrize("name", EVERY)
 def test_a_mutated_real_trajectory_is_read(name: str, rounds: int) -> None:
     random = Random(f"real {name}")
     for _ in range(2 * rounds):
         assert_read(name, mutated(random.choice(samples()), random, samples()))
 
 
-@pytest.mark.parametrize("name", EVERY)
 def test_a_mutated_chat_is_read(name: str, rounds: int) -> None:
     dialect, random = load(name), Random(name)
     for _ in range(rounds):
@@ -87,7 +83,6 @@ def test_a_mutated_chat_is_read(name: str, rounds: int) -> None:
         assert parse(chat, name).steps == found.steps
 
 
-@pytest.mark.parametrize("name", EVERY)
 def test_any_source_is_read_or_refused_in_the_packages_own_words(name: str, rounds: int) -> None:
     random = Random(name)
     text = load(name).render(written(name))

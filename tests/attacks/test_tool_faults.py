@@ -30,20 +30,14 @@ GOOD = "A good answer."
 WAYS = FAULTS | HANGING
 
 
-class Odd(Tool):
+class Odd(lab.Shelf):
     """Goes wrong in the way it is asked to."""
 
-    name = "odd"
-
     def __init__(self, cache_key: str = "") -> None:
+        super().__init__(name="odd")
         self.cache_key = cache_key
 
-    async def odd(self, query: str) -> list[Evidence]:
-        """Search.
-
-        Args:
-            query: What to look for.
-        """
+    async def shelf(self, query: str) -> list[Evidence]:
         way = query.partition(" #")[0]
         if way in LARGE:
             return LARGE[way]()
@@ -131,7 +125,9 @@ def test_what_is_shared_kept_and_recorded_of_faults_is_a_tools_own_words(tmp_pat
 
 
 def test_on_an_event_loop_of_the_callers_as_an_mcp_server_has():
-    ways = [way for way in FAULTS if not ends_or_blocks_its_loop(way)]
+    # on the main thread an interrupt is the user's, and the loop with its tasks and threads is the caller's
+    theirs = re.compile("Interrupt|loop|left behind|Exit in a (task|group)|StopIteration in a thread")
+    ways = [way for way in FAULTS if not theirs.search(way)]
 
     async def ask_here(ways: list[str]) -> list[Observation]:
         with Toolbox([Odd()], **SETTINGS) as toolbox:
@@ -145,11 +141,6 @@ def test_on_an_event_loop_of_the_callers_as_an_mcp_server_has():
     assert GOOD in as_text(good)
     with pytest.raises(KeyboardInterrupt):  # the user's
         asyncio.run(ask_here(["raises KeyboardInterrupt"]))
-
-
-def ends_or_blocks_its_loop(way: str) -> bool:
-    """On the main thread an interrupt is the user's, and the loop with its tasks and threads is the caller's."""
-    return bool(re.search("Interrupt|loop|left behind|Exit in a (task|group)|StopIteration in a thread", way))
 
 
 @pytest.mark.parametrize("way", LARGE)

@@ -48,7 +48,6 @@ Endless = _odd(list, __iter__=_again)
 Word = _odd(str, **dict.fromkeys(("__len__", "__str__", "__getitem__", "__iter__", "encode", "split"), _fails))
 Lazy = _odd(Evidence, __getattribute__=_fails)
 
-
 Error = Callable[[], BaseException]
 Fault = Callable[[], Awaitable[Any]]
 
@@ -207,13 +206,12 @@ _DEEDS: dict[str, Fault] = {
     "cancels itself": _cancels_itself, "hears no end": _hears_no_end, "too deep": _too_deep, "generator": _generator,
 }  # fmt: skip
 _ELSEWHERE = {"in a thread": _in_a_thread, "in a task": _in_a_task, "in a group": _in_a_group}
-_UNSPEAKABLE = ("masked", "hollow")
 _RAISED: dict[str, Fault] = {
     f"raises {name} {where}": partial(raises, error)
     for where, raises in _ELSEWHERE.items()
     for name, error in ERRORS.items()
 }
-HANGING = {way: fault for way, fault in _RAISED.items() if way.split()[1] in _UNSPEAKABLE}
+HANGING = {way: fault for way, fault in _RAISED.items() if way.split()[1] in ("masked", "hollow")}
 """asyncio itself cannot carry these errors from one task to another: who waits for one waits for ever."""
 
 FAULTS: dict[str, Fault] = {

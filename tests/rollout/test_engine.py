@@ -4,6 +4,7 @@ import asyncio
 import signal
 import threading
 import time
+from unittest.mock import Mock
 
 import lab
 import msgspec
@@ -24,8 +25,7 @@ from faithful_search.wire.cache import Cache
 
 POU = dialects.load("pou")
 CALL = '<think>{}look</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
-NO = "<helpful>no</helpful><ref>null</ref>"
-FIRST, AGAIN = CALL.format(""), CALL.format(NO)
+FIRST, AGAIN = CALL.format(""), CALL.format("<helpful>no</helpful><ref>null</ref>")
 ANSWER = "<think><helpful>yes</helpful><ref>E1</ref>found</think><answer>Rome</answer>"
 TASK = Task("q1", "Where?", ("Rome",))
 ROME = Evidence("It is in Rome.", "Place")
@@ -40,10 +40,6 @@ def run(texts: list[str], *evidence: Evidence, **settings) -> Trajectory:
     return engine(texts, *evidence, **settings).run([TASK])[0]
 
 
-def decode(ids: list[int]) -> str:
-    return lab.tokenizer().decode(ids)
-
-
 def test_a_whole_episode_and_its_text_read_again():
     t = run([FIRST, AGAIN, ANSWER], ROME)
     assert (t.answer, t.stop_reason, t.answers, t.id) == ("Rome", "answered", ("Rome",), "q1")
@@ -56,7 +52,7 @@ def test_a_whole_episode_and_its_text_read_again():
 def test_a_question_with_half_a_character_is_asked():
     e = engine([FIRST, ANSWER], ROME)
     t = e.run([Task("q1", "Where is \udcff?", ("R\ud800",))])[0]
-    assert t.stop_reason == "answered" and "Where is ??" in decode(e.generator.seen[0])
+    assert t.stop_reason == "answered" and "Where is ??" in e.generator.tokenizer.decode(e.generator.seen[0])
     assert Trajectory.from_json(t.to_json()).question == "Where is ??"
 
 
@@ -96,12 +92,9 @@ def test_a_call_that_cannot_be_made_is_answered_with_what_can_be(turn, kinds, to
     assert all(word in t.steps[0].note for word in told) and t.answer == "Rome"
 
 
-BROKEN = "<think>{}a</think><tool_call>{{'name': 'shelf', 'arguments': {{'query': 'x',}}</tool_call>"
-
-
 @pytest.mark.parametrize("dialect", ["pou", "web_dancer"])
 def test_broken_json_is_repaired_and_stays_an_issue(dialect):
-    turn = BROKEN.format("")
+    turn = "<think>a</think><tool_call>{'name': 'shelf', 'arguments': {'query': 'x',}</tool_call>"
     t = run([turn, ANSWER], ROME, dialect=dialect)
     first, raw = t.steps[0], turn.split("<tool_call>")[1].split("</tool_call>")[0]
     assert first.call == ToolCall("shelf", {"query": "x"}, raw) and first.evidence == FOUND and not first.note
@@ -148,11 +141,6 @@ class Slow(lab.Shelf):
         self.begun, self.ended = threading.Event(), threading.Event()
 
     async def shelf(self, query: str) -> list[Evidence]:
-        """Search.
-
-        Args:
-            query: What to look for.
-        """
         self.begun.set()
         try:
             await asyncio.sleep(60)
@@ -181,15 +169,11 @@ def test_sessions_of_ended_and_of_broken_off_episodes_are_closed():
             made.append(super().session(edits))
             return made[-1]
 
-    class Down(lab.Scripted):
-        def generate(self, *args):
-            raise RuntimeError("the policy is down")
-
     made: list[Session] = []
     e = Engine(lab.Scripted([FIRST, ANSWER]), Watching([lab.Shelf(ROME)]))
     e.run([TASK])
     assert [session.closed for session in made] == [True]
-    e.generator = Down([])
+    e.generator.generate = Mock(side_effect=RuntimeError("the policy is down"))
     with pytest.raises(RuntimeError, match="down"):
         e.run([TASK] * 3)
     assert [session.closed for session in made] == [True] * 4
@@ -211,7 +195,7 @@ def test_many_episodes_come_back_in_order_and_the_ended_leave_the_batch():
             return super().generate(prompts, sampling, max_new_tokens)
 
         def _turn(self, prompt, limit):
-            if "Now." in decode(prompt):
+            if "Now." in self.tokenizer.decode(prompt):
                 return Completion(lab.tokenizer()(ANSWER)["input_ids"], "stop")
             return super()._turn(prompt, limit)
 

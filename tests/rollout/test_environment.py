@@ -95,22 +95,15 @@ def test_a_tool_that_cannot_be_a_method_is_refused(name):
 
 
 def test_a_new_rollout_ends_the_calls_of_the_old_one():
-    class Slow(Tool):
-        name = "slow"
-
-        async def slow(self, query: str) -> list[Evidence]:
-            """Search.
-
-            Args:
-                query: What to look for.
-            """
+    class Slow(lab.Shelf):
+        async def shelf(self, query: str) -> list[Evidence]:
             started.set()
             await asyncio.sleep(30)
             return []
 
     async def scene() -> str:
         environment = SearchEnvironment.factory(toolbox)()
-        call = asyncio.ensure_future(environment.slow(query="x"))
+        call = asyncio.ensure_future(environment.shelf(query="x"))
         await started.wait()
         environment.reset()
         told = await asyncio.wait_for(call, 10)

@@ -17,7 +17,7 @@ from faithful_search.rewards import Format
 from faithful_search.rollout import Engine, Limits
 from faithful_search.rollout.threads import Metered, described, synthesise, vote
 from faithful_search.tasks import Task
-from faithful_search.tools import Patience, Tool, Toolbox
+from faithful_search.tools import Patience, Toolbox
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, write_jsonl
 
 POKEE = dialects.load("pokee")
@@ -139,20 +139,14 @@ class Threads(lab.Scripted):
         return f"<think>so</think><answer>{answer}</answer>" if answer else "<think>I have no idea</think>"
 
 
-class Library(Tool):
+class Library(lab.Shelf):
     """Fails in one way at one call, or never."""
 
-    name = "library"
-
     def __init__(self, at: str = "", fault: object = None) -> None:
+        super().__init__(name="library")
         self.at, self.fault, self.asked = at, fault, []
 
-    async def search(self, query: str) -> list[Evidence]:
-        """Search.
-
-        Args:
-            query: What to look for.
-        """
+    async def shelf(self, query: str) -> list[Evidence]:
         self.asked.append(query)
         if query == self.at:
             if isinstance(self.fault, BaseException):
@@ -179,7 +173,7 @@ class Writing:
         return texts
 
 
-def run(policy: Threads, tool: Tool | None = None, writer: Writing | None = None):
+def run(policy: Threads, tool: Library | None = None, writer: Writing | None = None):
     toolbox = Toolbox([tool or Library()], timeout=2, patience=Patience(0))
     told = []
     with toolbox:

@@ -72,7 +72,7 @@ def fails(tool: Browse, *urls: str, match: str = "was not read", **arguments) ->
     return told.value
 
 
-def test_the_paragraph_that_is_asked_for_comes_first(site):
+def test_the_paragraph_that_is_asked_for_comes_first_and_without_a_query_the_page_begins_at_its_beginning(site):
     found = browse(browser(site), site.url("/article"), query=QUERY)
     assert found[0].text.startswith(
         "The lighthouse of Vardal\nThe lighthouse of Vardal was built in 1887 by the engineer"
@@ -83,9 +83,6 @@ def test_the_paragraph_that_is_asked_for_comes_first(site):
     assert browse(browser(site), site.url("/article"), query="bread café owner")[0].source.endswith("#paragraph-3")
     assert browse(browser(site), site.url("/redirect/2"), query=QUERY) == found  # named where it is
     assert "brûlée" in browse(browser(site), site.url("/latin1"), query=QUERY)[0].text
-
-
-def test_without_a_query_the_page_begins_at_its_beginning(site):
     for query in ("", "  ", "zebra"):
         found = browse(browser(site, top_k=2), site.url("/article"), query=query)
         assert [item.source[-1] for item in found] == ["1", "2"]

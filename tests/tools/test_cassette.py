@@ -8,6 +8,8 @@ import os
 import pickle
 import subprocess
 import sys
+from itertools import repeat
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -22,13 +24,7 @@ KEY = "sk-9f/8+Aé=&7d"
 
 def gives(result):
     """A tool: what it returns, or raises."""
-
-    async def live():
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-    return live
+    return AsyncMock(side_effect=repeat(result))
 
 
 FOUND, FORBIDDEN = gives([PARIS]), gives(AssertionError("the tool was asked"))

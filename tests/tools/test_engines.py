@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import gzip
-import json
 import pickle
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from agent_rows import file_of
 from faulty_server import FaultyServer, Request
 from opensearch_server import Engine, answered
 from served import invoked
@@ -70,10 +70,8 @@ def embedder(model) -> Embedder:
 
 @pytest.fixture
 def corpus(tmp_path) -> Path:
-    path = tmp_path / "corpus.jsonl.gz"
     rows = [{"id": f"d{n}", "title": f"Title {n}", "text": f"w{n} of all"} for n in range(ROWS)]
-    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
-    return path
+    return file_of(tmp_path / "corpus.jsonl.gz", rows)
 
 
 @pytest.fixture
@@ -124,13 +122,11 @@ def test_a_batch_is_one_request_of_the_engines_form(engine, index):
         ("redirect", False, "302"),
         ("cut", True, "broke off"),
         ("refused", False, "refused the query: parsing_exception"),
-        ("shards", True, "only a part"),
-        ("timed_out", True, "only a part"),
+        *((mode, True, "only a part") for mode in ("shards", "timed_out")),
         ("overload", True, "circuit_breaking_exception"),
         ("no_hits", False, "refused the query"),
         ("short", False, "1 answers to 2 queries"),
-        ("drip", True, "took longer than 0.4 seconds"),
-        ("hang", True, "took longer than 0.4 seconds"),
+        *((mode, True, "took longer than 0.4 seconds") for mode in ("drip", "hang")),
         ("bomb", False, "more than 1,000,000 bytes"),
     ],
 )
@@ -334,15 +330,11 @@ def test_engines_on_this_machine_are_asked_without_a_proxy(engine, server, embed
 @pytest.mark.parametrize(
     ("fault", "passing", "says"),
     [
-        (401, False, "does not accept the credentials"),
-        (403, False, "does not accept the credentials"),
+        *((fault, False, "does not accept the credentials") for fault in (401, 403)),
         (404, False, "no collection 'wiki'"),
         (400, False, "refused the request"),
-        (429, True, "not available at the moment"),
-        (500, True, "not available at the moment"),
-        (503, True, "not available at the moment"),
-        (200, False, "answer cannot be read"),  # JSON without a result
-        (0, False, "answer cannot be read"),
+        *((fault, True, "not available at the moment") for fault in (429, 500, 503)),
+        *((fault, False, "answer cannot be read") for fault in (200, 0)),  # the former is JSON without a result
     ],
 )
 def test_each_fault_of_qdrant_is_a_tool_error(server, embedder, fault, passing, says):

@@ -3,9 +3,11 @@
 import re
 import shlex
 
+import pou
 import pytest
 from paths import RECIPES, ROOT
 from search_servers import KEY
+from trl import ModelConfig
 
 from faithful_search import __version__
 from faithful_search.errors import ConfigError
@@ -14,6 +16,7 @@ from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.tasks import read_rows
 from faithful_search.tools.browse import Fetch
 from faithful_search.tools.retrieval.index_folder import build_folder
+from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.starting import parse_recipe
 from faithful_search.trajectory import ToolCall
 
@@ -22,11 +25,6 @@ SHIPPED = RECIPES / "cassettes" / "four_tools.jsonl"
 
 def configured(*flags: str) -> EnvironmentArguments:
     """What a configuration and flags of `recipes/pou.py` give."""
-    import pou
-    from trl import ModelConfig
-
-    from faithful_search.training.arguments import SearchGRPOConfig
-
     script, _, _ = parse_recipe((pou.PoUArguments, SearchGRPOConfig, ModelConfig), list(flags), pou.DEFAULT_CONFIG)
     return script
 
@@ -128,8 +126,6 @@ def test_the_flags_reach_every_client_and_each_gives_up_before_the_toolbox_does(
 def test_the_papers_configuration_has_its_tools_when_the_keys_are_there(monkeypatch, tmp_path):
     for name in ("SERPER_API_KEY", "JINA_API_KEY"):
         monkeypatch.setenv(name, KEY)
-    import pou
-
     flags = (
         f"--judge_url http://127.0.0.1:9/v1 --judge_model m --corpus http://127.0.0.1:9 --bf16 false --use_cpu true \
         --tool_cache {tmp_path}/tools.sqlite --judge_cache none --questions a.jsonl --eval_questions b.jsonl"
@@ -150,8 +146,6 @@ def test_pokees_agents_find_the_tools_they_know():
 
 
 def test_the_judges_model_condenses_when_asked():
-    import pou
-
     flags = ["--judge", "endpoint", "--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "m", "--condense", "true"]
     script = configured(*flags, "--browse", "fetch", "--judge_cache", "none")
     condenser = pou.build_condenser(script)

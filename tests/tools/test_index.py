@@ -15,12 +15,14 @@ from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
 import pytest
 import tiny_bert
 import torch
+from agent_rows import file_of
 from hypothesis import given, settings, strategies as st
 from served import invoked
 
@@ -44,18 +46,13 @@ def rows(number: int, seed: int = 0) -> list[dict[str, str]]:
     ]
 
 
-def write(path: Path, found: Sequence[object]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
-    return path
-
-
 def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
 def corpus(tmp_path) -> Path:
-    return write(tmp_path / "corpus.jsonl", rows(120))
+    return file_of(tmp_path / "corpus.jsonl", rows(120))
 
 
 @pytest.fixture
@@ -104,7 +101,7 @@ def test_a_finished_index_is_left_as_it_is_and_another_corpus_or_other_settings_
     something_else = r"made of something else \({}\): name another folder, or --overwrite"
     with pytest.raises(ConfigError, match=something_else.format("limit None")):
         build_folder(moved, index, limit=3)
-    write(corpus, rows(5))
+    file_of(corpus, rows(5))
     with pytest.raises(ConfigError, match=something_else.format("its corpus")):
         build_folder(corpus, index)
     assert {path: path.stat().st_mtime_ns for path in index.rglob("*")} == before
@@ -113,13 +110,10 @@ def test_a_finished_index_is_left_as_it_is_and_another_corpus_or_other_settings_
 
 
 def test_the_old_index_stays_until_the_new_one_is_there_and_unfinished_builds_of_others_go_then(index, corpus):
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
     before = tree(index)
     for limit in (7, 8):
         with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("faithful_search.tools.retrieval.index.progress", stop)
+            patch.setattr("faithful_search.tools.retrieval.index.progress", Mock(side_effect=KeyboardInterrupt))
             build_folder(corpus, index, limit=limit, overwrite=True)
         assert list(index.parent.glob(f"{index.name}.*.building"))
     assert tree(index) == before
@@ -150,7 +144,7 @@ def test_a_full_disk_is_an_error_and_harms_nothing(index, tmp_path):
     before, limits = tree(index), resource.getrlimit(resource.RLIMIT_FSIZE)
     # of words of one character a passage takes less than its scores, so that some limits stop the one and not the other
     text = "".join(map(chr, range(0x4E00, 0x4E00 + 400)))
-    corpus = write(tmp_path / "other.jsonl", [{"id": str(n), "text": text} for n in range(10)])
+    corpus = file_of(tmp_path / "other.jsonl", [{"id": str(n), "text": text} for n in range(10)])
     for most in (100, 2000, 13500, 16100):
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
         try:
@@ -178,15 +172,11 @@ def test_two_builders_of_one_index(corpus, tmp_path, monkeypatch):
 # damage
 
 
-def flipped(path):
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 0x80
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize("name", ["passages.jsonl", "passages.offsets", "bm25/data.npy"])
 def test_a_byte_that_changed_is_one_line(index, corpus, name, monkeypatch):
-    flipped(index / name)
+    data = bytearray((index / name).read_bytes())
+    data[-3] ^= 0x80
+    (index / name).write_bytes(data)
     with pytest.raises(DataError, match=rf"the index .* is damaged \({name} not as written\): build it again"):
         open_folder(index)
     monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._QUICK", 0)
@@ -369,10 +359,8 @@ def test_half_precision_takes_half_the_place_and_pooling_is_kept(tmp_path, model
     how: dict[str, Any] = {"pooling": "cls", "limit": 9, "query_prefix": "w9 ", "passage_prefix": "w8 "}
     DenseIndex.build(tmp_path / "dense", passages, model=model, **how)
     queries = DenseIndex(tmp_path / "dense", passages).embedder.queries(["w1 w2"])
-    encoder, texts = (
-        Encoder.from_pretrained(model, **how),
-        [f"{each.title}\n{each.text}" for each in tiny_bert.corpus()],
-    )
+    texts = [f"{each.title}\n{each.text}" for each in tiny_bert.corpus()]
+    encoder = Encoder.from_pretrained(model, **how)
     assert np.allclose(queries, encoder.encode(["w1 w2"], "query"), atol=1e-6)
     assert np.allclose(vectors_of(tmp_path / "dense"), encoder.encode(texts, "passage"), atol=1e-6)
 
@@ -500,7 +488,7 @@ def test_a_hybrid_index_by_the_command(tmp_path, monkeypatch):
 
 
 def test_the_command_says_what_it_made_and_left_out(tmp_path):
-    corpus = write(tmp_path / "c.jsonl", [{"text": "One sentence. Another one."}, *[{"body": "?"}] * 7])
+    corpus = file_of(tmp_path / "c.jsonl", [{"text": "One sentence. Another one."}, *[{"body": "?"}] * 7])
     done = invoked("index", corpus, tmp_path / "out", "--paragraph-characters", 15)
     assert done.exit_code == 0
     assert done.stdout.startswith(f"2 passages of {corpus} in {tmp_path / 'out'}: bm25, 0.0 MB, ")

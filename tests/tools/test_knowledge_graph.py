@@ -181,7 +181,7 @@ def rdf(turtle) -> KnowledgeGraph:
     return KnowledgeGraph.from_triples(turtle, top_k=20)
 
 
-def test_turtle_one_line_for_a_relation_with_all_its_values(rdf):
+def test_turtle_one_line_for_a_relation_with_all_its_values_languages_and_names(rdf):
     [best, *_] = facts(rdf, "official language of Sylvania")
     assert best.text == "Sylvania, official language: Sylvanian."
     assert (best.title, best.url, best.source) == ("Sylvania", "http://graph.example/entity/5", "5-officialLanguage")
@@ -197,9 +197,6 @@ def test_turtle_one_line_for_a_relation_with_all_its_values(rdf):
     assert set(rdf.entities("Freedonia")) == {"http://graph.example/entity/1", "http://graph.example/entity/6"}
     assert (found[0].text, found[0].url) == ("Freedonia, kind: Old Film.", "http://graph.example/entity/6")
     assert all(item.url.endswith("/1") for item in found[1:]) and len(found) == 7
-
-
-def test_languages_and_names(rdf):
     for query, best in (
         ("Fredonien capital", "Freedonia, capital: Glooston."),  # asked for in any language, told in English
         ("Farbe", "Tint, shade: Red."),  # a regional one is English, too
@@ -336,16 +333,13 @@ def tool(server: SearchServer, **knobs) -> Wikidata:
     return Wikidata(url=f"{server.url}/w/api.php", **{"http": QUICK, **knobs})
 
 
-def test_a_fact_is_a_line_with_its_entity_page_and_property(wiki):
+def test_a_fact_is_a_line_and_every_kind_of_value_is_told_but_identifiers_media_and_unknown_ones(wiki, server):
     assert facts(wiki, "What is the population of Freedonia?")[0] == Evidence(
         text="Freedonia, population: 1,234,567 (as of 2020).",
         title="Freedonia (country in Europe)",
         source="Q1-P1082",
         url="https://www.wikidata.org/wiki/Q1",
     )
-
-
-def test_every_kind_of_value_but_identifiers_media_and_unknown_ones(wiki, server):
     assert texts(tool(server, top_k=50), "Freedonia") == [
         "Freedonia, instance of: country.",
         "Freedonia, capital: Glooston. Other values: Old Glooston (until 1901).",
@@ -425,9 +419,8 @@ def test_labels_are_asked_for_fifty_at_a_time_and_a_property_whose_values_have_n
 def test_nothing_known_is_no_evidence_and_no_name_is_told(wiki):
     assert facts(wiki, "zzz unheard of") == []
     with Toolbox([wiki]) as box:
-        empty, none = box.run_batch(
-            [ToolCall("knowledge_graph", {"query": query}) for query in ("?!", "zzz")], [box.session(), box.session()]
-        )
+        calls = [ToolCall("knowledge_graph", {"query": query}) for query in ("?!", "zzz")]
+        empty, none = box.run_batch(calls, [box.session(), box.session()])
     assert empty.error and "names no entity" in empty.note and (none.error, none.note) == (False, "No results.")
 
 

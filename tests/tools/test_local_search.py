@@ -7,9 +7,11 @@ import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from agent_rows import file_of
 from hypothesis import given, settings, strategies as st
 from served import Shelf
 
@@ -86,7 +88,7 @@ def test_the_cache_is_reused_and_mapped_and_changed_content_indexed_anew(tmp_pat
     corpus = tmp_path / "c.jsonl"
     corpus.write_text(json.dumps({**ROWS[0], "text": "Paris is a hero of Troy."}))
     assert find(LocalSearch.from_corpus(corpus), "capital") == []
-    corpus.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    file_of(corpus, ROWS)
     built = LocalSearch.from_corpus(corpus)
     monkeypatch.setattr(index_folder, "_build", lambda *_, **__: pytest.fail("built again"))
     again = LocalSearch.from_corpus(corpus)
@@ -121,11 +123,8 @@ def test_a_cached_index_is_built_once_by_those_who_ask_at_the_same_time(cache, m
 
 
 def test_a_killed_first_command_is_gone_on_with(cache, monkeypatch):
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(index_folder.BM25Index, "build", stop)
+        patch.setattr(index_folder.BM25Index, "build", Mock(side_effect=KeyboardInterrupt))
         LocalSearch.from_corpus(ROWS)
     monkeypatch.setattr(index_folder, "store", lambda *_: pytest.fail("the passages were written already"))
     assert find(LocalSearch.from_corpus(ROWS), "Berlin") == ["p3"]
@@ -154,8 +153,7 @@ def test_one_refused_query_does_not_fail_those_beside_it():
 
 
 def test_whatever_a_corpus_is_it_is_opened(tmp_path):
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    corpus = file_of(tmp_path / "corpus.jsonl", ROWS)
     index_folder.build_folder(corpus, tmp_path / "index", limit=3)
     assert len(open_search("world", top_k=1).index) > 100
     assert len(open_search(str(corpus), top_k=1).index) == len(ROWS)
@@ -180,12 +178,6 @@ EXPECTED = [
 ]
 
 
-def write_jsonl(path: Path, rows: list[object]) -> Path:
-    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
-
-
 def write_parquet(path: Path, rows: list[dict[str, object]]) -> Path:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -195,24 +187,21 @@ def write_parquet(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 def test_rows_and_files_are_read_alike(tmp_path):
-    plain = write_jsonl(tmp_path / "c.jsonl", MIXED)
-    packed = write_jsonl(tmp_path / "c.jsonl.gz", MIXED)
+    plain = file_of(tmp_path / "c.jsonl", MIXED)
+    packed = file_of(tmp_path / "c.jsonl.gz", MIXED)
     assert list(passages(MIXED)) == list(passages(plain)) == list(passages(str(packed))) == EXPECTED
     rows = [{"id": str(row.get("id") or ""), "title": row.get("title"), "text": row["text"]} for row in MIXED]
     found = list(passages(write_parquet(tmp_path / "c.parquet", [{**row, "vector": [1.0]} for row in rows])))
     assert found == list(passages(rows))
-    for line in (
-        b'{"text": "fine", "score": NaN}',
-        b'\xef\xbb\xbf{"text": "fine"}',
-    ):  # as Python writes it, with a mark
+    # as Python writes it, with a mark
+    for line in (b'{"text": "fine", "score": NaN}', b'\xef\xbb\xbf{"text": "fine"}'):
         plain.write_bytes(line)
         assert [item.text for item in passages(plain)] == ["fine"]
 
 
 def test_a_folder_is_its_files_in_order_and_numbers_run_on(tmp_path):
-    (tmp_path / "data").mkdir()
-    write_jsonl(tmp_path / "data" / "b.jsonl", [{"text": "second"}])
-    write_jsonl(tmp_path / "data" / "a.jsonl.gz", [{"text": "first"}, {"text": "next"}])
+    file_of(tmp_path / "data" / "b.jsonl", [{"text": "second"}])
+    file_of(tmp_path / "data" / "a.jsonl.gz", [{"text": "first"}, {"text": "next"}])
     write_parquet(tmp_path / "data" / "c.parquet", [{"text": "third"}])
     (tmp_path / "README.md").write_text("no rows")
     found = [(item.source, item.text) for item in passages(tmp_path)]
@@ -241,9 +230,7 @@ def test_a_hub_dataset_and_its_splits(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     monkeypatch.chdir(tmp_path)
     rows = [{"id": str(number), "contents": f'"T{number}"\ntext {number}'} for number in range(2500)]
-    local = tmp_path / "wiki"
-    local.mkdir()
-    write_jsonl(local / "train.jsonl", rows)
+    local = file_of(tmp_path / "wiki" / "train.jsonl", rows).parent
     made = {split: datasets.Dataset.from_list(rows[:size]) for split, size in (("train", 2500), ("test", 3))}
     monkeypatch.setattr(datasets, "load_dataset", lambda name, split: {"some/wiki": made}[name][split])
     assert list(passages("some/wiki")) == list(passages(local))
@@ -279,8 +266,8 @@ def test_a_broken_row_is_told_and_left_out(tmp_path, line, why):
 
 
 def test_the_digest_is_the_contents(tmp_path):
-    one, same = (write_jsonl(tmp_path / name, MIXED) for name in ("a.jsonl", "b.jsonl"))
-    assert digest(one) == digest(same) != digest(write_jsonl(tmp_path / "c.jsonl", MIXED[:2]))
+    one, same = (file_of(tmp_path / name, MIXED) for name in ("a.jsonl", "b.jsonl"))
+    assert digest(one) == digest(same) != digest(file_of(tmp_path / "c.jsonl", MIXED[:2]))
     assert digest(MIXED) == digest([*MIXED]) != digest(MIXED[:2])
     assert digest([{"text": "a", "title": "b"}]) != digest([{"text": "b", "title": "a"}])
     assert digest([{"text": "\ud800"}])
@@ -327,7 +314,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path, name, told):
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n' * 1000)[:-20])
     (tmp_path / "no.parquet").write_bytes(b"PAR1 not at all")
     write_parquet(tmp_path / "other.parquet", [{"id": "1", "body": "?"}])
-    write_jsonl(tmp_path / "broken.jsonl", [{"a": 1}, {"b": 2}])
+    file_of(tmp_path / "broken.jsonl", [{"a": 1}, {"b": 2}])
     with pytest.raises(DataError, match=re.escape(told)) as caught:
         list(passages(name if name == "missing" else tmp_path / name, on_broken=lambda *_: None))
     assert name in str(caught.value)

@@ -1,13 +1,12 @@
 """Services: what the results of web searches become, and every way in which a service of search or facts can fail."""
 
 import asyncio
-import json
 import logging
 import pickle
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -62,10 +61,6 @@ def fails(tool: WebSearch, *queries: str, match: str | None = None) -> ToolError
     return caught.value
 
 
-def urls(found: list[Evidence]) -> list[str]:
-    return [item.url.removeprefix("https://") for item in found]
-
-
 def test_a_page_is_its_title_address_and_snippet_with_its_date(service):
     first, second, *rest = search(tool(service), "rivers")
     url = "https://site1.example/rivers"
@@ -74,12 +69,13 @@ def test_a_page_is_its_title_address_and_snippet_with_its_date(service):
     found = search(tool(service), "facts")  # answers that name their page come first, and their page once
     answer = "The fact of the matter." if service.answer is serper else "42"
     assert [item.text for item in found[:2]] == [answer, "What is the case."]
-    assert len(set(urls(found))) == 5
+    assert len({item.url for item in found}) == 5
 
 
 def test_several_queries_run_at_once_each_once_and_are_interleaved_by_rank(service):
     found = search(tool(service), "red", "blue", "green")
-    assert urls(found) == [f"site{n}.example/{color}" for n in range(1, 6) for color in ("red", "blue", "green")][:10]
+    urls = [f"https://site{n}.example/{color}" for n in range(1, 6) for color in ("red", "blue", "green")]
+    assert [item.url for item in found] == urls[:10]
     before = len(service.requests)
     assert len(search(tool(service), "red", " red")) == 5 and len(service.requests) == before + 1
     assert search(tool(service), "a\ud800b")[0].title == "a?b 1"  # what cannot be encoded is searched for all the same
@@ -234,22 +230,18 @@ def test_ddgs_that_fails_finds_nothing_blocks_or_is_not_there(monkeypatch):
     from ddgs.ddgs import DDGS
     from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
 
-    threads = []
+    threads, said = [], SimpleNamespace()
 
-    def answers(answer):
-        def text(self, query, **knobs):
-            threads.append(threading.current_thread())
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+    def text(self, query, **knobs):
+        threads.append(threading.current_thread())
+        if isinstance(said.answer, Exception):
+            raise said.answer
+        return said.answer
 
-        monkeypatch.setattr(DDGS, "text", text)
-
-    for error in (RatelimitException("202"), TimeoutException("late"), DDGSException("connection refused")):
-        answers(error)
+    monkeypatch.setattr(DDGS, "text", text)
+    for said.answer in (RatelimitException("202"), TimeoutException("late"), DDGSException("connection refused")):
         assert fails(WebSearch(Ddgs()), "red", match="Web search failed").passing
-    for strange in (DDGSException("No results found."), None, "x", [1, None], [{"title": 3}], {"a": 1}):
-        answers(strange)
+    for said.answer in (DDGSException("No results found."), None, "x", [1, None], [{"title": 3}], {"a": 1}):
         assert search(WebSearch(Ddgs()), "red") == []
     assert threading.current_thread() not in threads
     monkeypatch.setitem(sys.modules, "ddgs", None)
@@ -269,13 +261,6 @@ def test_providers_are_found_by_name_tell_their_results_apart_and_refuse_setting
 
 
 # a retrieval server
-
-
-@contextmanager
-def answering(body: bytes):
-    """The URL of a server that answers everything with these bytes."""
-    with FaultyServer(lambda request: (200, body)) as server:
-        yield server.url
 
 
 def remote(tool: RemoteSearch, query: str = "q") -> list[Evidence]:
@@ -311,8 +296,8 @@ DOCUMENTS = [{"id": "1", "contents": "T\nX"}, {"id": "2", "contents": "T\nY"}]
     ],
 )
 def test_what_other_servers_of_the_family_send(answer, found):
-    with answering(json.dumps(answer).encode()) as url:
-        assert remote(RemoteSearch(url, "recall" if isinstance(answer, list) else "search_r1")) == found
+    with FaultyServer(lambda request: (200, answer)) as server:
+        assert remote(RemoteSearch(server.url, "recall" if isinstance(answer, list) else "search_r1")) == found
 
 
 JUNK = [b"", b"<html>", b"\xff\xfe", b"null", b"[]", b"[" * 100_000]
@@ -322,9 +307,9 @@ RESULTS += [b'[[{"document": {"title": 5, "text": "x"}}]]']
 
 @pytest.mark.parametrize("body", [*JUNK, *(b'{"result": %s}' % result for result in RESULTS)])
 def test_what_is_no_result_is_told_to_the_policy(body):
-    with answering(body) as url, pytest.raises(ToolError) as failed:
-        remote(RemoteSearch(url, http=QUICK))
-    assert url.removeprefix("http://") not in str(failed.value) and str(failed.value)
+    with FaultyServer(lambda request: (200, body)) as server, pytest.raises(ToolError) as failed:
+        remote(RemoteSearch(server.url, http=QUICK))
+    assert server.url.removeprefix("http://") not in str(failed.value) and str(failed.value)
 
 
 def test_the_token_comes_from_the_environment_and_a_refused_one_is_the_operators_affair(monkeypatch, caplog):

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import lab
 import msgspec
 import pytest
 
@@ -44,12 +45,13 @@ class Echo(Tool):
         return [Evidence(text=text, id="forged")] * times
 
 
-class Service(Tool):
+class Service(lab.Shelf):
     """Does what the first word of a query says; `asked` are all of them, `most` how many at once."""
 
-    name, cache_key = "service", "service/v1"
+    cache_key = "service/v1"
 
     def __init__(self, slow: float = 0.0) -> None:
+        super().__init__(name="service")
         self.slow = slow
         self.asked: list[str] = []
         self.now = self.most = 0
@@ -60,12 +62,7 @@ class Service(Tool):
         if self.lacks:
             raise ConfigError(f"service needs {self.lacks}")
 
-    async def service(self, query: str) -> list[Evidence]:
-        """Ask.
-
-        Args:
-            query: What.
-        """
+    async def shelf(self, query: str) -> list[Evidence]:
         self.asked.append(query)
         self.now += 1
         self.most = max(self.most, self.now)

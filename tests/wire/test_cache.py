@@ -17,7 +17,6 @@ from faithful_search.wire import background
 from faithful_search.wire.background import once
 from faithful_search.wire.cache import Cache, key_of
 
-FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 LIMIT = 2_000_000
 
 
@@ -123,7 +122,7 @@ def test_a_time_out_of_the_one_at_work_is_heard_by_all_and_not_taken_for_the_end
     assert [type(error) for error in asyncio.run(scene())] == [TimeoutError] * 3 and asked == [1]
 
 
-@FORKS
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_opens_the_file_anew_and_waits_for_nothing_that_its_parent_is_at(cache):
     cache.put("a", b"one")

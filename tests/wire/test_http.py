@@ -16,7 +16,6 @@ import ssl
 import subprocess
 import time
 import tracemalloc
-import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -124,11 +123,8 @@ def test_connections_are_kept_and_one_closed_meanwhile_is_no_failure(site):
 
 LARGE, IMPATIENT = {"max_bytes": 150_000}, {"timeout": 0.4, "patience": Patience(5, 0.01, 0.01)}
 BROKEN, REFUSED = "{} broke off or garbled its answer", "{} redirects to an address that is refused"
-MUCH, LATE, PACKED = (
-    "{} sent more than 150,000 bytes",
-    "{} took longer than 0.4 seconds",
-    "what {} sent cannot be unpacked",
-)
+MUCH, LATE = "{} sent more than 150,000 bytes", "{} took longer than 0.4 seconds"
+PACKED = "what {} sent cannot be unpacked"
 WRONGS = [
     *(("/status/404", {}, "{}: 404 Not Found"), ("/status/304", {}, "{}: 304 Not Modified")),
     *(("/status/599", {}, "{}: 599"), ("/redirect?status=300&to=/article", {}, "{}: 300 Multiple Choices")),
@@ -407,7 +403,7 @@ def test_many_loops_and_threads(site):
     assert len(http._clients._known) <= 2
 
 
-def test_connections_are_closed_with_their_loop_or_their_client(site):
+def test_connections_are_closed_with_their_loop_or_their_client(site, recwarn):
     async def asked(http):
         await asyncio.gather(*(http.get(site.url("/article")) for _ in range(4)))
 
@@ -417,13 +413,11 @@ def test_connections_are_closed_with_their_loop_or_their_client(site):
         await asyncio.sleep(0.1)
         return len(asyncio.all_tasks())
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ResourceWarning)
-        asyncio.run(asked(Http()))
-        gc.collect()
-        assert asyncio.run(dropped()) == 1
-        gc.collect()
-    assert not caught
+    asyncio.run(asked(Http()))
+    gc.collect()
+    assert asyncio.run(dropped()) == 1
+    gc.collect()
+    assert not recwarn.list
 
 
 def test_a_client_is_a_value_and_its_limits_must_be_limits(shared):
@@ -437,49 +431,37 @@ def test_a_client_is_a_value_and_its_limits_must_be_limits(shared):
             Http(**wrong)
 
 
+def fetch(site, name, **how):
+    """A page, from a site of this name that should speak TLS."""
+    return ask(guarded(guard=named(f"{name}:{site.port}"), **how), f"https://{name}:{site.port}/article")
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
-class TestTls:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def certificate(cls, tmp_path_factory):
-        folder = tmp_path_factory.mktemp("tls")
-        subject = ["-subj", "/CN=secure.example.org", "-addext", "subjectAltName=DNS:secure.example.org"]
-        files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
-        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        command = ["openssl", "req", "-x509", *key, "-days", "2", *files, *subject]
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
-        return folder
-
-    @pytest.fixture
-    def secure(self, certificate):
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
-        names = []
-        context.sni_callback = lambda _, name, __: names.append(name)
-        with WebSite(tls=context) as site:
-            site.names = names
-            yield site
-
-    def fetch(self, site, name, **how):
-        return ask(guarded(guard=named(f"{name}:{site.port}"), **how), f"https://{name}:{site.port}/article")
-
-    def test_the_certificate_is_checked_against_the_name(self, secure, certificate, monkeypatch):
-        assert str(self.fetch(secure, "secure.example.org")) == "secure.example.org has no valid certificate"
+def test_the_certificate_is_checked_against_the_name(tmp_path, monkeypatch):
+    subject = ["-subj", "/CN=secure.example.org", "-addext", "subjectAltName=DNS:secure.example.org"]
+    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command = ["openssl", "req", "-x509", *key, "-days", "2", *files, *subject]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    context, names = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), []
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    context.sni_callback = lambda _, name, __: names.append(name)
+    with WebSite(tls=context) as secure:
+        assert str(fetch(secure, "secure.example.org")) == "secure.example.org has no valid certificate"
         assert secure.seen == []  # of an unknown authority
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "cert.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
         guard_module.tls.cache_clear()
-        secure.names.clear()
-        assert self.fetch(secure, "secure.example.org").status == 200
-        assert secure.names == ["secure.example.org"]
+        names.clear()
+        assert fetch(secure, "secure.example.org").status == 200
+        assert names == ["secure.example.org"]
         assert secure.seen[0].headers["host"] == f"secure.example.org:{secure.port}"
-        assert str(self.fetch(secure, "other.example.org")) == "other.example.org has no valid certificate"
+        assert str(fetch(secure, "other.example.org")) == "other.example.org has no valid certificate"
         assert len(secure.seen) == 1
         guard_module.tls.cache_clear()
 
-    def test_a_server_without_tls(self, shared):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ResourceWarning)
-            outcome = self.fetch(shared, "plain.example.org", timeout=0.5)
-            gc.collect()
-        assert str(outcome) == "plain.example.org took longer than 0.5 seconds"
-        assert not caught  # the connection was closed in the middle of its handshake
+
+def test_a_server_without_tls(shared, recwarn):
+    outcome = fetch(shared, "plain.example.org", timeout=0.5)
+    gc.collect()
+    assert str(outcome) == "plain.example.org took longer than 0.5 seconds"
+    assert not recwarn.list  # the connection was closed in the middle of its handshake

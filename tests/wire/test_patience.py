@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given, strategies as st
@@ -20,17 +21,9 @@ BUSY, GONE = ToolError("busy", passing=True), ToolError("gone")
 TRIED, WAIT = ToolError("tried", passing=True, tried=True), ToolError("busy", passing=True, retry_after=7)
 
 
-class Flaky:
+def flaky(*errors: BaseException) -> AsyncMock:
     """Raises what it is given, one after the other, then answers."""
-
-    def __init__(self, *errors: BaseException) -> None:
-        self.errors, self.calls = list(errors), 0
-
-    async def __call__(self) -> str:
-        self.calls += 1
-        if self.errors:
-            raise self.errors.pop(0)
-        return "answer"
+    return AsyncMock(side_effect=[*errors, "answer"])
 
 
 @pytest.mark.parametrize(
@@ -43,20 +36,20 @@ class Flaky:
 def test_what_passes_is_tried_again_as_often_as_said(error, expected):
     quick = Patience(retries=2, first=0.001)
     assert passing(error) is expected
-    answers, fails = Flaky(error, error), Flaky(error, error, error)
+    answers, fails = flaky(error, error), flaky(error, error, error)
     if expected:
-        assert asyncio.run(quick.persist(answers)) == "answer" and answers.calls == 3
+        assert asyncio.run(quick.persist(answers)) == "answer" and answers.call_count == 3
     with pytest.raises(type(error)):
         asyncio.run(quick.persist(fails))
-    assert fails.calls == (3 if expected else 1)
+    assert fails.call_count == (3 if expected else 1)
 
 
 @pytest.mark.parametrize("retry_after", [7, 99])
 def test_no_pause_is_begun_that_is_too_long_or_would_end_behind_the_deadline(retry_after):
-    fails, start = Flaky(ToolError("busy", passing=True, retry_after=retry_after)), time.monotonic()
+    fails, start = flaky(ToolError("busy", passing=True, retry_after=retry_after)), time.monotonic()
     with pytest.raises(ToolError):
         asyncio.run(Patience().persist(fails, deadline=start + 5 if retry_after == 7 else None))
-    assert fails.calls == 1 and time.monotonic() - start < 4
+    assert fails.call_count == 1 and time.monotonic() - start < 4
 
 
 @given(st.integers(1, 5000), st.floats(0, 10), st.floats(0, 10), st.integers())
@@ -106,15 +99,11 @@ def test_one_who_was_given_up_does_not_try_again_whatever_becomes_of_the_cancell
     assert tries == [1]
 
 
-class Clock:
-    now = 100.0
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: Clock.now, time=time.time))
-    Clock.now = 100.0
-    return Clock
+    made = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: made.now, time=time.time))
+    return made
 
 
 @pytest.fixture
