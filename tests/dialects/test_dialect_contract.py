@@ -18,10 +18,6 @@ def said(step: Step) -> tuple[object, ...]:
     return step.think, step.answer, step.helpful, step.refs, step.call and (step.call.name, step.call.arguments)
 
 
-def got(step: Step) -> tuple[object, ...]:
-    return step.evidence, step.note
-
-
 @pytest.mark.parametrize("name", EVERY)
 @settings(max_examples=40)
 @given(data=st.data())
@@ -30,7 +26,7 @@ def test_what_was_rendered_is_read_back(name: str, data: st.DataObject) -> None:
     text = dialect.render(before)
     after = dialect.parse(text, fenced=True)
     assert [said(step) for step in after.steps] == [said(step) for step in before.steps]
-    assert [got(step) for step in after.steps] == [got(step) for step in before.steps]
+    assert [(step.evidence, step.note) for step in after.steps] == [(s.evidence, s.note) for s in before.steps]
     assert not after.all_issues() and after.answer == before.answer and after.stop_reason == "answered"
     assert dialect.render(after) == text
     # A turn alone reads as it does in the whole, and taken apart into tags as at once.
@@ -96,12 +92,9 @@ def test_in_a_pasted_log_evidence_that_nobody_fenced_never_speaks_for_the_agent(
 @pytest.mark.parametrize("start", ["", "<s>", "<|begin_of_text|>", "<bos>", "\n", " <|begin_of_text|>\n"])
 def test_a_prompt_is_left_out_wherever_a_chat_begins(start: str) -> None:
     own = "<think>a</think><answer>b</answer>"
-    llama = (
-        "<|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
-    )
     for prompt in (
         "<|im_start|>system\n<answer>x</answer><|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n",
-        llama,
+        "<|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
         "<start_of_turn>user\nWho?<end_of_turn>\n<start_of_turn>model\n",
         "<|tools|>local_search<|user|>Who?<|end|><|assistant|>",
     ):

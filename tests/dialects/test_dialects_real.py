@@ -7,7 +7,8 @@ from pathlib import Path
 
 import dialect_report
 import pytest
-from dialect_texts import assert_read
+from agent_rows import file_of
+from dialect_texts import assert_read, essence
 from real_texts import R1, real, rows
 
 from faithful_search.dialects import detect, parse
@@ -60,10 +61,9 @@ def test_web_dancer_chats() -> None:
         received = "".join(m["content"] for m in messages[3:] if m["role"] == "user")
         counts = map(int, re.findall(r"(?m)^A Google search for .* found (\d+) results:$", received))
         assert len(t.evidence) >= sum(counts)
-        essence = [(s.think, s.call, s.answer, s.evidence, s.note) for s in t.steps]
         for form in ("<|im_start|>{role}\n{content}<|im_end|>\n", "{role}\n{content}\n"):
             read = assert_read("web_dancer", "".join(form.format(**message) for message in messages))
-            assert [(s.think, s.call, s.answer, s.evidence, s.note) for s in read.steps] == essence
+            assert essence(read) == essence(t)
 
 
 def test_the_report_counts_rows_issues_and_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,8 +75,7 @@ def test_the_report_counts_rows_issues_and_agreement(tmp_path: Path, capsys: pyt
         {"gen_text_store": good.removesuffix("</think>\n\n") + "<answer>x</answer>"},
         {"gen_text_store": "no tags"},
     ]
-    path = tmp_path / "some.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    path = file_of(tmp_path / "some.jsonl", lines)
     assert dialect_report.main([str(tmp_path), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["dialects"], found["issues"]) == (4, {"r1_searcher": 3}, {"think_unclosed": 1})

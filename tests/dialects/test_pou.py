@@ -4,10 +4,11 @@ one table for the dialects that have kinds of their own."""
 import json
 
 import pytest
+from dialect_texts import essence
 
 from faithful_search.dialects import load
 from faithful_search.errors import DialectError
-from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.trajectory import Evidence, Step, ToolCall
 
 D = load("pou")
 CALL = '<tool_call>{"name": "local_search", "arguments": {"query": "q"}}</tool_call>'
@@ -20,10 +21,6 @@ CHAT = (
     f"<|im_start|>assistant\n<think>plan</think>{CALL}<|im_end|>\n<|im_start|>user\n{RESPONSE}<|im_end|>\n"
     f"<|im_start|>assistant\n{LAST}<|im_end|>\n"
 )
-
-
-def essence(trajectory: Trajectory) -> list[tuple[object, ...]]:
-    return [(s.think, s.call, s.answer, s.helpful, s.refs, s.evidence, s.note) for s in trajectory.steps]
 
 
 def test_reads_a_trajectory() -> None:
@@ -55,11 +52,8 @@ def test_a_malformed_call_still_gets_its_response() -> None:
     bad = "<think>x</think><tool_call>{</tool_call>"
     t = D.parse(f"{bad}<tool_response>\nError: not JSON [E1] .\n</tool_response>{LAST}")
     assert [len(s.issues) for s in t.steps] == [1, 0] and t.steps[0].note == "Error: not JSON [E1] ."
-    cut, roles = (
-        "<think>x</think><tool_call>{",
-        ("<|im_end|>\n<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"),
-    )
-    t = D.parse(f"{cut}{roles[0]}{RESPONSE}{roles[1]}{LAST}")
+    back, on = "<|im_end|>\n<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
+    t = D.parse(f"<think>x</think><tool_call>{{{back}{RESPONSE}{on}{LAST}")
     assert len(t.steps) == 2 and list(t.evidence) == ["E1", "E2"] and t.answer == "Paris"
 
 
@@ -214,15 +208,3 @@ def test_what_malformed_turns_still_give() -> None:
     assert read("<think><helpful>maybe</helpful><ref>null</ref></think>").helpful is None
     assert read("<think>x</think><answer>Par", first=True).answer is None
     assert read(f"<think>x</think>{CALL[:-12]}", first=True).call is None
-
-
-@pytest.mark.parametrize(
-    ("dialect", "answer"),
-    [
-        ("pou", "\\boxed{one}"), ("deep_researcher", "\\boxed{one}"), ("pokee", "\\boxed{two}"),
-        ("search_r1", "\\boxed{two}"), ("research", "two"),
-    ],
-)  # fmt: skip
-def test_which_of_several_answers_counts(dialect: str, answer: str) -> None:
-    text = "<think>a</think><answer>\\boxed{one}</answer><answer> \\boxed{two} </answer>"
-    assert load(dialect).parse(text).answer == answer

@@ -4,20 +4,19 @@ and the ways in which their environments write passages. Issues: `test_pou.py`."
 from itertools import pairwise
 
 import pytest
-from dialect_texts import kinds
+from dialect_texts import essence, kinds
 from hypothesis import given, strategies as st
 
 from faithful_search.dialects import load
 from faithful_search.dialects.turns import MOST_ISSUES, MOST_STEPS, MOST_TAGS
 from faithful_search.errors import ConfigError
 from faithful_search.rollout.arguments import EnvironmentArguments
-from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
+from faithful_search.trajectory import Evidence, Step, ToolCall
 
 R1, RESEARCH, SELF_EVAL, R1_SEARCHER = map(load, ("search_r1", "research", "self_eval", "r1_searcher"))
 DOCS = 'Doc 1(Title: "Seine") runs through Paris\nDoc 2(Title: "Loire") is long\n'
 INFO = f"\n\n<information>{DOCS}</information>\n\n"
 BODY = f"<think>plan</think>\n<search> which river </search>{INFO}<think>so</think>\n<answer> Seine </answer>"
-ASK = "I look for it.\n\n<|begin_of_query|> which river<|end_of_query|>"
 WHOLE = {
     "search_r1": BODY,
     "research": (
@@ -36,19 +35,15 @@ WHOLE = {
 }
 
 
-def essence(trajectory: Trajectory) -> list[tuple[object, ...]]:
-    return [(s.think, s.call, s.answer, s.evidence, s.note) for s in trajectory.steps]
-
-
 @pytest.mark.parametrize("name", WHOLE)
 def test_reads_a_trajectory_and_writes_it_back_to_the_letter(name: str) -> None:
     text = WHOLE[name]
     t = load(name).parse(text, question="Which?")
     call = ToolCall("search", {"query": "which river"}, " which river ")
     found = (Evidence("runs through Paris", "Seine", "E1"), Evidence("is long", "Loire", "E2"))
-    assert essence(t) == [("plan", call, None, found, ""), ("so", None, "Seine", (), "")]
+    assert essence(t) == [("plan", call, None, None, (), found, ""), ("so", None, "Seine", None, (), (), "")]
     assert (t.answer, t.stop_reason, t.question, t.dialect) == ("Seine", "answered", "Which?", name)
-    assert not t.all_issues() and {(s.helpful, s.refs) for s in t.steps} == {(None, ())}
+    assert not t.all_issues()
     assert load(name).render(t) == text.replace("<answer> Seine </answer>", "<answer>Seine</answer>")
     assert all(text[slice(*step.spans["think"])] == step.think for step in t.steps)
 

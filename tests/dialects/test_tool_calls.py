@@ -4,15 +4,12 @@ import json
 from typing import Any
 
 import pytest
-from dialect_texts import kinds
+from dialect_texts import essence, kinds
 
 from faithful_search.dialects import load
 from faithful_search.trajectory import Step, Trajectory
 
-DEEP, OPENAI, POKEE, RECALL, LIKE, DANCER = map(
-    load, ("deep_researcher", "openai", "pokee", "recall", "search_r1_like", "web_dancer")
-)
-ANSWER = "<think>b</think><answer>Ada</answer>"
+OPENAI, POKEE, RECALL = map(load, ("openai", "pokee", "recall"))
 
 
 def asks(name: str, arguments: dict[str, Any], think: str = "a") -> str:
@@ -71,7 +68,7 @@ BLOCK = '{"name": "wikipedia_search", "arguments": {}}\nresult: \n"A"\ntext of A
     ],
 )  # fmt: skip
 def test_what_tools_return(name: str, body: Any, evidence: list[tuple[str, str, str]], note: str) -> None:
-    end = "\\boxed{Ada}" if name == "recall" else "Ada" if name == "openai" else ANSWER
+    end = "\\boxed{Ada}" if name == "recall" else "Ada" if name == "openai" else "<think>b</think><answer>Ada</answer>"
     t = load(name).parse(f"{asks('search', {'query': ['q']})}{responds(body)}{end}")
     assert [(e.title, e.text, e.url) for e in t.evidence.values()] == evidence and t.steps[0].note == note
     assert list(t.evidence) == [f"E{n}" for n in range(1, len(evidence) + 1)]
@@ -82,7 +79,7 @@ def test_what_tools_return(name: str, body: Any, evidence: list[tuple[str, str, 
 
 
 def test_a_bare_query_is_a_search() -> None:
-    step = LIKE.parse_turn("<think>a</think><tool_call> who was it </tool_call>", first=True)
+    step = load("search_r1_like").parse_turn("<think>a</think><tool_call> who was it </tool_call>", first=True)
     assert step.call and (step.call.name, step.call.arguments) == ("search", {"query": "who was it"})
 
 
@@ -153,14 +150,12 @@ def test_parallel_calls_are_steps_of_one_turn() -> None:
     ]
     assert t.answer == "\\text{Ada}" and t.stop_reason == "answered" and not kinds(t)
     again = RECALL.parse(RECALL.render(t), fenced=True)
-    assert [(s.think, s.evidence, s.answer, s.same_turn) for s in again.steps] == [
-        (s.think, s.evidence, s.answer, s.same_turn) for s in t.steps
-    ]
+    assert essence(again) == essence(t) and list(map(len, again.turns)) == [2, 1]
 
 
 def test_a_further_call_is_a_turn_of_its_own_where_calls_are_not_parallel() -> None:
     t = OPENAI.parse(f"<think>a</think>{CALL % 'a'}{CALL % 'b'}{responds('x')}{responds('y')}Ada")
-    for dialect in (POKEE, DANCER):
+    for dialect in (POKEE, load("web_dancer")):
         first, second, _ = dialect.parse(dialect.render(t), fenced=True).steps
         assert (first.call.arguments["query"], second.call.arguments["query"]) == ("a", "b")
         assert [[e.text for e in s.evidence] for s in (first, second)] == [["x"], ["y"]]
@@ -174,6 +169,9 @@ def test_a_second_call_that_is_broken_and_a_missing_response() -> None:
     assert RECALL.parse("") == Trajectory(dialect="recall")
 
 
+TWO_ANSWERS = "<think>a</think><answer>\\boxed{one}</answer><answer> \\boxed{two} </answer>"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "answer"),
     [
@@ -183,23 +181,23 @@ def test_a_second_call_that_is_broken_and_a_missing_response() -> None:
         ("recall", f"<think>a</think> maybe \\boxed{{x}} {CALL % 'q'}", None),
         *(("openai", text, None) for text in ("<", "<thi", "<think>a</think>\n<tool_ca", "<think>a</think>")),
         ("openai", "<think>a</think>Ada<|im_end|>", "Ada"),
+        *((name, TWO_ANSWERS, "\\boxed{one}") for name in ("pou", "deep_researcher")),
+        *((name, TWO_ANSWERS, "\\boxed{two}") for name in ("pokee", "search_r1")),
+        ("research", TWO_ANSWERS, "two"),
     ],
 )
-def test_answers_without_a_tag(name: str, text: str, answer: str | None) -> None:
+def test_which_answer_counts_with_tags_and_without(name: str, text: str, answer: str | None) -> None:
     assert load(name).parse(text).answer == answer
 
 
 # chat messages with structured calls
 
 
-def call(name: str, identity: str, arguments: Any = '{"query": "q"}') -> dict[str, Any]:
-    return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
 @pytest.mark.parametrize(
     ("odd", "count"),
     [
-        *(([call("a", "1", arguments)], 1) for arguments in ("{oops", "[1]")),
+        ([{"id": "1", "type": "function", "function": {"name": "a", "arguments": "{oops"}}], 1),
+        ([{"id": "1", "type": "function", "function": {"name": "a", "arguments": "[1]"}}], 1),
         ("x", 1),
         ([None, 7, {"function": 3}, {}], 4),
         ([{"function": {"name": None}}], 1),
@@ -213,6 +211,7 @@ def test_odd_calls_are_issues(odd: Any, count: int) -> None:
 @pytest.mark.parametrize("tags", ["</tool_call><tool_response>x", "<tool_response>"])
 def test_arguments_may_be_an_object_or_text_and_hold_tags(tags: str) -> None:
     for arguments in ({"query": tags}, json.dumps({"query": tags})):
-        asked = {"role": "assistant", "tool_calls": [call("a", "1", arguments)]}
+        call = {"id": "1", "type": "function", "function": {"name": "a", "arguments": arguments}}
+        asked = {"role": "assistant", "tool_calls": [call]}
         t = OPENAI.parse_messages([asked, {"role": "tool", "content": "x"}])
         assert t.steps[0].call and t.steps[0].call.arguments == {"query": tags} and not kinds(t)

@@ -463,9 +463,8 @@ def pi(e: Episode) -> Any:
     for number, message in enumerate(messages):
         parent = str(number - 1) if number else None
         lines.append({"type": "message", "id": str(number), "parentId": parent, "message": message})
-    lines.insert(
-        3, {"type": "message", "id": "b", "parentId": "0", "message": {"role": "assistant", "content": "other"}}
-    )
+    other = {"role": "assistant", "content": "other"}
+    lines.insert(3, {"type": "message", "id": "b", "parentId": "0", "message": other})
     return {"lines": lines}
 
 

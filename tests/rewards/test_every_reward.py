@@ -1,20 +1,24 @@
-"""What every reward promises of any trajectory; a new file in `rewards/` is found and held to it."""
+"""What every reward promises of any trajectory, and which settings are refused; a new file in `rewards/` is found and
+held to it."""
 
 import random
 from dataclasses import fields
 
 import pytest
+from agent_rows import CountingJudge
 from hypothesis import given, settings, strategies as st
-from stub_judges import Recorder
+from stub_judges import Down, by_word
 
 from faithful_search import rewards
+from faithful_search.errors import ConfigError
 from faithful_search.rewards import Adaptive, Citation, Correctness, Format, Mix, Shuffled, ToolUse, cited_evidence
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
 
 def made(name: str) -> rewards.Reward:
     kind = rewards.load(name)
-    return kind(judge=Recorder()) if "judge" in {field.name for field in fields(kind)} - {"metric"} else kind()
+    judged = "judge" in {field.name for field in fields(kind)}
+    return kind(judge=CountingJudge(by_word)) if judged else kind()
 
 
 ALONE = {name: made(name) for name in rewards.names() if name not in ("correctness", "mix", "shuffled")}
@@ -22,7 +26,7 @@ EVERY = {name: reward for name, reward in ALONE.items() if not reward.needs_poli
     "unused": ToolUse("unused"),
     "uncited": ToolUse("uncited"),
     "f1": Correctness("f1"),
-    "judged": Correctness("judge", judge=Recorder()),
+    "judged": Correctness("judge", judge=CountingJudge(by_word)),
     "mix": Mix({"citation": Citation(), "answer": Adaptive(made("answer_support"), fixed=0.5)}, gate=Format()),
     "shuffled": Shuffled(Format()),
 }
@@ -79,3 +83,26 @@ def test_values_are_in_bounds_say_why_and_do_not_depend_on_the_batch(name, batch
             assert sum(given) / len(given) == pytest.approx(score.value)
         earned, rest = score.credit
         assert sum(earned) + rest == pytest.approx(score.value or 0.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: Mix(parts={}), "at least one part"),
+        (lambda: Mix(parts={"a": Adaptive(), "b": Adaptive()}), "at most one part may be Adaptive"),
+        (lambda: Mix(parts={"correctness": Correctness(), "answer": Adaptive()}), "two components share a name"),
+        (lambda: Mix(parts={"a": Citation()}, weights={"b": 1.0}), "weights name b; the parts are a"),
+        (lambda: Mix(parts={"a": Citation()}, absent={"b": 0.0}), "absent name b"),
+        (lambda: Mix(absent={"answer": 0.0}), "absent cannot name an Adaptive part"),
+        (lambda: Mix(parts={"correctness": Correctness()}, only_right=("correctness",)), "only_right needs a part"),
+        (lambda: Correctness("bleu"), "metric 'bleu' is not one of"),
+        (lambda: Correctness("judge"), "give both or neither"),
+        (lambda: Correctness(judge=Down()), "give both or neither"),
+        (lambda: rewards.AnswerSupport(evidence="all"), "evidence 'all' is not"),
+        (lambda: Adaptive(beta=1.0), "beta must be in"),
+        (lambda: Adaptive(fixed=1.5), "fixed must be in"),
+    ],
+)
+def test_contradicting_settings_are_refused(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        wrong()

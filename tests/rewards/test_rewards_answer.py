@@ -1,38 +1,39 @@
 """Answer support, correctness, and correctness that counts only where evidence holds the answer."""
 
 import pytest
-from stub_judges import Down, Recorder
+from agent_rows import CountingJudge
+from stub_judges import Author, Down, by_word
 
-from faithful_search.errors import ConfigError, JudgeError
-from faithful_search.judges import Pair, Request, Verdict
+from faithful_search.judges import Pair, Request
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.rewards import AnswerSupport, Correctness, MixState, SourceGated, answer_only_mix, pou_mix
 from faithful_search.tasks import load_tasks
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 FRANCE = Evidence("Paris is the capital of France.", "France", "E1")
-ITALY = Evidence("Rome is in Italy.", "Italy", "E2")
 PLAY = Evidence("Romeo lives in the Rome of the play.", "Play", "E2")
 BREAD = Evidence("A Parisian bakery.", "Bread", "E3")
 
 
-def trajectory(answer, helpful=True, refs=("E1",), **more) -> Trajectory:
-    last = Step(think="", helpful=helpful, refs=refs, answer=answer)
-    search = Step(think="", call=ToolCall("s"), evidence=(FRANCE, ITALY))
-    return Trajectory((search, last), question="q", answer=answer, **more)
+def episode(answer, gold=None, refs=("E1",), evidence=(FRANCE, PLAY, BREAD), dialect="", question="q") -> Trajectory:
+    """One search that returns `evidence`; the answer cites `refs` of it, "no" where there are none."""
+    search = Step(think="", call=ToolCall("search", {"query": "q"}), evidence=evidence)
+    last = Step(think="", helpful=None if dialect else bool(refs), refs=refs, answer=answer)
+    golds = (answer or "x",) if gold is None else gold
+    return Trajectory((search, last), question=question, answer=answer, answers=golds, dialect=dialect)
 
 
-UNCITED = trajectory("good", refs=("E9",))
+UNCITED = episode("good", refs=("E9",))
 
 
 @pytest.mark.parametrize(
     ("made", "value", "applies"),
     [
-        (trajectory("Paris"), 1.0, True),
-        (trajectory("Rome"), 0.0, True),  # retrieved, not cited
-        (trajectory("Rome", refs=("E1", "E2")), 1.0, True),
-        (trajectory(None), 0.0, True),
-        (trajectory("Paris", helpful=False, refs=()), 0.0, True),  # valid, but cites nothing
+        (episode("Paris"), 1.0, True),
+        (episode("Rome"), 0.0, True),  # retrieved, not cited
+        (episode("Rome", refs=("E1", "E2")), 1.0, True),
+        (episode(None), 0.0, True),
+        (episode("Paris", refs=()), 0.0, True),  # valid, but cites nothing
         (Trajectory((Step(answer="Paris"),), answer="Paris"), 0.0, False),
     ],
 )
@@ -42,33 +43,18 @@ def test_support_by_hand(made, value, applies):
 
 
 def test_the_share_of_claims_and_one_question_to_the_judge_for_a_batch():
-    judge = Recorder()
-    scores = AnswerSupport(judge).score_batch(
-        [trajectory("This is good. That is bad. Also good."), UNCITED, trajectory("bad")]
-    )
+    judge = CountingJudge(by_word)
+    rows = [episode("This is good. That is bad. Also good."), UNCITED, episode("bad")]
+    scores = AnswerSupport(judge).score_batch(rows)
     assert [score.value for score in scores] == [pytest.approx(2 / 3), 0.0, 0.0]
     assert scores[0].parts["claims"] == 3 and "That is bad." in scores[0].why
-    assert len(judge.asked) == 1 and len(judge.asked[0]) == 4
-    assert judge.asked[0][0] == Pair("France\nParis is the capital of France.", "This is good.", "q")
+    assert judge.calls == 1 and len(judge.asked) == 4
+    assert judge.asked[0] == Pair("France\nParis is the capital of France.", "This is good.", "q")
 
 
-class Splitter(Recorder):
-    """A judge that also writes: gives the texts it was made with, or cannot be asked where there are none."""
-
-    def __init__(self, *texts):
-        super().__init__()
-        self.texts, self.requests = texts, []
-
-    def write_batch(self, requests):
-        self.requests.extend(requests)
-        if not self.texts:
-            raise JudgeError("no route to the writer")
-        return list(self.texts)
-
-
-@pytest.mark.parametrize(("judge", "said"), [(Down(), "no route to the judge"), (Splitter(), "no route to the writer")])
+@pytest.mark.parametrize(("judge", "said"), [(Down(), "no route to the judge"), (Author(), "no route to the writer")])
 def test_a_judge_that_is_down_makes_only_the_rows_that_need_it_abstain(judge, said):
-    asked, not_asked = AnswerSupport(judge).score_batch([trajectory("good"), UNCITED])
+    asked, not_asked = AnswerSupport(judge).score_batch([episode("good"), UNCITED])
     assert asked.value is None and asked.parts["abstained"] and said in asked.why
     assert not_asked.value == 0.0 and "abstained" not in not_asked.parts
 
@@ -77,26 +63,26 @@ LONG = "It is good. And it is bad."
 
 
 def test_a_judge_that_can_write_makes_claims_of_question_and_answer():
-    judge = Splitter("- The tower is good.\n2. The tower is bad.\n\nThe town is good.", "The best town is good.")
-    long, short, uncited = AnswerSupport(judge).score_batch([trajectory(LONG), trajectory("x"), UNCITED])
-    assert judge.requests == [Request("claims", {"question": "q", "answer": answer}) for answer in (LONG, "x")]
+    judge = Author("- The tower is good.\n2. The tower is bad.\n\nThe town is good.", "The best town is good.")
+    long, short, uncited = AnswerSupport(judge).score_batch([episode(LONG), episode("x"), UNCITED])
+    assert judge.requests == [[Request("claims", {"question": "q", "answer": answer}) for answer in (LONG, "x")]]
     assert long.parts["texts"] == ["The tower is good.", "The tower is bad.", "The town is good."]
     assert (long.value, long.parts["supported"]) == (pytest.approx(2 / 3), 2) and "tower is bad" in long.why
     assert short.parts["texts"] == ["The best town is good."] and short.value == 1.0  # "x" would not have been
-    assert uncited.parts["applies"] is False and len(judge.asked) == 1 and long.parts["judge"] == "recorder"
+    assert uncited.parts["applies"] is False and judge.calls == 1 and long.parts["judge"] == "counting@1"
 
 
 def test_an_answer_that_claims_nothing_does_not_apply_and_one_that_was_not_split_abstains():
-    none, lost, blank = AnswerSupport(Splitter("NONE.", None, " \n")).score_batch([trajectory(LONG)] * 3)
+    none, lost, blank = AnswerSupport(Author("NONE.", None, " \n")).score_batch([episode(LONG)] * 3)
     assert (none.value, none.parts["applies"]) == (0.0, False) and "no claim" in none.why
     assert lost.value is None and lost.parts["abstained"] and blank.parts["abstained"]
     assert AnswerSupport().measure(none) is None
 
 
 def test_where_nothing_is_cited_what_was_retrieved_is_the_evidence():
-    rome = trajectory("Rome")  # retrieved, not cited
+    rome = episode("Rome")  # retrieved, not cited
     assert [AnswerSupport(evidence=kind).score(rome).value for kind in ("auto", "cited", "retrieved")] == [0, 0, 1]
-    other = trajectory("Rome", helpful=None, refs=(), dialect="search_r1")
+    other = episode("Rome", refs=(), dialect="search_r1")
     found = AnswerSupport().score(other)
     assert (found.value, found.parts["evidence"]) == (1.0, "retrieved")
     assert AnswerSupport(evidence="cited").score(other).parts["applies"] is False
@@ -115,7 +101,7 @@ def test_where_nothing_is_cited_what_was_retrieved_is_the_evidence():
         (Correctness("f1"), "Louvre museum", pytest.approx(2 / 3)),
         (Correctness(), None, 0.0),
         (Correctness("sub_em"), "It is the Louvre museum", 1.0),
-        (Correctness("judge", judge=Recorder()), "good", 1.0),
+        (Correctness("judge", judge=CountingJudge(by_word)), "good", 1.0),
         (Correctness("judge", judge=Down()), "louvre!", 1.0),  # nobody asks about an exact match
     ],
 )
@@ -124,43 +110,21 @@ def test_correctness_by_hand(reward, answer, value):
 
 
 def test_the_correctness_judge_is_asked_once_and_only_about_answers():
-    judge, gold = Recorder(), {"answers": ("a", "b"), "question": "q"}
+    judge, gold = CountingJudge(by_word), {"answers": ("a", "b"), "question": "q"}
     given = [{"answer": "good", **gold}, gold, {"answer": "x"}, {"answer": "y", **gold}, {"answer": "B.", **gold}]
     rows = [Trajectory(**row) for row in given]
     scores = Correctness("judge", judge=judge).score_batch(rows)
     assert [score.value for score in scores] == [1.0, 0.0, None, 0.0, 1.0]
     assert [score.parts.get("exact_match") for score in scores] == [False, None, None, False, True]
-    assert judge.asked == [[Pair("a\n\nb", said, "q", "correctness") for said in ("good", "y")]]
+    assert judge.calls == 1 and judge.asked == [Pair("a\n\nb", said, "q", "correctness") for said in ("good", "y")]
     assert "gold" in scores[2].why and "abstained" not in scores[2].parts
     (unsure,) = Correctness("judge", judge=judge).score_batch([Trajectory(answer="hard", **gold)])
-    assert unsure.value is None and unsure.parts["abstained"] and "cannot tell" in unsure.why
+    assert unsure.value is None and unsure.parts["abstained"] and "timed out" in unsure.why
     down = Correctness("judge", judge=Down()).score_batch(rows)
     assert [score.parts.get("abstained", False) for score in down] == [True, False, False, True, False]
 
 
-@pytest.mark.parametrize(
-    ("kind", "bad"),
-    [
-        (Correctness, {"metric": "bleu"}),
-        (Correctness, {"metric": "judge"}),
-        (Correctness, {"judge": Down()}),
-        (AnswerSupport, {"evidence": "all"}),
-    ],
-)
-def test_contradicting_settings_are_refused(kind, bad):
-    with pytest.raises(ConfigError):
-        kind(**bad)
-
-
 # ---- correctness that counts only where evidence holds the answer
-
-
-def episode(answer, gold=None, refs=("E1",), evidence=(FRANCE, PLAY, BREAD), **more) -> Trajectory:
-    """One search that returns `evidence`; the answer cites `refs` of it, "no" where there are none."""
-    search = Step(think="", call=ToolCall("search", {"query": "q"}), evidence=evidence)
-    last = Step(think="", helpful=bool(refs), refs=refs, answer=answer)
-    golds = (answer or "x",) if gold is None else gold
-    return Trajectory((search, last), question=more.pop("question", "q"), answer=answer, answers=golds, **more)
 
 
 @pytest.mark.parametrize(
@@ -202,18 +166,13 @@ def test_partial_credit_goes_through_an_open_gate_only():
     assert shut.parts["outcome"] == pytest.approx(2 / 3) and "counts for nothing" in shut.why
 
 
-class OnlyOslo(Recorder):
-    def _say(self, text):
-        return Verdict(float(text == "Oslo"), text == "Oslo")
-
-
 def test_a_judge_of_the_support_is_asked_about_right_answers_only_and_they_abstain_where_it_is_down():
-    judge = OnlyOslo()
+    judge = CountingJudge(lambda pair: pair.hypothesis == "Oslo", name="map")
     rows = [episode("Oslo"), episode("Bergen", gold=("Paris",)), episode("yes"), episode("unknown"), episode("x", ())]
     scores = SourceGated(support=AnswerSupport(judge)).score_batch(rows)
     assert [score.value for score in scores] == [1.0, 0.0, 0.0, 1.0, None]
-    assert [[pair.hypothesis for pair in pairs] for pairs in judge.asked] == [["Oslo", "yes"]]
-    assert [score.parts.get("supported_by") for score in scores] == ["recorder", None, "recorder", None, None]
+    assert judge.calls == 1 and [pair.hypothesis for pair in judge.asked] == ["Oslo", "yes"]
+    assert [score.parts.get("supported_by") for score in scores] == ["map", None, "map", None, None]
     scores = SourceGated(support=AnswerSupport(Down())).score_batch(rows)
     assert [score.value for score in scores] == [None, 0.0, None, 1.0, None] and "no route" in scores[0].why
     assert [score.parts.get("abstained", False) for score in scores] == [True, False, True, False, False]

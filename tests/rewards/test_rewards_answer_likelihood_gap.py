@@ -5,7 +5,6 @@ import math
 import lab
 import msgspec
 import pytest
-import torch
 
 from faithful_search.dialects import load
 from faithful_search.errors import ConfigError, DataError
@@ -153,13 +152,6 @@ def test_tokens_of_another_rollout_and_a_policy_that_cannot_be_asked_are_refused
 # Against a slow computation with a real model
 
 
-def slow(model, context: list[int], answer: list[int]) -> float:
-    """log p of one answer in one context, without cache, padding or batch."""
-    with torch.no_grad():
-        table = model(torch.tensor([context + answer])).logits[0].double().log_softmax(-1)
-    return sum(float(table[place, token]) for place, token in enumerate(answer, start=len(context) - 1))
-
-
 @pytest.mark.parametrize("dialect", ["pou", "search_r1"])
 def test_it_is_what_a_tiny_model_says_of_two_transcripts(dialect):
     model = lab.sharp(lab.sharp(lab.model()))
@@ -175,7 +167,7 @@ def test_it_is_what_a_tiny_model_says_of_two_transcripts(dialect):
             turn, answer = turn_ids(tokens, 1), chat.encode(row.answer)
             at = next(k for k in range(len(turn)) if turn[k : k + len(answer)] == answer)
             context = tokens.prompt_ids + tokens.completion_ids[: tokens.turns[1][0]] + turn[:at]
-            means.append(slow(model, context, answer) / len(answer))
+            means.append(sum(lab.recomputed(model, context, answer)) / len(answer))
         assert score.parts["tokens"] == len(chat.encode(row.answer))
         assert [score.parts[name] for name in ("logprob", "logprob_without")] == pytest.approx(means, abs=1e-4)
         assert score.value == pytest.approx(math.tanh((means[0] - means[1]) / 2), abs=1e-4)
@@ -200,5 +192,5 @@ def test_log_probabilities_do_not_run_out_where_probabilities_do():
     generator = TransformersGenerator(lab.sharp(lab.model()), TOKENIZER)
     prompt, long = TOKENIZER.encode("a"), TOKENIZER.encode("zq" * 200)
     [[logprob]] = generator.choice_logprobs([prompt], [[long]])
-    assert logprob == pytest.approx(slow(generator.model, prompt, long), rel=1e-4) and logprob < -800
+    assert logprob == pytest.approx(sum(lab.recomputed(generator.model, prompt, long)), rel=1e-4) and logprob < -800
     assert generator.choice_probs([prompt], [[long]]) == [[0.0]]

@@ -10,7 +10,7 @@ from faithful_search.errors import ConfigError
 from faithful_search.inference.base import Completion
 from faithful_search.rewards import SelfCorrectness, SelfRubric, WorldRubric, self_eval_mix
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-from faithful_search.world import Asked, Change, chains_of
+from faithful_search.world import Asked, Change, bundled_world, chains_of
 
 QUESTION = "Which city is the capital of the country where Mount Aso stands?"
 ASO = Evidence("Mount Aso stands in Japan, and its top looks far over the land around it.", "Mount Aso", "E1")
@@ -32,13 +32,6 @@ class Judge:
 
 def search(query: str, *evidence: Evidence) -> Step:
     return Step("I look it up.", ToolCall("search", {"query": query}), evidence)
-
-
-def stated(relation: str, subject: str) -> Evidence:
-    from faithful_search.world import bundled_world
-
-    found = next(item for item in bundled_world().by_fact[Asked(subject, relation)] if item.tool == "local_search")
-    return found.evidence
 
 
 def episode(answer: str | None, *steps: Step, answers: tuple[str, ...] = ("Tokyo",)) -> Trajectory:
@@ -122,7 +115,7 @@ def test_both_rewards_of_the_paper(replies, full, baseline):
     assert alone.value == (baseline if baseline is None else pytest.approx(baseline))
 
 
-COUNTRY, CAPITAL = stated("country", "Mount Aso"), stated("capital", "Japan")
+COUNTRY, CAPITAL = (bundled_world().by_fact[asked][0].evidence for asked in chains_of()[QUESTION])
 HALF = (search("country of Mount Aso", COUNTRY),)
 WHOLE = (*HALF, search("capital of Japan", CAPITAL))
 OTHER = Evidence("The capital of Oman is Muscat.", "Oman")

@@ -1,32 +1,28 @@
 """VERITAS: the pairs that its measures make, its reward's sum and curriculum, a judge that goes away in training, and
 that the reward is what metrics say."""
 
-import json
-import logging
 import math
 import os
 import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import lab
-import msgspec
 import pytest
 import tiny_trainer
 import torch
+from agent_rows import CountingJudge, file_of, lines_of, silent_on
 from paths import ROOT, SUPPORT
-from stub_judges import Down, Recorder
+from stub_judges import Down, by_word
 
 import faithful_search as fs
 from faithful_search import dialects
 from faithful_search.dialects.search_r1 import SearchR1
 from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.inference.base import Completion
-from faithful_search.judges import GroundingJudge, Pair, Verdict
+from faithful_search.judges import Pair, Verdict
 from faithful_search.rewards import FAITHFULNESS, InfoThink, Mix, ThinkAnswer, ThinkSearch, Warmup, turns, veritas_mix
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
@@ -35,44 +31,8 @@ from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, rea
 
 RIVER = Evidence("The bridge of Orlen stands in the river Teska.", "Bridge of Orlen")
 FOUND = "The bridge of Orlen stands in the Teska."
-SEARCH = Step(think="I need the river at the bridge of Orlen.", call=ToolCall("search", {"query": "bridge of Orlen"}))
 TASKS = [Task(f"q{number}", f"In which river does bridge {number} stand?", ("Teska",)) for number in range(8)]
 
-
-def episode(think: str | None = FOUND, answer: str | None = "Teska", searched: bool = True, **more) -> Trajectory:
-    first = (msgspec.structs.replace(SEARCH, evidence=(RIVER,)),) if searched else ()
-    last = Step(think=think, answer=answer)
-    gold = more.pop("answers", ("Teska",))
-    return Trajectory(steps=(*first, last), answer=answer, answers=gold, dialect="search_r1", **more)
-
-
-@dataclass
-class Moody:
-    """Compares words, as long as `answers` says so of the number of times it was asked."""
-
-    answers: Callable[[int], bool] = lambda asked: True
-    asked: int = 0
-    name = "moody"
-
-    def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
-        self.asked += 1
-        if not self.answers(self.asked):
-            raise JudgeError("no connection to the judge")
-        return GroundingJudge().judge_batch(pairs)
-
-
-class Silent(Recorder):
-    """Has no verdict on thoughts with a word in them; says yes to others."""
-
-    def __init__(self, word: str, p: float = 1.0) -> None:
-        super().__init__()
-        self.word, self.p = word, p
-
-    def _say(self, text: str) -> Verdict:
-        return Verdict(None, None, "time out") if self.word in text else Verdict(self.p, True)
-
-
-# the three measures
 
 TOWER = (Evidence("It was finished in 1889.", "Eiffel Tower"), Evidence("Paris lies on the Seine.", "Paris"))
 
@@ -81,17 +41,23 @@ def search(think: str | None, query: str = "tower", evidence=TOWER, **more) -> S
     return Step(think=think, call=ToolCall("search", {"query": query}), evidence=evidence, **more)
 
 
+def episode(think: str | None = FOUND, answer: str = "Teska", searched: bool = True, answers=("Teska",)) -> Trajectory:
+    first = (search("I need the river at the bridge of Orlen.", "bridge of Orlen", (RIVER,)),) if searched else ()
+    return Trajectory((*first, Step(think, answer=answer)), answer=answer, answers=answers, dialect="search_r1")
+
+
+# the three measures
+
+
 def test_info_think_pairs_are_what_a_turn_returned_and_the_thought_right_after_it():
     note = Step(think="Not that.", call=ToolCall("read", {"url": "x"}), note="Error: page not found")
     steps = (search("Find it."), note, Step(think="good end", answer="Paris"))
-    judge = Recorder()
+    judge = CountingJudge(by_word)
     score = InfoThink(judge).score(Trajectory(steps, question="Where?"))
     premise = "Eiffel Tower\nIt was finished in 1889.\n\nParis\nParis lies on the Seine."
-    assert judge.asked == [
-        [
-            Pair(premise, "Not that.", "Where?", "info_think"),
-            Pair("Error: page not found", "good end", "Where?", "info_think"),
-        ]
+    assert judge.calls == 1 and judge.asked == [
+        Pair(premise, "Not that.", "Where?", "info_think"),
+        Pair("Error: page not found", "good end", "Where?", "info_think"),
     ]
     assert score.value == 0.5 and score.why.startswith("step 2: ")
     assert [(pair["step"], pair["label"]) for pair in score.parts["pairs"]] == [(2, False), (3, True)]
@@ -143,7 +109,7 @@ def test_think_search_pairs_each_call_with_the_thought_of_its_turn():
         (4, "third", "the call as written"),
     ]
     assert {item.pair.task for item in asked} == {"think_search"}
-    score = ThinkSearch(Recorder()).score(Trajectory(steps))
+    score = ThinkSearch(CountingJudge(by_word)).score(Trajectory(steps))
     assert score.value == pytest.approx(1 / 3) and score.why.startswith("step 2: ")
 
 
@@ -177,7 +143,7 @@ def test_the_thought_is_the_last_one_before_the_answer_and_never_a_check_of_it()
         Step(answer="Paris"),
         Step(think="Paris is right after all", verified=True),
     )
-    (asked,) = ThinkAnswer(Recorder()).pairs(Trajectory(steps, answer="Paris"))
+    (asked,) = ThinkAnswer(CountingJudge()).pairs(Trajectory(steps, answer="Paris"))
     assert (asked.step, asked.pair, asked.settled) == (3, Pair("Paris it is", "Paris", "", "think_answer"), None)
     assert ThinkAnswer().score(Trajectory(steps[1:], answer="Paris")).value is None  # no thought but checks
     assert ThinkAnswer().score(Trajectory(steps)).value is None  # no answer
@@ -191,8 +157,8 @@ def test_a_judge_that_says_nothing_leaves_no_number(reward):
     def made(word):
         return Trajectory((search(word, word), search(word, word), Step(think=word, answer=word)), answer=word)
 
-    hard, good = reward(Recorder()).score_batch([made("hard"), made("good")])
-    assert hard.value is None and hard.parts["abstained"] and "cannot tell" in hard.why
+    hard, good = reward(CountingJudge(by_word)).score_batch([made("hard"), made("good")])
+    assert hard.value is None and hard.parts["abstained"] and "timed out" in hard.why
     assert good.value == 1.0
     assert reward(Down()).score(made("good")).parts["abstained"]
     assert reward(Down()).score(Trajectory()).parts.get("abstained") is None
@@ -219,18 +185,18 @@ def test_parts_of_weight_zero_are_left_out_others_can_be_had_and_each_judge_goes
     assert list(veritas_mix().parts) == ["exact_match", "info_think", "think_answer"]
     assert list(veritas_mix(info_think=0, think_answer=0).parts) == ["exact_match"]
     assert veritas_mix(think_search=0.5).score(episode()).value == pytest.approx(1.57)
-    for soft, value in ((True, 1.07), (False, 1.12)):  # the mean of p, or of labels
-        mix = veritas_mix(Silent("nothing", p=0.5), info_think=0.1, soft=soft)
+    for soft, value in ((True, 1.095), (False, 1.12)):  # the mean of p, which is 0.75, or of labels
+        mix = veritas_mix(CountingJudge(), info_think=0.1, soft=soft)
         assert mix.score(episode()).value == pytest.approx(value)
-    own, search, answer = Moody(), Moody(), Moody()
+    own, search, answer = CountingJudge(), CountingJudge(), CountingJudge()
     veritas_mix(own, think_search=0.1).score(episode())
-    assert own.asked == 2  # info_think and think_search; the answer is looked for in the thought
+    assert own.calls == 2  # info_think and think_search; the answer is looked for in the thought
     veritas_mix(own, think_search=0.1, search_judge=search, answer_judge=answer).score(episode())
-    assert (own.asked, search.asked, answer.asked) == (3, 1, 1)
+    assert (own.calls, search.calls, answer.calls) == (3, 1, 1)
 
 
 def test_what_does_not_apply_counts_zero_and_what_was_not_judged_empties_the_row():
-    mix = veritas_mix(Silent("Orlen"))
+    mix = veritas_mix(CountingJudge(silent_on("Orlen")))
     assert mix.score(episode(searched=False)).parts["info_think"] is None
     lost = mix.score(episode())
     assert lost.value is None and lost.parts["abstained"] is True and "info_think" in lost.why
@@ -274,20 +240,17 @@ FORCED = ["Teska</answer>", " the Orlen </answer>", "Rome", "<think>so</think><a
 FOUND_ONLY = ["<think>I need Orlen.</think><search>Orlen</search>", f"<think>{FOUND}</think><search>Orlen</search>"]
 
 
-class Writer:
+class Writer(lab.Scripted):
     """A generator whose turns are drawn from given ones; each ends where the engine's stop strings end it."""
 
     def __init__(self, turns: list[str] = TURNS, cut: float = 0.0, seed: int = 0) -> None:
-        self.tokenizer, self.turns, self.cut, self.draw = lab.tokenizer(), turns, cut, random.Random(seed)
+        super().__init__(turns)
+        self.cut, self.draw = cut, random.Random(seed)
 
-    def generate(self, prompts, sampling, max_new_tokens=None):
-        limits = max_new_tokens or [sampling.max_new_tokens] * len(prompts)
-        return [self._turn(prompt, limit, sampling.stop) for prompt, limit in zip(prompts, limits, strict=True)]
-
-    def _turn(self, prompt: list[int], limit: int, stop: tuple[str, ...]) -> Completion:
+    def _turn(self, prompt: list[int], limit: int) -> Completion:
         opened = self.tokenizer.decode(prompt).endswith("<answer>")
         text = self.draw.choice(FORCED if opened else self.turns)
-        ends = [text.index(mark) + len(mark) for mark in stop if mark in text]
+        ends = [text.index(mark) + len(mark) for mark in self.stop if mark in text]
         text = text[: min(ends, default=len(text))]
         cut = self.draw.random() < self.cut
         text = text[: self.draw.randrange(len(text) + 1)] if cut else text
@@ -303,23 +266,30 @@ class Brief(SearchR1):
         return [{"role": "user", "content": question}]
 
 
-DEFAULTS = {
-    "per_device_train_batch_size": 4,
-    "max_steps": 2,
-    "max_abstained": 0.5,
-    "max_completion_length": 700,
-    "learning_rate": 1e-3,
-    "save_strategy": "no",
-    "limits": {"turn_tokens": 200, "total_tokens": 700},
-    "tasks": TASKS,
-}
-
-
 def trainer(path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,), **settings) -> SearchGRPOTrainer:
-    own = {"model": lab.model(hidden=16), "toolbox": Toolbox([lab.Shelf(*evidence, name="search")]), "dialect": Brief()}
-    made = tiny_trainer.trainer(path, mix, **own, **DEFAULTS | settings)
+    own = {
+        "model": lab.model(hidden=16),
+        "toolbox": Toolbox([lab.Shelf(*evidence, name="search")]),
+        "dialect": Brief(),
+        "tasks": TASKS,
+        "limits": {"turn_tokens": 200, "total_tokens": 700},
+        "max_completion_length": 700,
+        "per_device_train_batch_size": 4,
+        "max_steps": 2,
+        "max_abstained": 0.5,
+        "save_strategy": "no",
+    }
+    made = tiny_trainer.trainer(path, mix, **own | settings)
     made.engine.generator = writer or Writer()
     return made
+
+
+class DownLater(CountingJudge):
+    """Answers once."""
+
+    def judge_batch(self, pairs: list[Pair]) -> list[Verdict]:
+        self.refuses = "no connection to the judge" if self.calls else ""
+        return super().judge_batch(pairs)
 
 
 def history(made: SearchGRPOTrainer, name: str) -> list[float]:
@@ -358,17 +328,14 @@ def warnings_of(caplog) -> list[str]:
 def test_a_judge_that_is_down_stops_the_run_and_a_resumed_one_goes_on_in_the_curriculum(tmp_path, caplog):
     writer, log = Writer(FOUND_ONLY), tmp_path / "trajectories.jsonl"
     settings = {"max_steps": 4, "restore_callback_states_from_checkpoint": True, "trajectory_file": log}
-    made = trainer(tmp_path, veritas_mix(Moody(lambda asked: asked < 2), warmup=CURRICULUM), writer, **settings)
-    with (
-        caplog.at_level(logging.WARNING),
-        pytest.raises(JudgeError, match=r"at step 2 .*no connection.*checkpoint-2\b.*resume"),
-    ):
+    made = trainer(tmp_path, veritas_mix(DownLater(), warmup=CURRICULUM), writer, **settings)
+    with pytest.raises(JudgeError, match=r"at step 2 .*no connection.*checkpoint-2\b.*resume"):
         made.train()
     assert warnings_of(caplog) == [
         "step 2: no verdict on info_think of 4 of 4 rollouts; 4 of them have no reward: "
         "the judge abstained: no connection to the judge"
     ]
-    resumed = trainer(tmp_path, veritas_mix(Moody(), warmup=CURRICULUM), writer, **settings)
+    resumed = trainer(tmp_path, veritas_mix(CountingJudge(), warmup=CURRICULUM), writer, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert resumed.state.global_step == resumed.reward_state.step == 4
     assert history(resumed, "parts/info_think/weight") == pytest.approx(RISING)
@@ -382,11 +349,10 @@ def test_a_judge_that_is_down_stops_the_run_and_a_resumed_one_goes_on_in_the_cur
 def test_without_a_judge_or_gold_answers_a_batch_leaves_the_weights_as_they_are(tmp_path, caplog, down, settings):
     questions = TASKS if down else [Task("q", "Where?")]
     settings |= {"max_abstained": float(down), "max_steps": 1, "tasks": questions}
-    mix = veritas_mix(Moody(lambda asked: not down))
+    mix = veritas_mix(Down() if down else CountingJudge())
     made = trainer(tmp_path, mix, Writer(FOUND_ONLY) if down else None, **settings)
     before = [parameter.clone() for parameter in made.model.parameters()]
-    with caplog.at_level(logging.WARNING):
-        made.train()
+    made.train()
     assert history(made, "judge/abstained") == [float(down)]
     if not down:
         told = "step 1: 4 of 4 rollouts have no reward: exact_match: no gold answers to compare with"
@@ -397,8 +363,7 @@ def test_without_a_judge_or_gold_answers_a_batch_leaves_the_weights_as_they_are(
 
 def test_the_run_stops_between_two_batches(tmp_path):
     """A batch that lasts two steps is used up first: a checkpoint inside it could not be resumed exactly."""
-    mix = veritas_mix(Moody(lambda asked: False))
-    made = trainer(tmp_path, mix, Writer(FOUND_ONLY), steps_per_generation=2, max_steps=8)
+    made = trainer(tmp_path, veritas_mix(Down()), Writer(FOUND_ONLY), steps_per_generation=2, max_steps=8)
     with pytest.raises(JudgeError, match=r"at step 1 .*checkpoint-2"):
         made.train()
 
@@ -406,14 +371,13 @@ def test_the_run_stops_between_two_batches(tmp_path):
 def test_an_outage_below_the_limit_or_without_weight_does_not_stop_the_run(tmp_path, caplog):
     turns = [FOUND_ONLY[0], "<answer>Teska</answer>", TURNS[1]]
     settings = {"max_abstained": 1.0, "per_device_train_batch_size": 16}
-    made = trainer(tmp_path / "few", veritas_mix(Silent("Teska")), Writer(turns), **settings)
+    made = trainer(tmp_path / "few", veritas_mix(CountingJudge(silent_on("Teska"))), Writer(turns), **settings)
     made.train()
     assert 0 < max(history(made, "judge/abstained")) < 1
     caplog.clear()
-    mix = veritas_mix(Moody(lambda asked: False), warmup=Warmup(FAITHFULNESS, 5, 6))
+    mix = veritas_mix(Down(), warmup=Warmup(FAITHFULNESS, 5, 6))
     early = trainer(tmp_path / "early", mix, Writer(FOUND_ONLY), max_abstained=0.0)
-    with caplog.at_level(logging.WARNING):
-        early.train()
+    early.train()
     assert history(early, "judge/abstained") == [0.0, 0.0]
     assert history(early, "parts/info_think/abstained") == [1.0, 1.0]
     told = [line.partition(" rollouts")[0] for line in warnings_of(caplog) if "no verdict" in line]
@@ -425,7 +389,7 @@ def test_an_outage_below_the_limit_or_without_weight_does_not_stop_the_run(tmp_p
 def stop_together(path: Path) -> None:
     """One of two processes: the judge of the second is down."""
     rank = os.environ["RANK"]
-    mix = veritas_mix(Moody(lambda asked: rank == "0"))
+    mix = veritas_mix(CountingJudge() if rank == "0" else Down())
     made = trainer(path, mix, Writer(FOUND_ONLY), max_abstained=0.4, max_steps=4)
     with pytest.raises(JudgeError) as stopped:
         made.train()
@@ -470,25 +434,12 @@ METRICS = {
 }
 
 
-def measured(rows: list[Trajectory], predictions: list, folder: Path) -> dict[str, list[float | None]]:
+def measured(lines: list, folder: Path) -> dict[str, list[float | None]]:
     """What an audit says of a file of them."""
-    lines = [
-        said.to_json()
-        if isinstance(said, Trajectory)
-        else json.dumps({"question": row.question, "text": said, "answers": list(row.answers)})
-        for row, said in zip(rows, predictions, strict=True)
-    ]
-    (folder / "rows.jsonl").write_text("\n".join(lines))
-    fs.audit(folder / "rows.jsonl", folder, metrics=[metric for metric, _ in METRICS.values()], dialect="search_r1")
-    read = [json.loads(line)["scores"] for line in (folder / "scores.jsonl").read_text().splitlines()]
+    path = file_of(folder / "rows.jsonl", lines)
+    fs.audit(path, folder, metrics=[metric for metric, _ in METRICS.values()], dialect="search_r1")
+    read = [line["scores"] for line in lines_of(folder / "scores.jsonl")]
     return {name: [line[result]["value"] for line in read] for name, (_, result) in METRICS.items()}
-
-
-def sums(mix: Mix, columns: dict[str, list[float | None]], rows: list[Trajectory]) -> list[float]:
-    weights = [mix.weights_at(row.meta["step"] + 1) for row in rows]
-    return [
-        sum(own * (columns[name][i] or 0.0) for name, own in weight.items() if own) for i, weight in enumerate(weights)
-    ]
 
 
 def test_the_reward_in_training_is_what_is_measured_on_the_same_text(tmp_path):
@@ -510,13 +461,18 @@ def test_the_reward_in_training_is_what_is_measured_on_the_same_text(tmp_path):
     # of a text alone nobody knows that its escapes and notes are ours
     plain = [row for row in rows if "&" not in row.text and not any(step.note for step in row.steps)]
     whole = [row for row in rows if not any(issue.kind == "elided" for issue in row.all_issues())]
-    written = [dialects.load("search_r1").render(row) for row in whole]
+    render = dialects.load("search_r1").render
+    texts = [{"question": row.question, "text": row.text, "answers": list(row.answers)} for row in plain]
+    written = [{"question": row.question, "text": render(row), "answers": list(row.answers)} for row in whole]
     assert len(plain) > 20 and len(whole) > 50
-    for kept, predictions in ((plain, [row.text for row in plain]), (whole, written), (rows, rows)):
-        columns = measured(kept, predictions, tmp_path)
+    for kept, lines in ((plain, texts), (whole, written), (rows, [row.to_json() for row in rows])):
+        columns = measured(lines, tmp_path)
         for name, column in columns.items():
             assert column == [row.meta["scores"][name] for row in kept] and len(set(column)) > 1
-        assert sums(mix, columns, kept) == [row.meta["reward"] for row in kept]
+        for place, row in enumerate(kept):
+            weights = mix.weights_at(row.meta["step"] + 1)
+            parts = [weight * (columns[name][place] or 0.0) for name, weight in weights.items() if weight]
+            assert sum(parts) == row.meta["reward"]
     assert len({row.meta["reward"] for row in rows}) > 8
 
 

@@ -139,6 +139,11 @@ def taken_apart(one: Grammar) -> Iterator[None]:
         one.turn = turn
 
 
+def essence(trajectory: Trajectory) -> list[tuple[object, ...]]:
+    """What was said, and what came back."""
+    return [(s.think, s.call, s.answer, s.helpful, s.refs, s.evidence, s.note) for s in trajectory.steps]
+
+
 def kinds(trajectory: Trajectory) -> list[str]:
     """The kinds of its issues."""
     return [issue.kind for issue in trajectory.all_issues()]

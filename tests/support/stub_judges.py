@@ -1,9 +1,11 @@
-"""A judge that does what a word in the hypothesis tells it to, and one that cannot be asked at all."""
+"""What a judge says by a word in the hypothesis, a judge that also writes, and one that cannot be asked at all."""
 
 from collections.abc import Sequence
 
+from agent_rows import CountingJudge
+
 from faithful_search.errors import JudgeError
-from faithful_search.judges import Pair, Verdict, prompting
+from faithful_search.judges import Pair, Request, Verdict, prompting
 
 
 def render(pair: Pair) -> prompting.Messages:
@@ -11,22 +13,24 @@ def render(pair: Pair) -> prompting.Messages:
     return prompting.load(pair.task).fill(prompting.fields_of(pair))
 
 
-class Recorder:
-    """Says yes to what holds "good", nothing to what holds "hard", and no to all else; keeps what it was asked."""
+def by_word(pair: Pair) -> bool | None:
+    """Yes to what holds "good", nothing to what holds "hard", and no to all else."""
+    return None if "hard" in pair.hypothesis else "good" in pair.hypothesis
 
-    name = "recorder"
 
-    def __init__(self) -> None:
-        self.asked: list[list[Pair]] = []
+class Author(CountingJudge):
+    """Judges by a word, and writes `texts` in turn (`None`: nothing); without any it cannot be asked to write."""
 
-    def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        self.asked.append(list(pairs))
-        return [self._say(pair.hypothesis) for pair in pairs]
+    def __init__(self, *texts: str | None) -> None:
+        super().__init__(by_word)
+        self.texts = texts
+        self.requests: list[list[Request]] = []
 
-    def _say(self, text: str) -> Verdict:
-        if "hard" in text:
-            return Verdict(None, None, "cannot tell", self.name)
-        return Verdict(0.75 if "good" in text else 0.25, "good" in text, "", self.name)
+    def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
+        self.requests.append(list(requests))
+        if not self.texts:
+            raise JudgeError("no route to the writer")
+        return [self.texts[n % len(self.texts)] for n in range(len(requests))]
 
 
 class Down:

@@ -1,6 +1,5 @@
 """Tasks from the bundled world and from files: formats, column mappings, and errors that name what is wrong."""
 
-import csv
 import gzip
 import json
 from pathlib import Path
@@ -56,8 +55,7 @@ def test_every_format_gives_the_same_tasks(tmp_path, name):
 
 def test_csv_splits_its_answers(tmp_path):
     path = tmp_path / "t.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([["query", "answer"], ["Where, then?", "Rome<|answer_split|>Roma"], ["When?", 1900]])
+    path.write_text('query,answer\r\n"Where, then?",Rome<|answer_split|>Roma\r\nWhen?,1900\r\n', newline="")
     assert load_tasks(path) == [Task("0", "Where, then?", ("Rome", "Roma")), Task("1", "When?", ("1900",))]
 
 

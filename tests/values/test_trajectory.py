@@ -1,11 +1,11 @@
 """Trajectories as JSON lines, whole or broken; how answers are normalised and compared."""
 
-import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agent_rows import file_of
 from hypothesis import given, settings, strategies as st
 
 from faithful_search.errors import ConfigError, DataError
@@ -61,11 +61,6 @@ def path(request, tmp_path) -> Path:
     return tmp_path / "made" / "for it" / request.param
 
 
-def put(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-
-
 def test_a_file_reads_back_equal(path):
     many = [FULL, Trajectory(), Trajectory(id="b", question="?")]
     assert write_jsonl(path, []) == 0 and list(read_jsonl(path)) == []
@@ -78,9 +73,8 @@ def test_a_file_reads_back_equal(path):
 @settings(max_examples=60)
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.floats(allow_nan=False, allow_infinity=False))
 def test_any_text_and_score_survive_json(text, score):
-    before = Trajectory(
-        (Step(think=text, evidence=(Evidence(text, text, "E1", score=score),)),), text, meta={text: text}
-    )
+    step = Step(think=text, evidence=(Evidence(text, text, "E1", score=score),))
+    before = Trajectory((step,), text, meta={text: text})
     line = before.to_json()
     assert "\n" not in line
     assert Trajectory.from_json(line) == Trajectory.from_json(line.encode()) == before
@@ -103,7 +97,8 @@ def test_what_is_no_trajectory_is_refused(line, why):
 
 def test_a_broken_line_is_named_or_skipped_and_told(path):
     last = Trajectory(id="last")
-    put(path, b"{broken\n" + FULL.to_json().encode() + b"\n\n[1]\n" + last.to_json().encode())
+    path.parent.mkdir(parents=True)
+    file_of(path, ["{broken", FULL.to_json(), "", "[1]", last.to_json()])
     with pytest.raises(DataError, match=r"t\.jsonl(\.gz)?, line 1: not a trajectory"):
         list(read_jsonl(path))
     told: list[tuple[int, DataError]] = []

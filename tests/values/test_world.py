@@ -119,14 +119,9 @@ def test_relations_have_one_value_and_splits_share_no_fact_no_subject_no_evidenc
 # pairs for a judge: their labels can be reckoned anew from the world's facts
 
 
-@pytest.fixture(scope="module")
-def pairs() -> list[Labelled]:
-    return world_pairs(limit=40, swap=False)
-
-
-@pytest.fixture(scope="module")
-def swapped() -> list[Labelled]:
-    return world_pairs(limit=40)
+@cache
+def pairs(swap: bool = False) -> list[Labelled]:
+    return world_pairs(limit=40, swap=swap)
 
 
 def kind(row: Labelled) -> str:
@@ -145,46 +140,46 @@ def stated(row: Labelled) -> tuple[str, str, str] | None:
     return None if found is None else (found["subject"], found["relation"], found["object"])
 
 
-def test_labels_are_balanced_on_both_sides_every_kind_occurs_and_the_world_bears_them_out(pairs):
-    count = Counter((row.split, row.label) for row in pairs)
+def test_labels_are_balanced_on_both_sides_every_kind_occurs_and_the_world_bears_them_out():
+    count = Counter((row.split, row.label) for row in pairs())
     assert count["train", True] == count["train", False] > 50
     assert count["heldout", True] == count["heldout", False] > 100
-    assert {kind(row) for row in pairs} == {"true", "name", "claim", "denial", "unsaid", "other"}
-    assert min(Counter(map(kind, pairs)).values()) >= 3 and len({row.id for row in pairs}) == len(pairs)
-    assert {row.task for row in pairs} == {"info_think"} and {row.source for row in pairs} == {"world"}
+    assert {kind(row) for row in pairs()} == {"true", "name", "claim", "denial", "unsaid", "other"}
+    assert min(Counter(map(kind, pairs())).values()) >= 3 and len({row.id for row in pairs()}) == len(pairs())
+    assert {row.task for row in pairs()} == {"info_think"} and {row.source for row in pairs()} == {"world"}
     again = world_pairs(limit=3, swap=False)
-    assert again[0] == pairs[0] and again == world_pairs(limit=3, swap=False)
+    assert again[0] == pairs()[0] and again == world_pairs(limit=3, swap=False)
     assert again != world_pairs(seed=1, limit=3, swap=False)
-    for row in pairs:
+    for row in pairs():
         found = stated(row)
         there = found is not None and shown().get(found, "\0") in row.premise
         denied = row.hypothesis.startswith(("Nothing on", "This does not give"))
         assert there or denied if row.label else found is None or not there, row
 
 
-def test_a_false_pair_has_the_response_of_the_true_one_before_it(pairs, swapped):
-    for some in (pairs, swapped):
+def test_a_false_pair_has_the_response_of_the_true_one_before_it():
+    for some in (pairs(), pairs(swap=True)):
         for true, false in zip(some[::2], some[1::2], strict=True):
             assert true.label and not false.label and true.hypothesis != false.hypothesis
             assert (true.premise, true.question, true.group) == (false.premise, false.question, false.group)
-            if some is pairs and kind(false) in ("denial", "unsaid"):  # what a denial denies is there
+            if some is pairs() and kind(false) in ("denial", "unsaid"):  # what a denial denies is there
                 subject, relation, _ = found = stated(true)
                 assert shown()[found] in false.premise
                 assert kind(false) == "unsaid" or f"the {relation} of {subject}" in false.hypothesis
 
 
-def test_no_question_group_and_no_held_out_passage_is_on_the_side_to_learn_from(pairs, swapped):
+def test_no_question_group_and_no_held_out_passage_is_on_the_side_to_learn_from():
     texts = {row["text"] for row in rows("passages") if row["split"] != "train"}
     questions = {task.question for split in ("validation", "test") for task in load_tasks("world", split)}
-    for some in (pairs, swapped):
+    for some in (pairs(), pairs(swap=True)):
         learnt = [row for row in some if row.split == "train"]
         assert not {row.group for row in learnt} & {row.group for row in some if row.split == "heldout"}
         assert not any(texts.intersection(row.premise.split("\n")) for row in learnt)
-    assert not questions & {row.question for row in pairs if row.split == "train"}
+    assert not questions & {row.question for row in pairs() if row.split == "train"}
 
 
-def test_names_are_swapped_on_the_side_to_learn_from_only(pairs, swapped):
-    both = list(zip(pairs, swapped, strict=True))
+def test_names_are_swapped_on_the_side_to_learn_from_only():
+    both = list(zip(pairs(), pairs(swap=True), strict=True))
     assert all(one == other for one, other in both if one.split == "heldout")
     learnt = [(one, other) for one, other in both if one.split == "train"]
     changed = sum(one.premise != other.premise for one, other in learnt)
@@ -229,22 +224,21 @@ def test_every_statement_states_its_own_fact_and_no_question_lacks_one():
     )
 
 
-TWO_HOPS = next(task for task in load_tasks("world", "validation") if len(task.meta["chain"]) == 2)
+TWO_HOPS = [task for task in load_tasks("world", "validation") if len(task.meta["chain"]) == 2]
 
 
 def test_an_answer_is_supported_by_the_last_fact_of_the_chain_alone():
-    first, last = (
-        WORLD.by_fact[Asked(fact["subject"], fact["relation"])][0].evidence for fact in TWO_HOPS.meta["chain"]
-    )
-    answer = TWO_HOPS.answers[0]
+    task = TWO_HOPS[0]
+    first, last = (WORLD.by_fact[link.asked][0].evidence for link in chain_of(task))
+    answer = task.answers[0]
 
-    def label(premise, said=answer, question=TWO_HOPS.question):
+    def label(premise, said=answer, question=task.question):
         return FactsJudge().judge_batch([Pair(premise, said, question)])[0].label
 
     assert label(f"{first.title}\n{first.text}\n\n{last.title}\n{last.text}") is True
     assert label(last.text, answer.upper()) is True  # normalised as exact match is
     assert label(first.text) is False and label("content") is False
-    assert label(last.text, TWO_HOPS.meta["chain"][0]["object"]) is False
+    assert label(last.text, task.meta["chain"][0]["object"]) is False
     assert label(last.text, "is") is False  # a word of the passage, which a comparison of words takes
     assert label(last.text, question="Who is this?") is None
 
@@ -285,16 +279,12 @@ def test_what_a_passage_states_depends_on_the_world_it_was_read_in():
 
 @pytest.mark.parametrize("hop", [0, 1])
 def test_support_goes_by_the_chain_as_it_is_walked_in_the_changed_world(hop):
-    two_hops = [task for task in load_tasks("world", "validation") if len(task.meta["chain"]) == 2]
     world = CounterfactualWorld(WORLD)
-    made = ((task, world.change(task)) for task in two_hops)
+    made = ((task, world.change(task)) for task in TWO_HOPS)
     original, task = next(pair for pair in made if pair[1] and pair[1].meta["counterfactual"]["hop"] == hop)
     change = Change.of(task.meta)
-    fact, old = task.meta["chain"][-1], original.meta["chain"][-1]
-    last, before = (
-        world.by_fact[Asked(link["subject"], link["relation"])][0].text
-        for world, link in ((WORLD.changed(change), fact), (WORLD, old))
-    )
+    last = WORLD.changed(change).by_fact[chain_of(task)[-1].asked][0].text
+    before = WORLD.by_fact[chain_of(original)[-1].asked][0].text
 
     def label(premise, said, change=change):
         return FactsJudge().judge_batch([Pair(premise, said, original.question, change=change)])[0].label
@@ -317,10 +307,8 @@ def test_rewards_by_facts_read_the_world_off_the_rollout():
         (ALGIERS, "Algiers", False, 1.0),
     ):
         call = ToolCall("local_search", {"query": "capital of Algeria"})
-        steps = (
-            Step(call=call, evidence=(Evidence(text, "Algeria", "E1"),)),
-            Step(helpful=True, refs=("E1",), answer=answer),
-        )
+        search = Step(call=call, evidence=(Evidence(text, "Algeria", "E1"),))
+        steps = (search, Step(helpful=True, refs=("E1",), answer=answer))
         row = Trajectory(steps, question, answer, dialect="pou", meta=meta if changed else {})
         for rollout in (row, Trajectory.from_json(row.to_json())):
             support = AnswerSupport(FactsJudge()).score(rollout)
@@ -346,7 +334,6 @@ def test_foils_draw_by_their_seed_and_know_what_is_true_in_a_changed_world():
 # changed worlds
 
 QA = SHARED / "data" / "qa"
-BUNDLED = CounterfactualWorld(WORLD, seed=0)
 TRAIN = load_tasks("world")
 
 
@@ -449,7 +436,7 @@ def test_the_edited_text_says_the_new_fact_and_nothing_of_the_old_one(text, old,
 
 @cache
 def changed_training(every: int = 10) -> tuple[list[Task], Counter[str]]:
-    return BUNDLED.change_all(TRAIN[::every])
+    return CounterfactualWorld(WORLD, seed=0).change_all(TRAIN[::every])
 
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
@@ -486,11 +473,8 @@ def test_a_changed_rollout_is_shown_the_changed_world_by_the_real_tools():
             world, session = WORLD.changed(Change.of(task.meta)), tools.session(task.edits)
             for fact in task.meta["chain"]:
                 query = f"{fact['relation']} of {fact['subject']}"
-                shown = [
-                    item
-                    for name in ("local_search", "knowledge_graph")
-                    for item in tools.run_batch([ToolCall(name, {"query": query})], [session])[0].evidence
-                ]
+                calls = [ToolCall(name, {"query": query}) for name in ("local_search", "knowledge_graph")]
+                shown = [item for found in tools.run_batch(calls, [session] * 2) for item in found.evidence]
                 assert any(world.states(query, item) for item in shown)
                 assert not any(item.text in task.edits for item in shown)
 
