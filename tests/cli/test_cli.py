@@ -11,12 +11,10 @@ from subprocess import PIPE
 
 import pytest
 from agent_rows import JUDGED, CountingJudge, file_of, rollout, rollouts, silent_on
-from click.testing import CliRunner, Result
-from served import COMMAND
-from stub_server import StubServer
+from served import COMMAND, invoked
+from stub_server import StubServer, tool_call
 
 import faithful_search as fs
-from faithful_search.cli import cli
 from faithful_search.cli.asking import tell_step
 from faithful_search.measure.audit import audit
 from faithful_search.trajectory import Evidence, Step, read_jsonl
@@ -34,12 +32,8 @@ BOGONG = "What is the capital of the country of Mount Bogong?"
 def run(tmp_path, monkeypatch):
     """Runs the command in a folder with a corpus."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CORPUS))
-
-    def command(*arguments: str, **settings) -> Result:
-        return CliRunner().invoke(cli, [str(item) for item in arguments], **settings)
-
-    return command
+    file_of(tmp_path / "corpus.jsonl", CORPUS)
+    return invoked
 
 
 def test_an_audit_prints_a_table_and_leaves_its_files(run, tmp_path):
@@ -191,9 +185,7 @@ def test_the_command_starts_without_heavy_packages_and_knows_its_version():
 def calls(messages):
     """An OpenAI-style model: one search, then the sentence that it read."""
     if messages[-1]["role"] == "user":
-        arguments = json.dumps({"query": messages[-1]["content"]})
-        call = {"id": "c1", "type": "function", "function": {"name": "local_search", "arguments": arguments}}
-        return {"role": "assistant", "content": None, "tool_calls": [call]}
+        return tool_call("local_search", json.dumps({"query": messages[-1]["content"]}))
     found = json.loads(messages[-1]["content"])
     return next(item["text"] for item in found if "Belt" in item["text"])
 
@@ -306,9 +298,7 @@ def test_an_interrupt_leaves_a_readable_transcript(run, tmp_path):
     given = ["ask", QUESTION, "--model", "stub", "--corpus", "corpus.jsonl", "--endpoint"]
     with StubServer(label=slow) as server:
         process = subprocess.Popen([*COMMAND, *given, server.url], stdout=PIPE, stderr=PIPE, text=True, env=UNBUFFERED)
-        line = process.stdout.readline()
-        while "E1" not in line:
-            line = process.stdout.readline()
+        while "E1" not in (line := process.stdout.readline()):
             assert line, process.stderr.read()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from paths import ROOT
 from served import free_port, invoked
-from stub_server import StubServer
+from stub_server import StubServer, tool_call
 
 import faithful_search as fs
 from faithful_search.demo import agents, view
@@ -163,9 +163,7 @@ def test_a_served_model_is_asked_with_the_visitors_key_and_no_other(monkeypatch)
     def searches(messages):
         if messages[-1]["role"] == "tool":
             return "Europe." if "Europe" in messages[-1]["content"] else "I do not know."
-        call = {"name": "knowledge_graph", "arguments": '{"query": "continent of Italy"}'}
-        calls = [{"id": "c", "type": "function", "function": call}]
-        return {"role": "assistant", "content": None, "tool_calls": calls}
+        return tool_call("knowledge_graph", '{"query": "continent of Italy"}')
 
     monkeypatch.setenv("OPENAI_API_KEY", "the-servers-own")
     with StubServer(label=searches) as server:

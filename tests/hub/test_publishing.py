@@ -10,14 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from agent_rows import file_of
-from click.testing import CliRunner
 from hub_server import READER, TOKEN, HubServer
 from paths import ROOT
 from pyarrow import parquet
-from tiny_bert import bert, bert_tokenizer
+from served import invoked
+from tiny_bert import bert, saved
 
 from faithful_search.bundled import tiny_policy
-from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
 from faithful_search.hub.cards import model_card
 from faithful_search.hub.datasets import stage_trajectories
@@ -99,8 +98,7 @@ def run(hub: HubServer, home: Path, *commands: list, code: str = PUSHES):
 def staged(tmp_path_factory):
     """A policy with a recipe's card and metrics, a judge, and rollouts with a broken row among them."""
     folder = tmp_path_factory.mktemp("made")
-    policy = folder / "policy"
-    shutil.copytree(tiny_policy(), policy)
+    policy = shutil.copytree(tiny_policy(), folder / "policy")
     settings = {"corpus": "world", "search_top_k": 3, "turns": 4, "dialect": "search_r1"}
     how = {"folder": str(policy), "model": "tiny", "dialect": "search_r1", "tools": ["search"], "questions": "world"}
     record = Record(**how, settings=settings, steps=5, history=[])
@@ -109,12 +107,8 @@ def staged(tmp_path_factory):
     write_metrics(policy / "metrics.json", {"after": after, "settings": settings, "steps": 5})
     (policy / "rewards.png").write_bytes(b"png")
     (policy / "trajectories.jsonl").write_text("stays")
-    (policy / "merged").mkdir()
-    (policy / "merged" / "config.json").write_text("{}")
-    judge = folder / "judge"
-    bert().save_pretrained(judge)
-    bert_tokenizer().save_pretrained(judge)
-    JudgeFile("nli", "support").write(judge)
+    file_of(policy / "merged" / "config.json", ["{}"])
+    JudgeFile("nli", "support").write(Path(saved(folder / "judge", bert())))
     file_of(folder / "rollouts.jsonl", [ROLLOUT.to_json(), '{"text": '])
     return folder
 
@@ -181,12 +175,10 @@ def test_everything_loads_from_there_and_says_the_same(hub, staged, pushed, tmp_
 
 
 def test_an_interrupted_upload_is_taken_up_where_it_was(hub, tmp_path):
-    folder = tmp_path / "policy"
-    folder.mkdir()
+    folder = file_of(tmp_path / "policy" / "config.json", ["{}"]).parent
     first, second = (folder / f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
     for path in (first, second):
         path.write_bytes(path.name.encode() * 100)
-    (folder / "config.json").write_text("{}")
     push_it = ["push", "policy", folder, "me/interrupted"]
     moves = [["move", first, folder / "model.safetensors"], ["move", second, tmp_path / "away"]]
     hub.fail("POST", "/commit/", 400)
@@ -228,7 +220,7 @@ def test_a_dry_run_shows_every_file_and_the_card_and_asks_nobody(staged, monkeyp
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
 
     def push(*words):
-        done = CliRunner().invoke(cli, ["push", *map(str, words)])
+        done = invoked("push", *words)
         return done.exit_code, done.output
 
     asked = ["policy", staged / "policy", "me/policy", "--private"]
@@ -239,8 +231,7 @@ def test_a_dry_run_shows_every_file_and_the_card_and_asks_nobody(staged, monkeyp
     wheel = tmp_path / "faithful_search-9-py3-none-any.whl"
     wheel.write_bytes(b"wheel")
     assert f"5 bytes  {wheel.name}" in push("space", "me/explorer", "--dry-run", "--wheel", wheel)[1]
-    (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "config.json").write_text("{}")
+    file_of(tmp_path / "base" / "config.json", ["{}"])
     for words, message in (
         (asked, "no Hugging Face token to push to 'me/policy'"),
         (["space", "me/explorer", "--wheel", tmp_path / "none.whl"], "no wheel"),

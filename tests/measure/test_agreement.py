@@ -29,9 +29,7 @@ from faithful_search.measure.agreement.statistics import (
 from faithful_search.rewards.base import Asked, JudgedReward, Score
 from faithful_search.trajectory import Trajectory
 
-FEW = 50
-pairs_of_labels = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30)
-scored = st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=2, max_size=30)
+DRAWS = {"draws": 50}
 
 
 def two(yes, first, second, no):
@@ -42,7 +40,6 @@ def two(yes, first, second, no):
 
 
 YES, MIXED = [True] * 4, [True, False, True, False]
-THREE = [[True, True, False, True], [True, True, False, False], [True, False, False, False]]
 EIGHT = [False, False, True, False, True, True, True, True], [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9]
 
 
@@ -53,7 +50,7 @@ EIGHT = [False, False, True, False, True, True, True, True], [0.1, 0.2, 0.3, 0.4
         # p_o = 35/50 = 0.7; rates 25/50 and 30/50: p_e = 0.5·0.6 + 0.5·0.4 = 0.5; κ = 0.2 / 0.5
         (cohen_kappa(*two(20, 5, 10, 15)), 0.4),
         # yes counts 3, 2, 0, 1: P_i = 1, 1/3, 1, 1/3, mean 2/3; p = 6/12: P_e = 1/2; κ = (1/6) / (1/2)
-        (fleiss_kappa(THREE), 1 / 3),
+        (fleiss_kappa([[True, True, False, True], [True, True, False, False], [True, False, False, False]]), 1 / 3),
         # true 0.8, 0.5, 0.3 over false 0.5, 0.1: of six comparisons 2 + 1.5 + 1 are won
         (auroc([True, True, True, False, False], [0.8, 0.5, 0.3, 0.5, 0.1]), 4.5 / 6),
         # two bins of four: mean p 0.25 with 1 of 4 true, mean p 0.75 with 4 of 4 true: (0 + 0.25) / 2
@@ -94,17 +91,17 @@ def test_what_is_missing_is_counted_and_left_out_and_nothing_left_is_no_value():
         assert (found.n, found.abstained) == (2, 1)
 
 
-@given(pairs_of_labels)
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
 def test_kappa_is_symmetric_blind_to_names_and_one_exactly_when_all_agree_and_both_classes_occur(rows):
     a, b = map(list, zip(*rows, strict=True))
-    value, perfect = cohen_kappa(a, b, draws=FEW).value, a == b and len(set(a)) == 2
-    assert (value == 1.0) is (fleiss_kappa([a, b, a], draws=FEW).value == 1.0) is perfect
-    assert value == cohen_kappa(b, a, draws=FEW).value
-    flipped = cohen_kappa([not x for x in a], [not x for x in b], draws=FEW).value
+    value, perfect = cohen_kappa(a, b, **DRAWS).value, a == b and len(set(a)) == 2
+    assert (value == 1.0) is (fleiss_kappa([a, b, a], **DRAWS).value == 1.0) is perfect
+    assert value == cohen_kappa(b, a, **DRAWS).value
+    flipped = cohen_kappa([not x for x in a], [not x for x in b], **DRAWS).value
     assert value is flipped is None or (-1 <= value <= 1 and value == pytest.approx(flipped))
 
 
-@given(scored)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=2, max_size=30))
 def test_auroc_is_the_share_of_comparisons_won(rows):
     truth, scores = map(list, zip(*rows, strict=True))
     yes = [score for label, score in rows if label]
@@ -112,7 +109,7 @@ def test_auroc_is_the_share_of_comparisons_won(rows):
     assume(yes and no)
     won = sum((y > n) + (y == n) / 2 for y in yes for n in no)
     for shown in (scores, [math.exp(score) - 3 for score in scores]):  # only the order counts
-        assert auroc(truth, shown, draws=FEW).value == pytest.approx(won / (len(yes) * len(no)))
+        assert auroc(truth, shown, **DRAWS).value == pytest.approx(won / (len(yes) * len(no)))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=1, max_size=40), st.integers(1, 12))
@@ -122,7 +119,7 @@ def test_calibration_is_the_weighted_gap_of_its_bins(rows, bins):
     assert sum(b.n for b in curve) == len(rows) and len(curve) <= bins
     assert [b.p for b in curve] == sorted(b.p for b in curve)
     expected = sum(b.n * abs(b.share - b.p) for b in curve) / len(rows)
-    assert calibration_error(truth, p, bins=bins, draws=FEW).value == pytest.approx(expected, abs=1e-12)
+    assert calibration_error(truth, p, bins=bins, **DRAWS).value == pytest.approx(expected, abs=1e-12)
 
 
 def test_pairs_repeated_within_a_group_do_not_narrow_the_interval():
@@ -139,7 +136,6 @@ def test_pairs_repeated_within_a_group_do_not_narrow_the_interval():
 
 # --- judges beside labels and each other
 
-DRAWS = {"draws": 50}
 CITIES = ("Lima", "Oslo", "Rome", "Kyiv", "Cairo", "Quito")
 
 

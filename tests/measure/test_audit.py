@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from agent_rows import JUDGED, CountingJudge, file_of, lines_of, rollout, rollouts, silent_on
 from paths import SHARED
-from stub_server import StubServer, label_by_word
+from stub_server import StubServer, judge_at, label_by_word
 
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Verdict
@@ -130,8 +130,7 @@ def test_a_misbehaving_server_costs_only_the_rows_it_failed_on(tmp_path, mode):
     path, out = rollouts(tmp_path, *range(12)), tmp_path / "out"
     metrics = ["info_think_faithfulness", "think_search_faithfulness", "protocol_format"]
     with StubServer(mode=mode, faults=5, retry_after="60") as server:
-        knobs = {"retries": 0, "timeout": 0.5, "patience": 5.0, "concurrency": 2, "cache": None}
-        judge = EndpointJudge("stub", url=server.url, **knobs)
+        judge = judge_at(server, retries=0, timeout=0.5, patience=5.0, concurrency=2)
         first = audit(path, out, judge=judge, metrics=metrics)
         assert 0 < first.abstained <= 5 and first.n == 12 and not first.complete
         missing = {line.row for line in read_scores(out / "scores.jsonl") if not line.complete}
@@ -141,21 +140,19 @@ def test_a_misbehaving_server_costs_only_the_rows_it_failed_on(tmp_path, mode):
         before = server.calls
         assert audit(path, out, judge=judge, metrics=metrics).complete
         assert server.calls - before == judge.stats.failures  # what was answered of those rows is not paid again
-        judge.close()
 
 
 @pytest.mark.parametrize("mode", ["unauthorized", "missing"])
 def test_a_server_that_refuses_stops_the_audit(tmp_path, mode):
     path, out = rollouts(tmp_path, *range(100)), tmp_path / "out"
     with StubServer(mode=mode) as server:
-        judge = EndpointJudge("stub", url=server.url, retries=0, cache=None, concurrency=2)
+        judge = judge_at(server, retries=0, concurrency=2)
         with pytest.raises(JudgeError, match=r"the judge cannot be asked: .* lines are in .*scores\.jsonl"):
             audit(path, out, judge=judge, **INFO_THINK)
         assert server.calls < 20
         assert all(line["scores"]["info_think_faithfulness"]["value"] is None for line in scored(out))
         server.mode = "ok"
         assert audit(path, out, judge=judge, **INFO_THINK).complete
-        judge.close()
 
 
 def test_an_estimate_asks_nothing_and_counts_what_an_audit_then_asks_over_its_runs_and_of_whom(tmp_path):
@@ -169,7 +166,6 @@ def test_an_estimate_asks_nothing_and_counts_what_an_audit_then_asks_over_its_ru
         assert audit(path, tmp_path / "out", judge=judge, metrics=metrics, limit=12).usage["calls"] == 24
         measured = audit(path, tmp_path / "out", judge=judge, metrics=metrics)
         assert server.calls == measured.usage["calls"] == 40
-        judge.close()
     assert "judge: large was asked, stub answered (40 times)" in str(measured)
 
 
@@ -240,9 +236,8 @@ def test_after_an_interruption_only_the_rest_is_asked_also_without_a_cache(tmp_p
         said = running.communicate(timeout=60)[1]
         assert how == signal.SIGKILL or re.search(rb"64 lines are in .*, run the same again", said)
         assert server.calls < 200 and [line.row for line in read_scores(out / "scores.jsonl")] == list(range(1, 65))
-        judge = EndpointJudge("stub", url=server.url, cache=None, concurrency=2)
+        judge = judge_at(server, concurrency=2)
         audit(path, out, judge=judge, **INFO_THINK)
-        judge.close()
         # also the answers of rows that were not yet written are kept; when it was killed two were under way
         assert 0 <= server.calls - 200 <= (2 if how == signal.SIGKILL else 0)
     assert [line["row"] for line in scored(out)] == list(range(1, 201)) and not (out / "answers.sqlite").exists()

@@ -5,9 +5,8 @@ import re
 
 import pytest
 from agent_rows import PLACES, file_of, rollout
-from click.testing import CliRunner
+from served import invoked
 
-from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure.audit import audit
 from faithful_search.measure.comparison import changes, compare, open_sides
@@ -94,7 +93,7 @@ def test_the_command_prints_a_table_and_links_the_page_to_the_reports(tmp_path, 
     for name, make in (("a", rollout), ("b", right), ("c", right)):
         found = audited(tmp_path / name, [make(n) for n in range(6)])
         page.write(tmp_path / name / "audit" / "report.html", found, tmp_path / name / "audit" / "scores.jsonl", [])
-    done = CliRunner().invoke(cli, ["compare", "a/audit", "b/audit", "c/audit", "--out", "out"])
+    done = invoked("compare", "a/audit", "b/audit", "c/audit", "--out", "out")
     assert done.exit_code == 0, done.output
     assert "b/audit − a/audit" in done.output and "better: exact_match_squad (+0.667" in done.output
     assert json.loads((tmp_path / "out" / "comparison.json").read_text())["shared"] == [6, 6]

@@ -1,13 +1,14 @@
 """`faithful-search controls`: the conditions compared, written down as they end, and asked of a served model."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
-from stub_server import StubServer
+from agent_rows import file_of, lines_of
+from served import invoked
+from stub_server import StubServer, tool_call
 
-from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.measure.controls import RESULTS, ROLLOUTS, compare, kept, plan, run_study
 from faithful_search.measure.ledger import Ledger
@@ -152,9 +153,7 @@ def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path,
 # --- a served model
 
 
-def call(arguments):
-    asked = {"id": "c1", "type": "function", "function": {"name": "local_search", "arguments": arguments}}
-    return {"role": "assistant", "content": None, "tool_calls": [asked]}
+call = partial(tool_call, "local_search")
 
 
 def reads(messages):
@@ -236,18 +235,16 @@ def test_an_endpoint_that_fails_is_no_verdict_about_the_agent(toolbox):
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [{"id": task.id, "question": task.question, "answers": task.answers} for task in TASKS]
-    for name, rows in (("questions.jsonl", lines), ("corpus.jsonl", CORPUS)):
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file_of(tmp_path / "questions.jsonl", lines)
+    file_of(tmp_path / "corpus.jsonl", CORPUS)
     return ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--out", "out"]
 
 
 def rewrite(path, more):
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(line | more(line)) + "\n" for line in lines))
+    file_of(path, [line | more(line) for line in lines_of(path)])
 
 
-def controls(*words):
-    return CliRunner().invoke(cli, ["controls", *words])
+controls = partial(invoked, "controls")
 
 
 def test_the_command_tells_the_cost_asks_compares_and_goes_on_where_an_endpoint_failed(files, tmp_path):

@@ -127,9 +127,9 @@ def test_gold_passages_of_a_corpus_are_found_by_id_by_title_or_by_the_answer():
     assert found == {"id": [corpus[1].text], "title": [corpus[0].text], "answer": [corpus[0].text, corpus[2].text]}
 
 
-def answered(answer, *texts, golds=("Rome",), question="Where?"):
+def answered(answer, *texts, golds=("Rome",)):
     steps = (Step(call=ToolCall("s"), evidence=tuple(map(Evidence, texts))), Step(answer=answer))
-    return Trajectory(steps=steps, answer=answer, answers=golds, question=question)
+    return Trajectory(steps=steps, answer=answer, answers=golds, question="Where?")
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ import json
 
 import pytest
 from agent_rows import file_of, lines_of, rollout
-from click.testing import CliRunner
 from pydantic import TypeAdapter
+from served import invoked
 
-from faithful_search.cli import cli
 from faithful_search.dialects import parse
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.measure.audit import audit
@@ -99,7 +98,7 @@ def test_keys_are_counted_and_on_request_taken_out(tmp_path, monkeypatch, to):
     told = {**rollout(0), "output": rollout(0)["output"].replace("stands in", f"({key}) stands in")}
     file_of(tmp_path / "a.jsonl", [rollout(1), told, "{half"])
     for flags, said in (([], "are still there: --scrub takes them out"), (["--scrub"], "were taken out")):
-        done = CliRunner().invoke(cli, ["convert", "a.jsonl", "out", "--to", to, *flags])
+        done = invoked("convert", "a.jsonl", "out", "--to", to, *flags)
         assert done.exit_code == 3 and f"2 trajectories as {to}" in done.stdout
         assert f"in rows 2, {said}" in done.stderr and "row 3: not JSON" in done.stderr
         assert any(key in path.read_text() for path in (tmp_path / "out").iterdir()) is not bool(flags)

@@ -28,7 +28,6 @@ from faithful_search.tasks import read_rows
 
 ROLLOUTS = SHARED / "data/trajectories/r1_searcher_hotpotqa_qwen.jsonl.gz"
 
-
 NAMED = {  # without a judge, and with one that reads
     "answer_correctness": (["exact_match_squad", "f1_squad", "sub_em_squad"], ["answer_correctness"]),
     "answer_support": (["answer_support_lexical"], ["answer_support"]),

@@ -5,11 +5,10 @@ import json
 
 import pytest
 from agent_rows import CountingJudge, file_of, lines_of
-from click.testing import CliRunner
 from hypothesis import given, settings, strategies as st
+from served import invoked
 from stub_server import StubServer
 
-from faithful_search.cli import cli
 from faithful_search.errors import ConfigError, DataError, JudgeError
 from faithful_search.judges import Pair
 from faithful_search.measure import agreement
@@ -186,13 +185,13 @@ def test_the_command_leaves_pairs_open_where_a_server_fails_and_says_which_files
     path, out = many(tmp_path / "mine.jsonl", 5), tmp_path / "out"
     with StubServer(mode="garbage", label=lambda said: "1" if "yes" in said[-1]["content"] else "0") as server:
         judge = ["--judge", "endpoint", "--judge-model", "stub", "--judge-url", server.url, "--judge-cache", "none"]
-        command = ["label", str(path), "--out", str(out), *judge, "--license", "cc-by-4.0"]
-        done = CliRunner().invoke(cli, command)
+        command = ["label", path, "--out", out, *judge, "--license", "cc-by-4.0"]
+        done = invoked(*command)
         assert done.exit_code == 3 and "pairs without a label: 5" in done.output
         server.mode = "ok"
         for calls in (5, 0):
             before = server.calls
-            assert CliRunner().invoke(cli, command).exit_code == 0 and server.calls == before + calls
+            assert invoked(*command).exit_code == 0 and server.calls == before + calls
     found = json.loads((out / "provenance.json").read_text())
     assert found["files"][0]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert found["files"][0]["dialects"] == {"search_r1": 5}

@@ -9,6 +9,7 @@ import lab
 import msgspec
 import numpy as np
 import pytest
+from agent_rows import CountingJudge
 from hypothesis import given, settings, strategies as st
 from stub_judges import Down
 
@@ -16,7 +17,7 @@ from faithful_search.coldstart.twins import TRAINING_BLANKS
 from faithful_search.errors import ConfigError, GeneratorError
 from faithful_search.hub.cards import model_card
 from faithful_search.inference.base import Sampling
-from faithful_search.judges import GroundingJudge, Verdict
+from faithful_search.judges import GroundingJudge
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.measure.behaviour import no_share, retry_share, tool_counts
 from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, Record, difference
@@ -218,14 +219,14 @@ def test_p_yes_of_natural_states_is_asked_in_one_call_and_compared_within_tool_a
     assert [len(asked) for asked in policy.asked] == [sum(judged), sum(judged), 0]
 
 
-class Reader:
+def reader():
     """A judge that is prompted: a passage states what is asked for when it holds the word `fact`."""
 
-    name = "reader"
+    def states(pair):
+        assert pair.task == "states"
+        return "fact" in pair.premise
 
-    def judge_batch(self, pairs):
-        assert {pair.task for pair in pairs} <= {"states"}
-        return [Verdict(1.0, "fact" in pair.premise, "", self.name) for pair in pairs]
+    return CountingJudge(states)
 
 
 class Constant(lab.Writing):
@@ -249,7 +250,7 @@ def last(*refs, helpful=True, answer="a"):
 def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
     second = searched("other", first=2, tool="graph", helpful=True, refs=("E1",))
     row, no = rollout(searched("a fact"), second, last(helpful=False)), last(helpful=False)
-    (score,) = Verdicts(Reader(), policy=Constant()).score_batch([row])
+    (score,) = Verdicts(reader(), policy=Constant()).score_batch([row])
     assert score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)] and score.value is None
     rewards = {GAP: Verdicts(Down(), policy=Constant())}
     estimate = evaluate_rollouts([row] * 3, list("abc"), rewards, ["web"]).rows[GAP]
@@ -258,7 +259,7 @@ def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
     empty = Step(think="t", call=ToolCall("web", {"query": "x"}), note="No results.")
     unread, unasked = rollout(searched("fact"), last(helpful=None)), rollout(searched("fact", query=""), no)
     rows = [unread, rollout(empty, no), unasked, rollout(no)]
-    assert [s.parts["verdicts"] for s in Verdicts(Reader(), policy=Constant()).score_batch(rows)] == [[]] * 4
+    assert [s.parts["verdicts"] for s in Verdicts(reader(), policy=Constant()).score_batch(rows)] == [[]] * 4
 
 
 def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
@@ -274,7 +275,7 @@ def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
 # --- differences, kept and shown
 
 
-def test_paired_differences_survive_a_file_and_are_over_the_questions_of_both(found):
+def test_differences_are_paired_survive_a_file_and_stand_in_metrics_cards_and_tables(found, tmp_path):
     before, after = found[False], found[True]
     back = Evaluation.from_dict(json.loads(json.dumps(before.to_dict())))
     assert (back.verdicts, back.rows, back.values) == (before.verdicts, before.rows, before.values)
@@ -286,9 +287,6 @@ def test_paired_differences_survive_a_file_and_are_over_the_questions_of_both(fo
     assert change.value == pytest.approx(0.7) and change.low > 0.5 and change.n == after.rows[GAP].n
     assert (swapped.value, swapped.low) == (pytest.approx(-change.value), pytest.approx(-change.high))
 
-
-def test_metrics_cards_and_tables_hold_the_rows_and_their_differences(found, tmp_path):
-    before, after = found[False], found[True]
     names = {GAP, AUROC, NO, RETRY, "citation_states_fact", "answer_support_facts", "evidence_sensitivity_unseen"}
     run = {"folder": str(tmp_path), "model": "m", "dialect": "pou", "tools": [], "questions": "world", "settings": {}}
     record = Record(**run, steps=1, history=[], before=before, after=after)
@@ -406,14 +404,14 @@ def test_citations_that_state_the_fact_by_hand():
     [
         (GroundingJudge(), False, {"answer_support_lexical"}, None),
         (None, True, {"answer_support_facts"}, FactsJudge),
-        (Reader(), True, {"answer_support", "answer_support_facts"}, FactsJudge),
-        (Reader(), False, {"answer_support"}, Reader),
+        (reader(), True, {"answer_support", "answer_support_facts"}, FactsJudge),
+        (reader(), False, {"answer_support"}, CountingJudge),
     ],
 )
 def test_rows_are_named_by_what_made_them(judge, facts, support, reading):
     rewards = default_rewards("pou", judge, facts)
     assert {name for name in rewards if name.startswith("answer_support")} == support
-    assert ("lm_accuracy" in rewards) is isinstance(judge, Reader)
+    assert ("lm_accuracy" in rewards) is isinstance(judge, CountingJudge)
     readers = [rewards[name] for name in ("citation_states_fact", GAP) if name in rewards]
     assert {type(own.judge) for own in readers} == {reading} - {None}
     for kind in (CitationStatesFact, Verdicts):

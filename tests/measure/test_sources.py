@@ -21,13 +21,6 @@ TEXT = (
 ROW = {"id": "q1", "question": "Where is the lighthouse?", "output": TEXT, "golden_answers": ["Orvik"]}
 
 
-def stored() -> Trajectory:
-    found = (Evidence("It is in Orvik.", id="E1"),)
-    search = Step(think="Look.", call=ToolCall("search", {"query": "x"}), evidence=found)
-    last = Step(think="Orvik.", helpful=True, refs=("E1",), answer="Orvik")
-    return Trajectory((search, last), "Where?", "Orvik", dialect="pou", answers=("Orvik",))
-
-
 def parquet(path: Path, rows: list[dict]) -> Path:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet as writer
@@ -51,7 +44,10 @@ def test_every_layout_gives_the_same_trajectories(tmp_path, name):
 
 
 def test_a_trajectorys_own_json_comes_back_whole_in_any_column_and_dialects_may_be_mixed(tmp_path):
-    own = stored()
+    found = (Evidence("It is in Orvik.", id="E1"),)
+    search = Step(think="Look.", call=ToolCall("search", {"query": "x"}), evidence=found)
+    last = Step(think="Orvik.", helpful=True, refs=("E1",), answer="Orvik")
+    own = Trajectory((search, last), "Where?", "Orvik", dialect="pou", answers=("Orvik",))
     plain = json.loads(own.to_json())
     path = file_of(tmp_path / "a.jsonl", [own.to_json(), {**plain, "reward": 0.5}, {"trajectory": plain, "id": "x"}])
     first, second, third = (row.trajectory for row in read_trajectories(path))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from agent_rows import file_of
-from click.testing import CliRunner, Result
+from click.testing import Result
 from paths import SHARED
+from served import invoked
 
-from faithful_search.cli import cli
 from faithful_search.dialects import parse
 from faithful_search.errors import DataError
 from faithful_search.measure import metrics
@@ -163,7 +163,7 @@ def test_the_page_shows_evidence_as_it_was_measured_and_another_corpus_is_refuse
     true, other = (file_of(tmp_path / f"{count}.jsonl", [{"text": one} for one in said[:count]]) for count in (2, 1))
 
     def audited(*words: str) -> Result:
-        return CliRunner().invoke(cli, ["audit", str(rows), "--metrics", "answer_support", "--corpus", *words])
+        return invoked("audit", rows, "--metrics", "answer_support", "--corpus", *words)
 
     out = ["--out", str(tmp_path / "out")]
     assert audited(str(true), *out).exit_code == 0

@@ -5,7 +5,6 @@ import doctest
 import gzip
 import importlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -43,7 +42,7 @@ TORCH_ROOMS = ("inference.", "training.", "coldstart.", "distil.", "judges.nli")
 
 
 def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -32,8 +32,7 @@ def test_it_compares_two_policies_and_blanks_tools(tmp_path, capsys):
 
 
 def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypatch):
-    policy, out = tmp_path / "policy", tmp_path / "out"
-    shutil.copytree(tiny_policy(), policy)
+    policy, out = shutil.copytree(tiny_policy(), tmp_path / "policy"), tmp_path / "out"
     flags = (*SMALL, f"--policy={policy}", f"--output_dir={out}", "--judge_timeout=1")
     for _ in "12":  # a mistake leaves nothing that the next run would have to be told about
         with pytest.raises(ConfigError, match="no tools"):

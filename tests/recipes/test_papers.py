@@ -1,17 +1,19 @@
 """The recipes of VERITAS, self-evaluation, PokeeResearch and PPO: what they reward, the papers' settings, runs."""
 
-import importlib.util
+import importlib
 import json
 import re
 import subprocess
 import sys
 
+import estimate
 import pokee
 import pou
 import ppo
 import pytest
 import self_eval
 import veritas
+from agent_rows import CountingJudge
 from paths import RECIPES, ROOT
 from recipe_runs import CPU, WORLD, call
 from stub_server import StubServer
@@ -19,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.errors import ConfigError
-from faithful_search.judges import GroundingJudge, Verdict
+from faithful_search.judges import GroundingJudge
 from faithful_search.measure.evaluation import MERGED, Evaluation
 from faithful_search.measure.suite import default_rewards, evaluate_rollouts
 from faithful_search.rewards import Mix, Warmup
@@ -29,14 +31,8 @@ from faithful_search.training.dry_run import build_shrunk
 from faithful_search.training.starting import read_config
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 
-
-class Nodding:
-    """A judge with a model's name that upholds everything."""
-
-    name = "nodding"
-
-    def judge_batch(self, pairs):
-        return [Verdict(0.75, True, "", self.name) for _ in pairs]
+NODDING = CountingJudge(name="nodding")
+"""A judge with a model's name that upholds everything."""
 
 
 def parsed(recipe, config: str, *flags: str):
@@ -59,7 +55,7 @@ def test_pokee_is_rloo_without_kl_and_checks_its_answers():
     assert mix.weights == {"correctness": 1.0, "format": 0.1} and mix.parts["correctness"].metric == "em"
     script, _, _ = parsed(pokee, "pokee_qwen2.5-7b", *CPU, *FILES[:4], "--judge_model", "m", "--use_vllm", "false")
     answered = Trajectory((Step("so", answer="a dozen"),), "How many?", "a dozen", dialect="pokee", answers=("12",))
-    assert pokee.build_reward(script, Nodding()).score(answered).value == pytest.approx(1.1)
+    assert pokee.build_reward(script, NODDING).score(answered).value == pytest.approx(1.1)
 
 
 def test_ppos_default_asks_each_question_once():
@@ -107,9 +103,9 @@ def test_rows_say_who_judged_and_proof_of_uses_are_for_its_dialect():
     by_words = [*common, "info_think_lexical", "think_search_lexical", "think_answer_sub_em"]
     assert list(default_rewards()) == [*common, *own, "answer_support_lexical"]
     assert list(default_rewards("search_r1")) == list(default_rewards("search_r1", GroundingJudge())) == by_words
-    assert list(default_rewards("search_r1", Nodding())) == [*judged, *show, *JUDGED]
+    assert list(default_rewards("search_r1", NODDING)) == [*judged, *show, *JUDGED]
     stated = ["answer_support", "citation_states_fact", "verdict_gap"]
-    assert list(default_rewards("pou", Nodding())) == [*judged, *show, *own, *stated, *JUDGED]
+    assert list(default_rewards("pou", NODDING)) == [*judged, *show, *own, *stated, *JUDGED]
 
 
 def looked_up(think="It lies in Paris.", answer="Paris", reason="answered"):
@@ -124,7 +120,7 @@ ROLLOUTS = [looked_up(), looked_up("I like elephants.", reason="answered_forced"
 ROLLOUTS += [looked_up(answer="London", reason="turn_limit"), looked_up(answer="", reason="answered_forced")]
 
 
-@pytest.mark.parametrize("judge", [None, Nodding()])
+@pytest.mark.parametrize("judge", [None, NODDING])
 def test_the_metric_is_the_reward_on_the_same_text(judge):
     mix, metrics = reward("--w_think_search", "0.1", "--soft", "true", judge=judge), default_rewards("search_r1", judge)
     if judge is not None:
@@ -284,9 +280,6 @@ def test_a_dry_run_hides_nothing_that_the_real_run_would_refuse(tmp_path, monkey
 
 
 def test_the_estimate_in_each_header_is_what_the_script_says():
-    spec = importlib.util.spec_from_file_location("estimate", ROOT / "scripts" / "estimate.py")
-    sys.modules[spec.name] = estimate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(estimate)
     for name in ("pou_qwen2.5-7b", "pou_qwen2.5-7b_lora", "pou_qwen2.5-0.5b", "ppo_qwen2.5-7b"):
         header = (RECIPES / "configs" / f"{name}.yaml").read_text(encoding="utf-8").replace(" \\\n#    ", "")
         flags = re.search(r"python scripts/estimate\.py recipes/(\S+)(.*)", header)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pou
 import pytest
+from agent_rows import file_of
 from paths import RECIPES, ROOT
 from recipe_runs import CPU, WORLD, call, parse
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -29,11 +30,10 @@ from faithful_search.training.starting import read_config
 from faithful_search.trajectory import read_jsonl
 from faithful_search.world import bundled_world
 
-CONFIGS = sorted((RECIPES / "configs").glob("*.yaml"))
 RECIPE = {"hack": "pou", "self": "self_eval", "rm": "reward_model", "eval": "evaluate"}
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((RECIPES / "configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_configuration_is_accepted(path):
     recipe = recipe_of(path.stem)
     world = () if recipe == "reward_model" else WORLD[:2] if recipe in ("evaluate", "sft") else WORLD
@@ -94,14 +94,13 @@ def test_an_ablation_changes_one_thing():
 
 
 def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures(monkeypatch):
-    cpu = ("--bf16", "false", "--use_cpu", "true")
-    mix = reward(*cpu, *JUDGE[2:], config="pou_qwen2.5-7b")
+    mix = reward(*CPU, *JUDGE[2:], config="pou_qwen2.5-7b")
     answer, judge = mix.parts["answer"], mix.parts["evidence_sensitivity"].writer
     assert judge is answer.process.judge is answer.outcome.judge and answer.outcome.metric == "judge"
     assert (judge.url, judge.model, judge.concurrency) == ("http://127.0.0.1:9/v1", "served", 64)
     assert judge.cache == "outputs/pou_qwen2.5-7b/judge.sqlite"
     with pytest.raises(ConfigError, match="'endpoint' needs a model"):
-        reward(*cpu, config="pou_qwen2.5-7b")
+        reward(*CPU, config="pou_qwen2.5-7b")
     script, _, _ = pou.parse([*JUDGE, "--lures", "judge", "--budget", "1"])
     monkeypatch.setattr(script, "load_judge", GroundingJudge)
     with pytest.raises(ConfigError, match="needs a judge that writes: --judge endpoint or generator"):
@@ -183,20 +182,17 @@ def test_a_share_of_the_questions_is_stale():
 
 
 def test_changed_worlds_of_a_file_are_made_of_its_annotations(tmp_path):
-    rows = [{"id": name, "title": name, "text": f"{name} was born in {city}."} for name, city in PEOPLE]
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    people = (("Ann", "Rome"), ("Bob", "Oslo"))
+    rows = [{"id": name, "title": name, "text": f"{name} was born in {city}."} for name, city in people]
+    corpus = file_of(tmp_path / "corpus.jsonl", rows)
     files = ["--questions", str(corpus), "--eval_questions", str(corpus), "--corpus", str(corpus), "--triples", "none"]
     script, _, _ = pou.parse([*files, "--counterfactual", "0.5"])
-    facts = [(name, {"evidence_triples": [[name, "place of birth", city]]}, city) for name, city in PEOPLE]
+    facts = [(name, {"evidence_triples": [[name, "place of birth", city]]}, city) for name, city in people]
     tasks = [Task(name, "Where?", (city,), meta=meta) for name, meta, city in facts]
     changed = counterfactual_world(script, tasks, 0).changed(tasks[0])
     assert changed.edits == {"Ann was born in Rome.": "Ann was born in Oslo."}
     script, *_ = pou.parse(["--counterfactual", "0.5", "--counterfactual_groups", "own"])
     assert counterfactual_world(script, [], 0) == CounterfactualWorld(bundled_world(), 0)
-
-
-PEOPLE = (("Ann", "Rome"), ("Bob", "Oslo"))
 
 
 def test_pou_leaves_what_it_promises(tmp_path, capsys, request):

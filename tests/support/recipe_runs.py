@@ -12,6 +12,8 @@ from faithful_search.training.arguments import SearchSFTConfig
 from faithful_search.training.starting import parse_recipe
 
 CPU = ("--bf16", "false", "--use_cpu", "true")
+TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+"""Sizes of a model that `sft` makes: `--tiny`."""
 WORLD = ("--questions", "world", "--eval_questions", "world", "--corpus", "world")
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -125,9 +126,9 @@ def head(length: int | bytes, path: str = "/retrieve", more: bytes = b"") -> byt
     return b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%sContent-Length: %s\r\n\r\n" % (path.encode(), more, said)
 
 
-def invoked(*arguments: object) -> Result:
-    """What `faithful-search ARGUMENTS` ends with, in this process: for what is refused before it serves."""
-    return CliRunner().invoke(cli, [str(item) for item in arguments])
+def invoked(*arguments: object, **settings: Any) -> Result:
+    """What `faithful-search ARGUMENTS` ends with, in this process, where it is not told to serve."""
+    return CliRunner().invoke(cli, [str(item) for item in arguments], **settings)
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -37,6 +37,12 @@ def judge_at(server: "StubServer | None", **knobs: Any) -> EndpointJudge:
     return EndpointJudge("stub", **{**defaults, **knobs})
 
 
+def tool_call(name: str, arguments: str) -> dict[str, Any]:
+    """A message that calls a tool; the arguments are the text that stands there."""
+    call = {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
 def label_by_word(messages: Messages) -> str:
     return "1" if "yes-please" in messages[-1]["content"] else "0"
 

@@ -128,17 +128,22 @@ def batch_of(made: SearchGRPOTrainer) -> dict:
     return made._generate_and_score_completions([dict(made.train_dataset[number // 4]) for number in range(8)])
 
 
-def gradient_by_token(made: SearchGRPOTrainer, inputs: dict) -> torch.Tensor:
-    """The largest gradient of the loss at the last hidden states that the completion's tokens were predicted from.
+def gradient_by_token(made: SearchGRPOTrainer, inputs: dict, *norms: torch.nn.Module) -> torch.Tensor:
+    """The largest gradient of the loss at the last hidden states that the completion's tokens were predicted from,
+    and at those behind these other norms.
 
     Of rollouts that are all scripted alike, so that a column is the same token in each.
     """
     kept: list[torch.Tensor] = []
-    hook = made.model.model.norm.register_forward_hook(
-        lambda module, args, output: (output.retain_grad(), kept.append(output))[1]
-    )
+
+    def keep(module, args, output):
+        output.retain_grad()
+        kept.append(output)
+
+    hooks = [norm.register_forward_hook(keep) for norm in (made.model.model.norm, *norms)]
     made.compute_loss(made.model, inputs).backward()
-    hook.remove()
+    for hook in hooks:
+        hook.remove()
     width = inputs["completion_ids"].shape[1]
     return torch.cat([item.grad for item in kept])[:, -width - 1 : -1].abs().sum(-1).amax(0)
 

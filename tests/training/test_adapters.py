@@ -8,9 +8,9 @@ import pou
 import pytest
 import torch
 import yaml
-from click.testing import CliRunner
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
+from served import invoked
 from tiny_trainer import batch_of
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers.integrations import deepspeed
@@ -18,7 +18,6 @@ from trl import ModelConfig
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
-from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
 from faithful_search.hub.cards import merged_card
 from faithful_search.inference.base import Sampling
@@ -81,11 +80,8 @@ def test_the_adapter_is_what_samples_and_what_is_probed(tmp_path):
     assert tuned[1].allclose(merged[1], atol=1e-4) and not tuned[1].allclose(plain[1], atol=0.05)
 
 
-slow = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
-    "bits", [None, pytest.param("load_in_4bit", marks=slow), pytest.param("load_in_8bit", marks=slow)]
+    "bits", [None, *(pytest.param(f"load_in_{bits}bit", marks=pytest.mark.slow) for bits in (4, 8))]
 )
 def test_only_the_adapter_learns_also_on_quantised_weights(tmp_path, bits):
     """Where bitsandbytes is installed, which computes on CPUs, too; the merged model has the full weights."""
@@ -306,10 +302,10 @@ def test_the_command_merges_and_the_card_names_the_base(tmp_path):
 
     saved_adapter(tmp_path / "adapter", base_model(tmp_path / "base"))
     config = tmp_path / "adapter" / "adapter_config.json"
-    done = CliRunner().invoke(cli, ["merge", str(tmp_path / "adapter"), str(tmp_path / "out"), "--dtype", "bfloat16"])
+    done = invoked("merge", tmp_path / "adapter", tmp_path / "out", "--dtype", "bfloat16")
     assert done.exit_code == 0 and AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
     assert "base_model" not in front_matter(tmp_path / "out")
     config.write_text(config.read_text().replace(str(tmp_path / "base"), "someone/base"))
     assert front_matter(merged_card(tmp_path / "adapter", tmp_path / "out").parent)["base_model"] == "someone/base"
-    done = CliRunner().invoke(cli, ["merge", str(tmp_path / "base"), str(tmp_path / "out")])
+    done = invoked("merge", tmp_path / "base", tmp_path / "out")
     assert done.exit_code == 1 and done.output.startswith("error: there is no PEFT adapter in")

@@ -5,7 +5,7 @@ import json
 import lab
 import pytest
 from hypothesis import given, strategies as st
-from tiny_trainer import Luck, trainer
+from tiny_trainer import TURNS, Luck, trainer
 
 from faithful_search.counterfactual import CounterfactualWorld
 from faithful_search.errors import ConfigError
@@ -23,7 +23,7 @@ WORLD = World(
         *(Statement(city, "shelf", "train", f"{city} Hall", "city", city, "", f"{city} Hall.") for city in CITIES),
     )
 )
-"""What `test_grpo.trainer`'s only tool says, and what else it could say."""
+"""What `tiny_trainer.trainer`'s only tool says, and what else it could say."""
 FACT = {"chain": [{"subject": "Place", "relation": "city", "object": "Rome"}]}
 TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",), meta=FACT if number else {}) for number in range(8)]
 """The first one has no chain, and so no changed world."""
@@ -44,15 +44,13 @@ class Reader(lab.Scripted):
     """Answers what it read; with a memory, Rome."""
 
     def __init__(self, memory: bool) -> None:
-        call = '<think>hm</think><tool_call>{"name": "shelf", "arguments": {"query": "x"}}</tool_call>'
-        super().__init__([call])
+        super().__init__(TURNS)
         self.memory = memory
 
     def _turn(self, prompt, limit):
         said = self.tokenizer.decode(prompt).rsplit("It is in ", 1)
         city = "Rome" if self.memory else said[-1].split(".")[0]
-        answer = f"<think><helpful>yes</helpful><ref>E1</ref>so</think><answer>{city}</answer>"
-        self.turns = [self.turns[0], answer]
+        self.turns = [TURNS[0], TURNS[1].replace("Rome", city)]
         return super()._turn(prompt, limit)
 
 

@@ -313,7 +313,6 @@ def falling(*steps):
 
 
 EQUAL = {"reward": -1.0, "reward_std": 0.0, "behaviour/valid_format": 0.0}
-VALID = EQUAL | {"behaviour/valid_format": 0.1}
 RUINED = [{MOVED: value} for value in (0.001, 0.002, -0.016, -0.207)]
 """As the bundled policy at thirty times its learning rate: right answers are still there when it warns."""
 GAP = "step 10: the policy's own scores have moved"
@@ -325,7 +324,7 @@ GAP = "step 10: the policy's own scores have moved"
         ([EQUAL] * 3 + [EQUAL | {"reward": 0.5}], None),
         ([EQUAL] * 3 + [EQUAL | {"reward_std": 0.1}], None),
         ([EQUAL | {"reward": None}] * 5, None),
-        ([VALID, *[EQUAL] * 3], "step 4: all 32 rollouts so far have the reward -1"),
+        ([EQUAL | {"behaviour/valid_format": 0.1}, *[EQUAL] * 3], "step 4: all 32 rollouts so far have the reward -1"),
         (falling((-0.1, 1), (-0.2, 2)), f"step {2 * STEPS}: right answers become less likely.*--llds 0.1"),
         # a step without right answers says nothing
         (falling((-0.1, 1), (None, 9), (-0.2, 2), (-0.3, 2)), f"step {3 * STEPS}: right answers become less likely"),

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise
 
+import lab
 import msgspec
 import pytest
 from transformers import AutoTokenizer
@@ -22,7 +23,6 @@ from faithful_search.coldstart.sft import IGNORED, build_dataset, weigh_copied
 from faithful_search.coldstart.swap_names import NameSwapper, held_out_facts, world_part
 from faithful_search.coldstart.twins import KINDS, TRAINING_BLANKS
 from faithful_search.errors import ConfigError, DataError
-from faithful_search.inference.base import Completion
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.inference.loading import read_tokenizer
 from faithful_search.measure.probes import UNSEEN_BLANKS
@@ -299,20 +299,13 @@ def test_scores_of_others_are_read_or_refused(tmp_path, episodes):
             rubric.scored_file(tmp_path / f"{number}.jsonl")
 
 
-class Scripted:
-    def __init__(self, replies):
-        self.tokenizer, self.replies = AutoTokenizer.from_pretrained(tiny_policy()), iter(replies)
-
-    def generate(self, prompts, sampling, max_new_tokens=None):
-        return [Completion(self.tokenizer(next(self.replies))["input_ids"], "eos") for _ in prompts]
-
-
 def test_the_evaluators_error_by_hand(episodes):
     def scored(score):
         return msgspec.structs.replace(episodes[0], meta={LABEL: {"score": score, "why": ""}})
 
     replies = [rubric_reply("x", score) for score in (1.0, 0.4, 0.2)] + ["no score"]
-    own = SelfRubric().bind(policy=Scripted(replies))
+    policy = lab.InTurn(replies, AutoTokenizer.from_pretrained(tiny_policy()), whole=True)
+    own = SelfRubric().bind(policy=policy)
     found = rubric.EvaluatorReport.of([scored(score) for score in (1.0, 1.0, 0.0, 0.0)], own)
     assert found.rmse == pytest.approx(((0.6**2 + 0.2**2) / 3) ** 0.5)
     assert (found.n, found.unreadable, found.exact) == (4, 0.25, 0.25)

@@ -16,11 +16,12 @@ import pytest
 import reward_model
 import torch
 import yaml
+from agent_rows import file_of
 from hypothesis import given, strategies as st
 from paths import RECIPES, ROOT
 from peft import LoraConfig
 from safetensors.torch import load_file
-from tiny_bert import bert, bert_tokenizer
+from tiny_bert import bert, saved
 from transformers import TrainerCallback
 from trl import SFTConfig
 
@@ -61,10 +62,7 @@ def rows(count: int = 120, share: float = 0.5) -> list[Labelled]:
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("encoder")
-    bert(spread=0.05).save_pretrained(folder)  # three labels: the head does not fit
-    bert_tokenizer().save_pretrained(folder)
-    return str(folder)
+    return saved(tmp_path_factory.mktemp("encoder"), bert(spread=0.05))  # three labels: the head does not fit
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +74,8 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def settings(out: Any, **named: Any) -> SFTConfig:
-    usual = {"max_steps": 40, "eval_strategy": "steps", "eval_steps": 10, "logging_steps": 10, "learning_rate": 1e-2}
-    usual |= {"per_device_train_batch_size": 8, "max_length": 4096, "seed": 0, "use_cpu": True, "bf16": False}
-    usual |= {"activation_checkpointing": False, "report_to": "none", "disable_tqdm": True}
+    usual = {"max_steps": 40, "eval_strategy": "steps", "eval_steps": 10, "learning_rate": 1e-2, "max_length": 4096}
+    usual |= {"seed": 0, "use_cpu": True, "bf16": False, "activation_checkpointing": False, "disable_tqdm": True}
     return SFTConfig(output_dir=str(out), **{**usual, **named})
 
 
@@ -172,9 +169,7 @@ def test_a_long_premise_is_learnt_by_the_window_nearest_to_the_hypothesis(encode
 
 def test_a_head_with_the_two_labels_is_kept_and_parts_can_be_held_still(encoder, tmp_path):
     own = bert({0: "entailment", 1: "not_entailment"})
-    own.save_pretrained(tmp_path)
-    bert_tokenizer().save_pretrained(tmp_path)
-    kept, _ = open_classifier(str(tmp_path))
+    kept, _ = open_classifier(saved(tmp_path, own))
     assert entailment_index(kept) == 0 and torch.equal(kept.classifier.weight, own.classifier.weight)
     model, _ = open_classifier(encoder)
     freeze(model, embeddings=True, layers=1)
@@ -196,18 +191,17 @@ def test_training_stops_early_and_keeps_the_best_kappa(encoder, tmp_path, monkey
     assert same == ["checkpoint-2"]
 
 
-class Interrupt(TrainerCallback):
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 3:
-            raise KeyboardInterrupt
-
-
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(encoder, tmp_path, monkeypatch):
     make, named = distillation._trainer, {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 2}
     how = Distillation(validation=0.2, untrained=False)
 
     def trained(name: str, **more: Any) -> Any:
         return train_judge(rows(24), encoder, settings(tmp_path / name, **named), how, **more)
+
+    class Interrupt(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 3:
+                raise KeyboardInterrupt
 
     def interrupted(*args: Any) -> Any:
         trainer = make(*args)
@@ -316,8 +310,8 @@ def flags(tmp_path):
     """A file of pairs, and where the judge goes."""
     named = ("question", "premise", "hypothesis", "label", "task", "source")
     told = [{name: getattr(item, name) for name in named} for item in rows(24)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(item) + "\n" for item in told))
-    small = ["--config", str(RECIPES / "configs" / "rm_tiny.yaml"), "--pairs", str(tmp_path / "pairs.jsonl")]
+    pairs = file_of(tmp_path / "pairs.jsonl", told)
+    small = ["--config", str(RECIPES / "configs" / "rm_tiny.yaml"), "--pairs", str(pairs)]
     small += ["--output_dir", str(tmp_path / "out"), "--max_steps", "1", "--eval_steps", "1", "--validation", "0.3"]
     small += ["--per_device_train_batch_size", "2", "--threads", "1", "--bf16", "false", "--disable_tqdm", "true"]
     return [*small, "--untrained", "false"]

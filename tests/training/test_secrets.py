@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import sft
-from click.testing import CliRunner
 from huggingface_hub import HfApi
+from recipe_runs import TINY
+from served import invoked
 from tiny_trainer import trainer
 
-from faithful_search.cli import cli
 from faithful_search.errors import ConfigError
 from faithful_search.hub.cards import command_line, model_card
 from faithful_search.hub.pushing import Repository, push, stays, takes_over
@@ -22,7 +22,6 @@ from faithful_search.training.endings import leave
 from faithful_search.training.starting import parse_recipe
 
 TOKEN = "hf_planted-Secret9"
-SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +56,7 @@ def test_a_run_with_a_token_among_its_flags_leaves_it_nowhere(tmp_path, monkeypa
     monkeypatch.setenv("WANDB_API_KEY", "wandb-planted-7")
     out = tmp_path / "policy"
     own = ["--output_dir", str(out), "--episodes", "12", "--swaps_per_episode", "0", "--max_steps", "1"]
-    own += ["--per_device_train_batch_size", "2", "--tiny", json.dumps(SMALL), "--save_steps", "1", "--bf16", "false"]
+    own += ["--per_device_train_batch_size", "2", "--tiny", json.dumps(TINY), "--save_steps", "1", "--bf16", "false"]
     own += ["--threads", "1", "--push_to_hub", "true", "--hub_token", TOKEN, "--names", "world"]
     sft.main([*own, "--hub_model_id", "policy"])
     assert hub.made[0] == (TOKEN, "policy"), "it was made before anything was trained"
@@ -106,7 +105,7 @@ def test_only_what_may_be_pushed_is(tmp_path, monkeypatch, hub):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    done = CliRunner().invoke(cli, ["push", "policy", str(tmp_path), "me/policy"])
+    done = invoked("push", "policy", tmp_path, "me/policy")
     assert done.exit_code == 0 and "not uploaded: .env, _earlier-checkpoint-1/config.json" in done.stderr
     assert sorted([*hub.sent[0][1], *stays(tmp_path)]) == sorted(
         str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()

@@ -3,10 +3,12 @@
 import json
 import math
 
+import lab
 import pytest
 import sft
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from recipe_runs import TINY
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig
 
 from faithful_search import dialects
@@ -23,7 +25,7 @@ from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.training.policies import save_policy
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, read_jsonl
 
-SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "pieces": 700}
+SMALL = TINY | {"pieces": 700}
 POU = dialects.load("pou")
 torch.set_num_threads(1)
 
@@ -221,8 +223,7 @@ RESPONSE = (
 @pytest.fixture(scope="module")
 def model(chat):
     shape = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 3}
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(vocab_size=len(chat.tokenizer), tie_word_embeddings=False, **shape))
+    return lab.small("llama", vocab_size=len(chat.tokenizer), tie_word_embeddings=False, **shape)
 
 
 def watching(chat, model, weight, layers):

@@ -4,7 +4,6 @@ import os
 import re
 from functools import partial
 from multiprocessing import Pipe, get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from socket import socket
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from checkpoints import checkpoint
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import RepositoryNotFoundError
 from paths import ROOT
+from recipe_runs import CPU
 from transformers import AutoModelForCausalLM
 
 from faithful_search.bundled import bundled_policy, tiny_policy
@@ -27,8 +27,6 @@ from faithful_search.training import arguments, starting
 from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.starting import StartArguments, owned, parse_recipe
 
-CPU = ["--bf16", "false", "--use_cpu", "true"]
-
 
 def one_line(error) -> str:
     assert "\n" not in str(error.value) and "usage:" not in str(error.value)
@@ -38,15 +36,15 @@ def one_line(error) -> str:
 # --- folders
 
 
-def hold(folder: Path, told: Connection) -> None:
-    with owned(folder):
-        told.send("mine")
-        told.recv()
-
-
 def test_a_run_of_another_process_keeps_its_folder_until_it_is_killed(tmp_path):
-    fork, (ours, theirs) = get_context("fork"), Pipe()
-    other = fork.Process(target=hold, args=(tmp_path, theirs))
+    ours, theirs = Pipe()
+
+    def hold() -> None:
+        with owned(tmp_path):
+            theirs.send("mine")
+            theirs.recv()
+
+    other = get_context("fork").Process(target=hold)
     other.start()
     assert ours.recv() == "mine"
     with pytest.raises(DataError, match="another run is writing"), owned(tmp_path):
@@ -111,10 +109,8 @@ def test_threads_are_as_many_as_cores_are_idle(monkeypatch):
 # --- models
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    """The names that the Hub was asked for, which has none."""
-    asked = []
+def test_an_unknown_model_is_asked_for_once_and_a_folder_never(tmp_path, monkeypatch):
+    asked = []  # the names that the Hub was asked for, which has none
 
     def answer(self, name, **settings):
         asked.append(name)
@@ -125,10 +121,6 @@ def asked(monkeypatch):
     monkeypatch.setattr(HfApi, "model_info", answer)
     monkeypatch.setattr(loading, "find_adapter_config_file", lambda *_, **__: pytest.fail("it was looked for again"))
     loading.check_there.cache_clear()
-    return asked
-
-
-def test_an_unknown_model_is_asked_for_once_and_a_folder_never(asked, tmp_path):
     said = r"no model '.*neither a folder here nor on the Hub"
     for name, why in {"some/body": said, "outputs/to/typo": said, str(tmp_path): "cannot open the tokenizer"}.items():
         with pytest.raises(ConfigError, match=why) as error:

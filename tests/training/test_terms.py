@@ -5,7 +5,6 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from tiny_trainer import Luck, Numbered, batch_of, trainer
-from transformers import LlamaConfig, LlamaForCausalLM
 from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
 
 from faithful_search.rewards import (
@@ -29,9 +28,8 @@ ROWS = [[YES, NO], [], [LONG]]
 
 def tiny_model():
     """Few words, sharp enough for probabilities that move, and exact enough for finite differences."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return lab.sharp(LlamaForCausalLM(LlamaConfig(vocab_size=24, **sizes)).eval()).double()
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2}
+    return lab.sharp(lab.small("llama", vocab_size=24, **sizes)).double()
 
 
 def by_hand(model, probes: list[Probe]) -> float:
@@ -58,23 +56,10 @@ def test_the_moves_are_those_of_every_context_read_alone(at_once):
     assert moves.tolist() == pytest.approx(expected, rel=1e-3) and expected[1] == 0.0 != expected[2]
 
 
-@pytest.fixture
-def exact(monkeypatch):
-    """The softmax in float64 too, for differences that small."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-
-
-def exact_moves(model):
-    torch.set_default_dtype(torch.float64)
-    try:
-        return verdict_moves(model, ROWS, 3)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 @pytest.mark.parametrize("how", ["whole", "activations computed again", "lora"])
-def test_the_gradient_is_that_of_the_moves(exact, how):
+def test_the_gradient_is_that_of_the_moves(how, monkeypatch):
     """Against differences along each parameter's own gradient, and along a random direction."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # the softmax too, for differences that small
     model = tiny_model()
     if how == "lora":
         config = LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)
@@ -82,7 +67,12 @@ def test_the_gradient_is_that_of_the_moves(exact, how):
     elif how != "whole":
         model.train().gradient_checkpointing_enable({"use_reentrant": False})
     parameters = [part for part in model.parameters() if part.requires_grad]
-    gradient = torch.autograd.grad(exact_moves(model).mean(), parameters)
+    torch.set_default_dtype(torch.float64)
+    try:
+        moves = verdict_moves(model, ROWS, 3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    gradient = torch.autograd.grad(moves.mean(), parameters)
     assert all(part.norm() > 0 for part in gradient)
     torch.manual_seed(1)
     for way in (gradient, [torch.randn_like(part) for part in parameters]):

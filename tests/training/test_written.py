@@ -1,11 +1,11 @@
 """Episodes that a language model wrote: read in any dialect, rewritten, filtered, and trained on by the recipe."""
 
-import gzip
 import json
 
 import msgspec
 import pytest
-from recipe_runs import call
+from agent_rows import file_of, lines_of
+from recipe_runs import TINY, call
 from transformers import AutoTokenizer
 
 from faithful_search import dialects
@@ -65,16 +65,10 @@ def stored(dialect, steps=STEPS, **fields):
     return json.loads(msgspec.structs.replace(trajectory, **fields).to_json())
 
 
-def save(path, rows):
-    text = "".join((item if isinstance(item, str) else json.dumps(item)) + "\n" for item in rows)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
-
-
 @pytest.fixture
 def read(tmp_path, chat, tools):
     def one(*rows, chat=chat, **settings):
-        return list(read_written([save(tmp_path / "w.jsonl", rows)], chat, lambda: tools, **settings))
+        return list(read_written([file_of(tmp_path / "w.jsonl", rows)], chat, lambda: tools, **settings))
 
     return one
 
@@ -87,7 +81,7 @@ def test_texts_chats_and_stored_trajectories_are_read_packed_or_not(tmp_path, ch
     told = ((("user", "assistant")[place % 2], text) for place, text in enumerate((QUESTION, *TURNS)))
     messages = [{"role": role, "content": text} for role, text in told]
     first = [row(id="a"), {"messages": messages, "answer": "Denver"}]
-    files = save(tmp_path / "w.jsonl", first), save(tmp_path / "w.jsonl.gz", [stored("pou")])
+    files = file_of(tmp_path / "w.jsonl", first), file_of(tmp_path / "w.jsonl.gz", [stored("pou")])
     found = list(read_written(files, chat, lambda: tools))
     assert reasons(found) == [None] * 3
     assert [item.where for item in found] == [f"{files[0]}, line 1", f"{files[0]}, line 2", f"{files[1]}, line 1"]
@@ -187,7 +181,7 @@ def test_rows_bring_tools_of_their_own_in_a_column_or_in_meta(read, tools, chat,
         ["dig"], ["dig"], ["local_search"], ["local_search"],
     ]  # fmt: skip
     assert [(len(kept), described) for kept, described in by_tools(found)] == [(2, dig), (2, tools)]
-    own, opened = save(tmp_path / "own.jsonl", [row(tools=tools), stored("pou", meta={"tools": tools})]), []
+    own, opened = file_of(tmp_path / "own.jsonl", [row(tools=tools), stored("pou", meta={"tools": tools})]), []
     assert reasons(read_written([own], chat, lambda: opened.append(1))) == [None] * 2 and not opened
 
 
@@ -199,7 +193,7 @@ def test_unreadable_rows_are_told_by_line_end_nothing_and_are_written_down(read,
     assert f"{path}, line 3: expected a JSON object, found list" in said
     write_written(tmp_path / "out", found)
     assert [item.id for item in read_jsonl(tmp_path / "out" / "episodes.jsonl")] == ["a", "b"]
-    lines = [json.loads(line) for line in (tmp_path / "out" / "reasons.jsonl").read_text("utf-8").splitlines()]
+    lines = lines_of(tmp_path / "out" / "reasons.jsonl")
     assert [(line["id"], line["rejected"]) for line in lines] == [
         *(("a", None), ("", "unreadable"), ("", "unreadable"), ("b", "no_verdicts"))
     ]
@@ -213,28 +207,27 @@ def test_unreadable_rows_are_told_by_line_end_nothing_and_are_written_down(read,
 
 
 def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_one_that_is_none_ends_the_run(tmp_path, chat, tools):
-    path = save(tmp_path / "w.jsonl.gz", [row(id=str(number), pad="x" * number) for number in range(200)])
+    path = file_of(tmp_path / "w.jsonl.gz", [row(id=str(number), pad="x" * number) for number in range(200)])
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    found = list(read_written([path, save(tmp_path / "more.jsonl", [row()])], chat, lambda: tools))
+    found = list(read_written([path, file_of(tmp_path / "more.jsonl", [row()])], chat, lambda: tools))
     assert found[-1].rejected is None and found[-1].where.endswith("more.jsonl, line 1")
     assert found[-2].rejected == "unreadable" and "cannot read" in found[-2].why
     assert len(found) > 3 and set(reasons(found[:-2])) == {None}
     with pytest.raises(DataError, match="cannot read"):
         list(read_written([tmp_path / "missing.jsonl"], chat, lambda: tools))
     with pytest.raises(DataError, match="no rows in it"):
-        list(read_written([save(tmp_path / "empty.jsonl", [])], chat, lambda: tools))
+        list(read_written([file_of(tmp_path / "empty.jsonl", [])], chat, lambda: tools))
 
 
 def test_the_recipe_trains_on_them(tmp_path, capsys):
     """A file of all kinds, as a user would give it."""
     bare = {"question": QUESTION, "output": GOOD, "id": "no_gold"}
-    path = save(tmp_path / "w.jsonl.gz", [row(id="a"), "{broken", stored("openai"), row(SEARCH_R1), bare])
+    path = file_of(tmp_path / "w.jsonl.gz", [row(id="a"), "{broken", stored("openai"), row(SEARCH_R1), bare])
     out = tmp_path / "out"
     small = ["--max_steps", "1", "--per_device_train_batch_size", "2", "--threads", "1", "--save_strategy", "no"]
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     flags = ["--trajectories", str(path), "--output_dir", str(out), *small]
-    flags += ["--tiny", json.dumps(shape), "--loss_on", "agent", "--swaps_per_episode", "0", "--max_length", "1500"]
+    flags += ["--tiny", json.dumps(TINY), "--loss_on", "agent", "--swaps_per_episode", "0", "--max_length", "1500"]
     call("sft", *flags)
     said = capsys.readouterr().out.splitlines()
     assert "3 of 5 trajectories kept; rejected: 1 unreadable, 1 no_verdicts" in said
