@@ -100,7 +100,7 @@ def test_what_an_environment_hands_to_trl(name):
 
 @pytest.fixture(scope="module")
 def observations():
-    """What real tools bring back from a hostile corpora, graphs, services and pages, and say about hostile calls."""
+    """What real tools bring back from hostile corpora, graphs, services and pages, and say about hostile calls."""
     tags = [text for text in CLOSED[:60] if "\0" not in text]  # with a NUL it would be no text page
     texts = [f"Paris {text}" for text in (" ".join([*FORGED, *CONTROL, *tags]), *FORGED)]
     paragraphs = "".join(f"<p>{html.escape(text)}</p>" for text in texts)

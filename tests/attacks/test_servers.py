@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import httpx
 import pytest
-from served import command
+from served import OPENED, command
 
 HOSTS = {
     b"127.0.0.1": True, b"127.0.0.1:8000": True, b"localhost": True, b"localhost:1": True, b"LocalHost": True,
@@ -71,8 +71,6 @@ HEADERS = [
 ]
 VALUES = ["\ud800", "\x00", "x" * 200_000, float("nan"), float("inf"), 10**400, -1, 1.5, None, True, [], {}, [[]]]
 
-CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-OPENED = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": CLIENT}
 CALL = {"name": "local_search", "arguments": {"query": "capital"}}
 CALLED = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": CALL}
 PAIR = {"premise": "a", "hypothesis": "b", "question": "", "task": "support"}

@@ -86,7 +86,8 @@ def test_the_command_takes_the_flags(words):
     command, rest = cli, words[1:]
     while isinstance(command, click.Group):
         command, rest = command.commands[rest[0]], rest[1:]
-    command.make_parser(click.Context(command)).parse_args(rest)
+    _, left, _ = command.make_parser(click.Context(command)).parse_args(rest)
+    assert left == []
 
 
 def test_every_command_is_checked_here_and_the_files_and_extras_that_it_names_are_there():
@@ -108,7 +109,9 @@ def test_a_python_block_calls_what_is_there(code):
     imports, calls = code.partition("\n\n")[::2]
     names: dict[str, object] = {}
     exec(imports, names)
-    exec(calls, {name: create_autospec(value) for name, value in names.items() if callable(value)})
+    stand_ins = {name: create_autospec(value) for name, value in names.items() if callable(value)}
+    exec(calls, dict(stand_ins))
+    assert any(each.mock_calls for each in stand_ins.values())
 
 
 def test_the_reward_that_shows_how_to_add_one_scores(monkeypatch):

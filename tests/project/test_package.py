@@ -223,6 +223,15 @@ def test_the_bundled_policies_are_small_and_know_every_name_whole(policy):
     assert [name for name, own in zip(names, ids, strict=True) if len(own) != 1] == [] and len(names) > 500
 
 
+def test_the_wheel_and_the_sources_hold_what_they_must():
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert build["wheel"]["packages"] == ["src/faithful_search"]  # all of it, data included
+    assert set(build["wheel"]["force-include"]) == {"evaluate_metrics", "recipes/configs", "spaces"}
+    folders = {"src", "evaluate_metrics", "tests", "recipes", "benchmarks", "scripts", "docs", "spaces"}
+    assert {f"/{name}" for name in folders} <= set(build["sdist"]["include"])
+    assert [name for name in folders if not (ROOT / name).is_dir()] == []
+
+
 def test_the_security_page_names_what_attacks_each_promise():
     """Each row of its tables names tests that are there."""
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")

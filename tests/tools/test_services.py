@@ -13,7 +13,7 @@ import pytest
 from faulty_server import FaultyServer
 from hypothesis import given, settings, strategies as st
 from search_servers import KEY, STRANGE, Request, SearchServer, searxng, serper, wikidata
-from served import Shelf, passage, running
+from served import Shelf, command, passage, running
 
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.serving.retrieval import Retrieval
@@ -324,6 +324,16 @@ def test_the_token_comes_from_the_environment_and_a_refused_one_is_the_operators
     assert refused.value.passing and refused.value.tried
     assert TOKEN in caplog.text and "token-of-another-server" not in caplog.text
     assert "s3cret" not in f"{tool!r} {tool.cache_key}" and b"s3cret" not in pickle.dumps(tool)
+
+
+def test_a_server_killed_in_the_midst_is_told_to_the_policy():
+    with command("world") as (process, url), Toolbox([RemoteSearch(url, http=QUICK)]) as toolbox:
+        calls, sessions = [ToolCall("local_search", {"query": "capital"})] * 8, [toolbox.session() for _ in range(8)]
+        assert all(found.evidence for found in toolbox.run_batch(calls, sessions))
+        process.kill()
+        process.wait(20)
+        for found in toolbox.run_batch(calls, sessions):
+            assert found.error and not found.evidence and found.note
 
 
 def test_calls_are_kept_by_server_format_and_number_without_the_addresss_secrets():
