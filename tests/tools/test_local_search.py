@@ -3,10 +3,12 @@
 import asyncio
 import gzip
 import json
+import os
 import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -22,6 +24,7 @@ from faithful_search.tools.retrieval import index_folder
 from faithful_search.tools.retrieval.corpus import digest, passages
 from faithful_search.tools.words import paragraphs, words
 from faithful_search.trajectory import Evidence
+from faithful_search.wire import files
 
 ROWS = [
     {"id": "p1", "title": "Paris", "text": "Paris is the capital of France."},
@@ -120,6 +123,21 @@ def test_a_cached_index_is_built_once_by_those_who_ask_at_the_same_time(cache, m
         found = list(threads.map(lambda _: find(LocalSearch.from_corpus(ROWS), "Berlin"), range(8)))
     assert found == [["p3"]] * 8 and built == [1]
     assert not list(cache.rglob("*.building"))
+
+
+def test_a_folder_that_another_builder_takes_away_before_it_is_locked_is_made_again(cache, monkeypatch):
+    taken, opens = [], os.open
+
+    def late(path, flags):
+        if len(taken) < 2:
+            taken.append(path)
+            os.rmdir(path)
+        return opens(path, flags)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "os", SimpleNamespace(open=late, O_RDONLY=os.O_RDONLY, close=os.close))
+        assert find(LocalSearch.from_corpus(ROWS), "Berlin") == ["p3"]
+    assert len(taken) == 2 and str(taken[0]).endswith(".building")
 
 
 def test_a_killed_first_command_is_gone_on_with(cache, monkeypatch):

@@ -43,11 +43,19 @@ def lock(file: IO[Any] | int, wait: bool = False) -> bool:
 @contextmanager
 def alone_in(folder: Path, wait: bool = True) -> Iterator[bool]:
     """While the block runs, no other process or thread is in one for this folder; gives `False` where one is that is
-    not waited for. For files that are replaced: a lock on the file itself would be on the old one."""
+    not waited for. The folder is made where it is not there. For files that are replaced: a lock on the file itself
+    would be on the old one."""
     if fcntl is None:
         yield True
         return
-    handle = os.open(folder, os.O_RDONLY)
+    for tries_left in reversed(range(99)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(folder, os.O_RDONLY)
+            break
+        except (FileExistsError, FileNotFoundError):  # another may have removed it or moved it away meanwhile
+            if not tries_left:
+                raise
     try:
         yield lock(handle, wait)
     finally:

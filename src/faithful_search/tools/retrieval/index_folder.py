@@ -186,7 +186,6 @@ def _build(
     # what an earlier build left here is of the same plan, so every finished step counts
     work = target.with_name(f"{target.name}.{plan.key[:12]}.building")
     try:
-        work.mkdir(parents=True, exist_ok=True)
         with alone_in(work, wait) as alone:
             if not alone:
                 raise ConfigError(f"another process is building in {work}: wait for it")
@@ -195,7 +194,8 @@ def _build(
                 with suppress(OSError):
                     work.rmdir()
                 return manifest
-            work.mkdir(exist_ok=True)  # whoever was waited for may have moved it into the index's place, since damaged
+            # whoever was waited for may have moved it into the index's place, since damaged
+            work.mkdir(parents=True, exist_ok=True)
             try:
                 if not (work / OFFSETS).exists():
                     store(work, _read(work / SKIPPED, corpus, plan, on_broken))
