@@ -1,9 +1,10 @@
 """Settings of every test run: no network, one thread for each worker, the same hypothesis examples every time."""
 
+import functools
 import gc
 import os
+import ssl
 import sys
-from collections.abc import Iterator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -16,17 +17,25 @@ from paths import RECIPES, ROOT
 
 sys.path += [str(RECIPES), str(ROOT / "scripts")]  # behind the packages, of which `evaluate` is one
 
+gc.set_threshold(100_000, 20, 20)  # what is imported and set up has more objects than garbage has
+
 settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def imports_set_aside() -> Iterator[None]:
-    """Every training collects garbage when it begins; among all that torch and others imported that takes long."""
-    gc.collect()
+def one_tls_context() -> None:
+    """Reading the certificates costs more than all else that a client of httpx does, and no server here has one."""
+    ssl.create_default_context = functools.cache(ssl.create_default_context)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imports_set_aside() -> None:
+    """Garbage is collected when a training begins, and by pytest: among all that torch and others import it takes long.
+
+    What was imported and kept since the last module was tested is set aside.
+    """
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

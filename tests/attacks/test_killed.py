@@ -107,10 +107,10 @@ def files(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): DATE.sub(b"", path.read_bytes()) for path in found}
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("label", "agreement")]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("index", "label", "agreement")]
 
 
-@pytest.mark.parametrize("name", ["audit", "index", *SLOW])
+@pytest.mark.parametrize("name", ["audit", *SLOW])
 def test_the_same_command_goes_on_to_the_same_files_and_asks_nothing_twice(
     name: str, rounds: int, tmp_path: Path
 ) -> None:

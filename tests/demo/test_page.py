@@ -11,8 +11,6 @@ from served import free_port
 from faithful_search.errors import DataError
 from faithful_search.measure.widget import EXAMPLE, QUESTION
 
-app = pytest.importorskip("faithful_search.demo.app", exc_type=Exception, reason="Gradio is not installed")
-
 PHONE, DESK = 390, 1600
 HOSTILE = (
     "<script>window.pwned = 1</script>\"><img src=x onerror='window.pwned = 1'>{{ 7 * 7 }}${window.pwned = 1}</style>"
@@ -32,6 +30,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def address(browser):
+    app = pytest.importorskip("faithful_search.demo.app", exc_type=Exception, reason="Gradio is not installed")
     port = free_port()
     served = app.launch("127.0.0.1", port, prevent_thread_lock=True, quiet=True)
     yield f"http://127.0.0.1:{port}/"
@@ -153,7 +152,7 @@ def test_hostile_text_in_every_field_stays_text(visit, monkeypatch):
     def refused(address):
         raise DataError(f"cannot read {address}")
 
-    monkeypatch.setattr(app.auditing, "_fetched", refused)
+    monkeypatch.setattr("faithful_search.demo.auditing._fetched", refused)
     page = visit(PHONE)
     page.get_by_label("Question").fill(HOSTILE)
     page.get_by_role("button", name="Ask").click()

@@ -13,6 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,7 @@ def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) 
     return {"name": name, "n": len(column), "most": max(counts.values()), "bins": bins, "low": low, "high": high}
 
 
+@cache  # with the templates that it compiles
 def environment(**filters: Callable[..., Any]) -> "Environment":
     """The templates of `page_files/`. They escape all but our own style and script: the rest is untrusted."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
