@@ -313,6 +313,7 @@ def _draw(panels: Sequence[Panel], path: PathLike, title: str, below: str, heigh
                 axis.fill_between(line.x, *line.band, color=line.look["color"], alpha=0.15, linewidth=0)
         _finish(axis, panel.label, title if axis is axes[0] else "", panel.limits, panel.legend)
     axes[-1].set_xlabel(below)
+    axes[-1].locator_params(axis="x", integer=below == STEP)  # there is no half step
     return _save(figure, path)
 
 
