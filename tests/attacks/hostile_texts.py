@@ -149,8 +149,7 @@ def seen(chat: ChatFormat, text: str) -> Counter[str]:
     read = chat.tokenizer.decode(ids)
     if read.startswith("\u2581"):  # to this tokenizer it is a blank
         read = read.replace("\u2581", " ")
-    template = chat.tokenizer.chat_template
-    phrases = [phrase for own in PHRASES.values() if own[0] in template for phrase in own]
+    phrases = [phrase for own in PHRASES.values() if own[0] in chat.tokenizer.chat_template for phrase in own]
     tags = r"<\s*/?\s*(?:{})\s*>".format("|".join(TAGS))
     found = Counter(re.findall(rf"{tags}|\[e[0-9]+\]|<\|", read, re.IGNORECASE))
     found += Counter({phrase: read.count(phrase) for phrase in phrases if phrase in read})

@@ -53,11 +53,9 @@ def test_every_known_attack_alone_as_text_title_address_and_note(name: str) -> N
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_attacks_that_nobody_thought_of(name: str, data: st.DataObject) -> None:
-    urls = TEXTS | TEXTS.map("http://{}".format)
-    found = [
-        Evidence(data.draw(TEXTS), data.draw(TEXTS), url=data.draw(urls)) for _ in range(data.draw(st.integers(0, 3)))
-    ]
-    assert_data(chat_of(name, data.draw(st.sampled_from(FAMILIES))), found, data.draw(TEXTS))
+    draw, urls = data.draw, TEXTS | TEXTS.map("http://{}".format)
+    found = [Evidence(draw(TEXTS), draw(TEXTS), url=draw(urls)) for _ in range(draw(st.integers(0, 3)))]
+    assert_data(chat_of(name, draw(st.sampled_from(FAMILIES))), found, draw(TEXTS))
 
 
 def test_no_tag_is_put_together_from_two_pieces(name: str) -> None:

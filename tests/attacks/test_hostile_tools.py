@@ -94,8 +94,7 @@ def test_what_an_environment_hands_to_trl(name):
         assert "FORGED" in text and not steered(chat_of(name, family).encode(text), family)
         assert hostile.own_tags(name).findall(text) == hostile.own_tags(name).findall(harmless)
         assert re.search("</?tool_(response|call)>", text) is None
-        ids = [f"[E{n}]" for n in range(1, len(ATTACKS) + 2)]
-        assert name != "pou" or re.findall(r"\[[Ee][0-9]+\]", text) == ids
+        assert name != "pou" or re.findall(r"\[[Ee][0-9]+\]", text) == [f"[E{n}]" for n in range(1, len(ATTACKS) + 2)]
 
 
 @pytest.fixture(scope="module")

@@ -144,8 +144,7 @@ def slow(dialect: Dialect, attacks: list[tuple[str, str, tuple[str, str, str]]])
 
 
 def test_what_once_was_slow(name: str) -> None:
-    attacks = [(place, frame, attack) for attack in KNOWN for place, frame in frames(name).items()]
-    assert not slow(load(name), attacks)
+    assert not slow(load(name), [(place, frame, attack) for attack in KNOWN for place, frame in frames(name).items()])
 
 
 @pytest.mark.slow
@@ -153,9 +152,7 @@ def test_five_megabytes_are_read_in_two_seconds(name: str) -> None:
     """Of what takes longest at a hundredth of the size, of plain text, and of transcripts one after the other."""
     dialect = load(name)
     near = {found for pattern in patterns_of(dialect) for found in nearly(pattern)}
-    near |= {
-        ("", unit) for unit in ("Paris. ", "<", "\n", "{", "{}", "\\boxed{", "&lt;", dialect.render(written(name)))
-    }
+    near |= {("", one) for one in ("Paris. ", "<", "\n", "{", "{}", "\\boxed{", "&lt;", dialect.render(written(name)))}
     attacks = [(frame, (*found, "")) for found in sorted(near) for frame in frames(name).values()]
     attacks.sort(key=lambda attack: -seconds(dialect, filled(*attack, LARGE // 100)))
     worst = max(attacks[:8], key=lambda attack: seconds(dialect, filled(*attack, LARGE)))

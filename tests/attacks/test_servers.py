@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import httpx
 import pytest
-from served import OPENED, command
+from served import OPENED, command, connected
 
 HOSTS = {
     b"127.0.0.1": True, b"127.0.0.1:8000": True, b"localhost": True, b"localhost:1": True, b"LocalHost": True,
@@ -102,10 +102,8 @@ def spoiled(good: object, random: Random) -> bytes:
         return json.dumps(_changed(good, random)).encode("utf-8", "surrogatepass")
     text = json.dumps(good).encode()
     start = random.randrange(len(text))
-    piece = random.choice((b"\xff", b"\\ud800", b"NaN", b"1e999", b"[" * 50_000, b'{"a":' * 50_000, b"\x00", b'"', b""))
-    return random.choice(
-        (b"", b"\xef\xbb\xbf" + text, text[:start] + piece + text[start + 1 :], text * 2, b"[" * 10**6)
-    )
+    slip = random.choice((b"\xff", b"\\ud800", b"NaN", b"1e999", b"[" * 50_000, b'{"a":' * 50_000, b"\x00", b'"', b""))
+    return random.choice((b"", b"\xef\xbb\xbf" + text, text[:start] + slip + text[start + 1 :], text * 2, b"[" * 10**6))
 
 
 def _changed(value: object, random: Random) -> object:
@@ -177,8 +175,7 @@ class Server(NamedTuple):
     headers: dict[str, str]
 
     def connect(self) -> socket.socket:
-        host, _, port = self.url.removeprefix("http://").rpartition(":")
-        return socket.create_connection((host, int(port)), timeout=PROMPT)
+        return connected(self.url, PROMPT)
 
     def asking(self) -> dict[str, object]:
         """With an id for MCP, which must not have another question of the same id at work; others ignore it."""

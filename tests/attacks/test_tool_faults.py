@@ -111,8 +111,7 @@ def test_what_is_shared_kept_and_recorded_of_faults_is_a_tools_own_words(tmp_pat
     ways = [*FAULTS, "good"]
     cassette = Cassette(tmp_path / "calls.jsonl", "record")
     with Toolbox([Odd("odd")], **SETTINGS, cache=Cache(tmp_path / "cache.sqlite"), cassette=cassette) as toolbox:
-        session = toolbox.session()
-        found = toolbox.run_batch([call for call in calls(ways) for _ in range(3)], [session] * 3 * len(ways))
+        found = toolbox.run_batch([call for call in calls(ways) for _ in range(3)], [toolbox.session()] * 3 * len(ways))
     for number, way in enumerate(FAULTS):
         equal = found[3 * number : 3 * number + 3]
         assert_told(equal[0])
@@ -147,10 +146,9 @@ def test_on_an_event_loop_of_the_callers_as_an_mcp_server_has():
 def test_what_is_too_large_or_odd_is_cut_and_says_so(way):
     [found] = ask([way])
     parts = [getattr(item, part) for item in found.evidence for part in ("text", "title", "source", "url")]
-    cut = way in ("texts", "many", "endless")
     assert found.evidence and {type(part) for part in parts} == {str}
     assert sum(map(len, parts)) < EVIDENCE_LENGTH + 200 and len(found.evidence) <= MOST_PASSAGES
-    assert found.evidence[-1].text.endswith("passages]") == cut
+    assert found.evidence[-1].text.endswith("passages]") == (way in ("texts", "many", "endless"))
     assert max(len(item.title) for item in found.evidence) <= LINE_LENGTH
     t = Trajectory(text="".join(parts))
     assert Trajectory.from_json(t.to_json()) == t
@@ -205,22 +203,19 @@ def test_no_rollout_is_lost_and_each_fault_is_text_that_the_policy_saw(rounds, k
     """With `--attack 1000` a thousand rollouts at once."""
     monkeypatch.setattr(logging.getLogger("faithful_search.tools.lane"), "disabled", True)
     plan = planned(rounds)
-    cache = Cache(tmp_path / "cache.sqlite") if kept else None
     limits = Limits(turns=6, total_tokens=10**6, observation_tokens=10_000)
     tasks = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(rounds)]
     begun = time.monotonic()
-    with Toolbox([Odd("odd")], **SETTINGS, cache=cache) as toolbox:
+    with Toolbox([Odd("odd")], **SETTINGS, cache=Cache(tmp_path / "cache.sqlite") if kept else None) as toolbox:
         found = Engine(Planned(plan), toolbox, limits=limits, concurrency=rounds).run(tasks)
         stats = toolbox.stats()["odd"]
     print(f"{rounds} rollouts, {stats.calls} calls, {stats.errors} faults, {time.monotonic() - begun:.1f} s")
     assert [t.id for t in found] == [task.id for task in tasks]
     assert {t.stop_reason for t in found} == {"answered"} and stats.calls == CALLS * rounds
-    faults = assert_steps(found, plan)
-    assert stats.errors == faults > 0.5 * SHARE * CALLS * rounds
+    assert stats.errors == assert_steps(found, plan) > 0.5 * SHARE * CALLS * rounds
     assert is_clean("".join(t.to_json() for t in found))
     assert max(len(t.to_json()) for t in found) < 300_000
-    again = [Trajectory.from_json(t.to_json()) for t in found]
-    assert [t.steps for t in again] == [t.steps for t in found]
+    assert [Trajectory.from_json(t.to_json()).steps for t in found] == [t.steps for t in found]
 
 
 def assert_steps(found: list[Trajectory], plan: list[list[str]]) -> int:
@@ -228,11 +223,10 @@ def assert_steps(found: list[Trajectory], plan: list[list[str]]) -> int:
     faults = 0
     for t, ways in zip(found, plan, strict=True):
         for step, way in zip(t.steps, ways, strict=False):
-            response = t.text[slice(*step.spans["response"])]
             assert step.call is not None and step.call.arguments == {"query": way}
             failed = way.partition(" #")[0] in FAULTS
             faults += failed
             assert bool(step.note) == failed != bool(step.evidence)
-            assert dialects.load("pou").fence.escape(step.note) in response
+            assert dialects.load("pou").fence.escape(step.note) in t.text[slice(*step.spans["response"])]
             assert "did not answer" not in step.note
     return faults

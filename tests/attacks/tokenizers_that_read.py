@@ -87,8 +87,7 @@ def tokenizer(family: str) -> Any:
     if family == "bytes":
         return unigram(pre_tokenizers.Metaspace(prepend_scheme="first", split=False))
     if family == "french":
-        bare = [*NORMALIZERS["bare"], *NORMALIZERS["blanks"]]
-        return reading(normalizers.Sequence(bare), ROLES[family])
+        return reading(normalizers.Sequence([*NORMALIZERS["bare"], *NORMALIZERS["blanks"]]), ROLES[family])
     if family in ROLES:
         return lab.byte_tokenizer(("<s>", "</s>"), eos_token="</s>", chat_template=ROLES[family])
     return reading(normalizers.Sequence(NORMALIZERS[family]))

@@ -168,8 +168,7 @@ def test_a_first_call_is_enough(name: str, tool: str, arguments: dict[str, objec
 def test_prompts_of_the_systems() -> None:
     agent = '<think>a</think><tool_call>{"name": "finder", "arguments": {}}</tool_call>'
     for name in ("pokee", "search_r1_like", "recall"):
-        messages = [*load(name).prompt("Who?", []), {"role": "assistant", "content": agent}]
-        assert detect(messages).dialect == name
+        assert detect([*load(name).prompt("Who?", []), {"role": "assistant", "content": agent}]).dialect == name
 
 
 def test_structured_calls_are_plain_messages() -> None:

@@ -182,8 +182,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("dialect", "turn", "expected"), TABLE)
 def test_issues(dialect: str, turn: str, expected: str) -> None:
-    found = {issue.kind for issue in load(dialect).parse_turn(turn, first=False).issues}
-    assert found == set(expected.split())
+    assert {issue.kind for issue in load(dialect).parse_turn(turn, first=False).issues} == set(expected.split())
 
 
 def test_the_first_turn_has_no_verdict() -> None:

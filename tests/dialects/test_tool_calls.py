@@ -117,8 +117,7 @@ def test_the_same_chat_as_messages() -> None:
         ("user", "You answered. ##The verification mode starts##. <answer>x</answer>"),
         ("assistant", CHECK),
     ]
-    chat = [{"role": role, "content": content} for role, content in said]
-    t = POKEE.parse_messages(chat)
+    t = POKEE.parse_messages([{"role": role, "content": content} for role, content in said])
     assert [s.verified for s in t.steps] == [None, None, False] and t.steps[0].evidence[0].url == "u"
     assert t.answer == "Bob" and t.stop_reason is None and t.question == "Who?" and not kinds(t)
 
@@ -212,6 +211,5 @@ def test_odd_calls_are_issues(odd: Any, count: int) -> None:
 def test_arguments_may_be_an_object_or_text_and_hold_tags(tags: str) -> None:
     for arguments in ({"query": tags}, json.dumps({"query": tags})):
         call = {"id": "1", "type": "function", "function": {"name": "a", "arguments": arguments}}
-        asked = {"role": "assistant", "tool_calls": [call]}
-        t = OPENAI.parse_messages([asked, {"role": "tool", "content": "x"}])
+        t = OPENAI.parse_messages([{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "x"}])
         assert t.steps[0].call and t.steps[0].call.arguments == {"query": tags} and not kinds(t)

@@ -77,12 +77,11 @@ def test_tools_that_openai_runs_itself() -> None:
 
 def test_gemini_without_ids_and_with_code() -> None:
     parts = [{"functionCall": {"name": "a", "args": {"q": "1"}}}, {"functionCall": {"name": "b", "args": {}}}]
-    returned = [{"functionResponse": {"name": n, "response": {"result": f"r{n}"}}} for n in "ab"]
     code = [{"executableCode": {"language": "PYTHON", "code": "1"}}, {"codeExecutionResult": {"output": "1\n"}}]
     contents = [
         {"role": "user", "parts": [{"text": "Who?"}]},
         {"role": "model", "parts": parts},
-        {"role": "user", "parts": returned},
+        {"role": "user", "parts": [{"functionResponse": {"name": n, "response": {"result": f"r{n}"}}} for n in "ab"]},
         {"role": "model", "parts": [*code, {"text": "Ada"}]},
     ]
     found = parse(contents)
@@ -156,8 +155,7 @@ def test_older_forms() -> None:
     found = parse({"input": "Who?", "intermediate_steps": [[action, "Ada did it."]], "output": "Ada"})
     assert seen(found) == [("search", ["Ada did it."], ""), (None, [], "")]
     assert (found.question, found.steps[0].think, found.answer) == ("Who?", "I look.", "Ada")
-    call = {"name": "search", "arguments": '{"query": "who"}'}
-    asked = {"role": "assistant", "content": None, "function_call": call}
+    asked = {"role": "assistant", "content": None, "function_call": {"name": "search", "arguments": '{"query": "who"}'}}
     returned = {"role": "function", "name": "search", "content": "Ada did it."}
     found = parse([USER, asked, returned, {"role": "assistant", "content": "Ada"}])
     assert seen(found) == [("search", ["Ada did it."], ""), (None, [], "")] and not kinds(found)

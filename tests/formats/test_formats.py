@@ -151,14 +151,11 @@ def returned(c: Call, text: str = "text", image: str = "image_url") -> Any:
 
 @written
 def openai(e: Episode) -> Any:
-    return {
-        "messages": [
-            checked("openai.types.chat", "ChatCompletionMessage", message)
-            if message["role"] == "assistant"
-            else message
-            for message in chat(e)
-        ]
-    }
+    dumped = [
+        message if message["role"] != "assistant" else checked("openai.types.chat", "ChatCompletionMessage", message)
+        for message in chat(e)
+    ]
+    return {"messages": dumped}
 
 
 @written
@@ -258,20 +255,17 @@ def langchain_messages(e: Episode) -> list[tuple[str, dict[str, Any]]]:
 @written
 def langchain(e: Episode) -> Any:
     """As `dumpd` writes messages."""
-    place = ["langchain", "schema", "messages"]
-    return {
-        "messages": [
-            {"lc": 1, "type": "constructor", "id": [*place, f"{kind}Message"], "kwargs": fields}
-            for kind, fields in langchain_messages(e)
-        ]
-    }
+    dumped = [
+        {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", f"{kind}Message"], "kwargs": fields}
+        for kind, fields in langchain_messages(e)
+    ]
+    return {"messages": dumped}
 
 
 @written
 def langchain_dicts(e: Episode) -> Any:
     """As `messages_to_dict` writes them, in a graph's state."""
-    dumped = [{"type": kind.lower(), "data": fields} for kind, fields in langchain_messages(e)]
-    return {"values": {"messages": dumped}}
+    return {"values": {"messages": [{"type": kind.lower(), "data": fields} for kind, fields in langchain_messages(e)]}}
 
 
 @written
@@ -359,12 +353,10 @@ def smolagents(e: Episode) -> Any:
     """An agent's memory, which keeps nothing that calls at once returned where one of them fails."""
     steps: list[dict[str, Any]] = [{"task": e.question, "task_images": None}]
     for number, (thought, calls) in enumerate(e.done("final_answer"), start=1):
-        asked = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls
-        ]
+        made = [{"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls]
         failed = [FAILED.format(c.arguments, c.returned) for c in calls if c.failed]
-        step = {"step_number": number, "model_output": thought or None, "tool_calls": [] if failed else asked}
-        step["model_output_message"] = {"role": "assistant", "content": thought or None, "tool_calls": asked}
+        step = {"step_number": number, "model_output": thought or None, "tool_calls": [] if failed else made}
+        step["model_output_message"] = {"role": "assistant", "content": thought or None, "tool_calls": made}
         step["error"] = {"type": "AgentToolExecutionError", "message": failed[0]} if failed else None
         step["observations"] = None if failed else calls[-1].returned
         step["observations_images"] = ["…"] if calls[-1].image else None
@@ -419,8 +411,7 @@ def claude_code(e: Episode) -> Any:
     lines: list[dict[str, Any]] = [{"type": "summary", "summary": "Faust", "leafUuid": "u"}]
     lines.append({"type": "user", "isMeta": True, "sessionId": "s", "message": {"role": "user", "content": "caveat"}})
     for message in anthropic(e)["messages"]:
-        blocks = message["content"] if isinstance(message["content"], list) else [message["content"]]
-        for block in blocks:
+        for block in message["content"] if isinstance(message["content"], list) else [message["content"]]:
             line = {"parentUuid": str(len(lines)), "sessionId": "s", "uuid": str(len(lines) + 1), "isSidechain": False}
             own = {**message, "content": block if isinstance(block, str) else [block]}
             lines.append({**line, "type": message["role"], "message": own})
@@ -575,9 +566,7 @@ def test_question_calls_evidence_thoughts_and_answer_come_out_right(name: str, e
 
 def test_the_same_episode_gets_the_same_scores() -> None:
     rows = [READER.parse(json.dumps(row).encode()) for row in installed("bridge").values()]
-    rewards = [
-        reward for name in metrics.names() if name != "evidence_sensitivity" for reward in metrics.load(name).values()
-    ]
+    rewards = [own for name in metrics.names() if name != "evidence_sensitivity" for own in metrics.load(name).values()]
     answered = [msgspec.structs.replace(row, answers=(EPISODES["bridge"].answer,)) for row in rows]
     assert len({tuple(reward.score(row).value for reward in rewards) for row in answered}) == 1 and len(rows) > 12
 

@@ -275,8 +275,7 @@ def test_a_dead_server_is_asked_again_by_the_next_batch_but_not_patiently():
         server.mode = "ok"
         assert labels(judge) == LABELS
         server.label = lambda messages: "hm" if "other 5" in messages[-1]["content"] else "0"  # of one question alone
-        others = [Pair("e", f"other {n}", str(n)) for n in range(9)]
-        assert labels(judge, others) == [False] * 5 + [None] + [False] * 3
+        assert labels(judge, [Pair("e", f"other {n}", str(n)) for n in range(9)]) == [False] * 5 + [None] + [False] * 3
 
 
 def test_retry_after_is_honoured_and_holds_for_the_other_questions_too(server):
@@ -399,23 +398,18 @@ def test_the_key_goes_to_the_server_and_nowhere_else(server, tmp_path, monkeypat
 
 def test_a_server_that_repeats_the_key_does_not_leak_it(server, monkeypatch):
     monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", KEY)
-    with (
-        StubServer((401, f"bad key {KEY}")) as server,
-        pytest.raises(JudgeError, match=r"bad key \[secret\]") as caught,
-    ):
+    server.mode = 401, f"bad key {KEY}"
+    with pytest.raises(JudgeError, match=r"bad key \[secret\]") as caught:
         judge_at(server).judge_batch(PAIRS)
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize(
-    "told", [f"{'x' * 70}{KEY}", f"Paris, says {KEY}.", f"{KEY} 1"], ids=["label", "text", "start"]
-)
+@pytest.mark.parametrize("told", [f"{'x' * 70}{KEY}", f"Paris says {KEY}.", f"{KEY} 1"], ids=["label", "text", "start"])
 def test_a_key_in_a_reply_reaches_neither_verdict_nor_text_nor_cache(tmp_path, monkeypatch, told):
     monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", KEY)
     with StubServer(label=lambda _: told) as server:
         judge = judge_at(server, cache=tmp_path / "c.sqlite")
-        found = judge.write_batch([Request("claims", {"answer": "Paris"})])
-        shown = repr(found) + repr(judge.judge_batch(PAIRS))
+        shown = repr(judge.write_batch([Request("claims", {"answer": "Paris"})])) + repr(judge.judge_batch(PAIRS))
         judge.close()
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert "[secret]" in shown and KEY not in shown and KEY[:6] not in shown and KEY.encode() not in kept
@@ -541,9 +535,7 @@ def test_only_support_on_the_same_evidence_for_the_same_question_goes_together(s
     assert sorted(len(claims_of(request["messages"])) for request in server.requests) == [0, 0, 0, 0, 3]
 
 
-@pytest.mark.parametrize(
-    ("pairs", "knobs", "calls"), [([CLAIMS[0]] * 2, {}, 1), (CLAIMS, {"together": False}, len(CLAIMS))]
-)
+@pytest.mark.parametrize(("pairs", "knobs", "calls"), [([CLAIMS[0]] * 2, {}, 1), (CLAIMS, {"together": False}, 7)])
 def test_a_claim_twice_is_no_group_and_none_is_made_where_each_is_to_be_asked_by_itself(server, pairs, knobs, calls):
     verdicts = judge_at(server, **knobs).judge_batch(pairs)
     assert server.calls == calls
@@ -578,8 +570,7 @@ def test_a_model_that_reasons_first_is_read_behind_its_thought(most, asked):
 
 @given(st.lists(st.booleans(), min_size=1, max_size=25), st.randoms(use_true_random=False))
 def test_labels_are_read_in_any_order(said, rng):
-    order = rng.sample(range(len(said)), len(said))
-    text = "\n".join(f" {n + 1} :  {int(said[n])} \n" for n in order)
+    text = "\n".join(f" {n + 1} :  {int(said[n])} \n" for n in rng.sample(range(len(said)), len(said)))
     assert labels_of(text, len(said)) == tuple(said) and labels_of(text, len(said) + 1) is None
 
 

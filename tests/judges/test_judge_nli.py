@@ -129,8 +129,7 @@ def test_control_tokens_in_the_evidence_are_text():
 def test_roberta_counts_its_positions_behind_the_padding():
     torch.manual_seed(3)
     more = {"max_position_embeddings": 34, "pad_token_id": 0, "id2label": LABELS, "type_vocab_size": 2}
-    config = RobertaConfig(**SHAPE | more)
-    model, tokenizer = RobertaForSequenceClassification(config).eval(), bert_tokenizer(10**30)
+    model, tokenizer = RobertaForSequenceClassification(RobertaConfig(**SHAPE | more)).eval(), bert_tokenizer(10**30)
     assert max_tokens(model, tokenizer) == 33
     # with one position more this would be an IndexError
     assert NLIJudge(model, tokenizer).judge_batch([Pair(LONG, LONG)])[0].p > 0

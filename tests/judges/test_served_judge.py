@@ -13,12 +13,11 @@ from functools import partial
 import httpx
 import lab
 import pytest
-from click.testing import CliRunner
+from agent_rows import file_of
 from hypothesis import given, settings, strategies as st
-from served import command, running
+from served import command, invoked, running
 from tiny_bert import saved
 
-from faithful_search.cli import cli
 from faithful_search.errors import JudgeError
 from faithful_search.judges import GroundingJudge, Judge, Pair, Verdict, is_lexical
 from faithful_search.judges.arguments import JudgeArguments
@@ -194,11 +193,9 @@ def test_a_verdict_that_is_none_is_passed_on_as_an_abstention_and_concerns_no_ot
     assert odd == Verdict(None, None, f"the judge gave p = {p}", "noting") and fine.p == 0.5
 
 
-@pytest.mark.parametrize(
-    ("premise", "amount", "most"), [("e", 2 * CHUNK + 5, 1_000_000), ("e" * 200_000, CHUNK, 5_000_000)]
-)
-def test_order_and_number_are_kept_over_requests_none_of_which_is_too_large(premise, amount, most):
-    pairs = numbers(amount, premise=premise)
+@pytest.mark.parametrize(("premise", "size", "most"), [("e", 2 * CHUNK + 5, 10**6), ("e" * 200_000, CHUNK, 5 * 10**6)])
+def test_order_and_number_are_kept_over_requests_none_of_which_is_too_large(premise, size, most):
+    pairs = numbers(size, premise=premise)
     with serving(Noting(), body_bytes=most) as (url, judging):
         assert asked(url, [*reversed(pairs), *pairs]) == Noting().judge_batch([*reversed(pairs), *pairs])
         assert asked(url, []) == [] and count(judging, "requests", path="/judge", status="413") == 0
@@ -303,11 +300,10 @@ def test_an_answer_by_hand():
 @pytest.mark.parametrize(("judge", "ending"), [(GroundingJudge(), "lexical"), (Noting(), "faithfulness")])
 def test_an_audit_and_the_recipes_name_what_a_served_judge_measured(judge, ending, tmp_path):
     looked = "<think>Where?</think><search>where</search><information>It is in Lima.</information>"
-    row = {"text": f"{looked}<think>In Lima.</think><answer>Lima</answer>"}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    rows = file_of(tmp_path / "rows.jsonl", [{"text": f"{looked}<think>In Lima.</think><answer>Lima</answer>"}])
     with serving(judge) as (url, judging):
-        flags = ["--judge", "remote", "--judge-url", f"{url}/judge", "--out", str(tmp_path), "--no-report"]
-        done = CliRunner().invoke(cli, ["audit", str(tmp_path / "rows.jsonl"), *flags])
+        flags = ["--judge", "remote", "--judge-url", f"{url}/judge", "--out", tmp_path, "--no-report"]
+        done = invoked("audit", rows, *flags)
         asked_by_audit = count(judging, "pairs")
         evaluated = default_rewards("search_r1", JudgeArguments("remote", judge_url=url).load_judge())
     assert done.exit_code == 0 and asked_by_audit > 0, done.output

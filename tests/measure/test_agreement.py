@@ -286,12 +286,11 @@ def test_rows_that_are_not_in_both_audits_are_left_out_and_of_one_scored_again_t
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
     one = audited(tmp_path / "one.jsonl", knowing())
-    other = audited(tmp_path / "other.jsonl", knowing(), texts=("7",))
     bad = file_of(tmp_path / "bad.jsonl", [{"row": 1, "scores": {"a": 3}}])
     for paths, message in (
         ([one], "two or more"),
         ([one, tmp_path / "." / "one.jsonl"], "given twice"),
-        ([one, other], "no judged pair is in all"),
+        ([one, audited(tmp_path / "other.jsonl", knowing(), texts=("7",))], "no judged pair is in all"),
         ([one, bad], r"bad\.jsonl, line 1: not a row's scores"),
     ):
         with pytest.raises((ConfigError, DataError), match=message):

@@ -79,8 +79,7 @@ def test_the_rows_to_show_are_the_worst_and_some_from_everywhere(tmp_path):
     audit(path, tmp_path / "out", metrics=["answer_correctness"])
     chosen = choose_rows(scores, "exact_match_squad", 10)
     assert len(chosen) == 10 and chosen == sorted(set(chosen)) and chosen[-1] > 30
-    lowest = {line.row for line in read_scores(scores) if line.values["exact_match_squad"] == 0}
-    assert len(lowest & {*chosen}) >= 5
+    assert len({line.row for line in read_scores(scores) if line.values["exact_match_squad"] == 0} & {*chosen}) >= 5
     assert [int(trajectory.id) + 1 for _, trajectory in pick(path, chosen)] == chosen
 
 
@@ -203,8 +202,7 @@ def test_half_a_last_line_and_a_damaged_one_are_scored_again(tmp_path):
     whole, scores = audit(path, out), out / "scores.jsonl"
     good = scores.read_bytes()
     parts = good.splitlines(keepends=True)
-    damaged = b"".join([*parts[:2], b"garbage\n", *parts[3:5], parts[5][:50]])
-    for broken in (good.removesuffix(b"\n"), damaged):
+    for broken in (good.removesuffix(b"\n"), b"".join([*parts[:2], b"garbage\n", *parts[3:5], parts[5][:50]])):
         scores.write_bytes(broken)
         assert audit(path, out) == whole and scores.read_bytes() == good
 
@@ -236,8 +234,7 @@ def test_after_an_interruption_only_the_rest_is_asked_also_without_a_cache(tmp_p
         said = running.communicate(timeout=60)[1]
         assert how == signal.SIGKILL or re.search(rb"64 lines are in .*, run the same again", said)
         assert server.calls < 200 and [line.row for line in read_scores(out / "scores.jsonl")] == list(range(1, 65))
-        judge = judge_at(server, concurrency=2)
-        audit(path, out, judge=judge, **INFO_THINK)
+        audit(path, out, judge=judge_at(server, concurrency=2), **INFO_THINK)
         # also the answers of rows that were not yet written are kept; when it was killed two were under way
         assert 0 <= server.calls - 200 <= (2 if how == signal.SIGKILL else 0)
     assert [line["row"] for line in scored(out)] == list(range(1, 201)) and not (out / "answers.sqlite").exists()
@@ -277,9 +274,8 @@ def test_what_makes_no_sense_and_nowhere_to_write_are_errors_before_anything_is_
         with pytest.raises((ConfigError, DataError), match=message):
             audit(source, folder, **settings)
     assert not out.exists()
-    bad = file_of(tmp_path / "b.jsonl", [{"a": 1}, {"b": 2}])
     with pytest.raises(DataError, match=r"none of its rows \(2\) can be read; row 1: no column"):
-        audit(bad, out)
+        audit(file_of(tmp_path / "b.jsonl", [{"a": 1}, {"b": 2}]), out)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -358,8 +354,7 @@ def test_of_a_file_one_row_and_of_a_row_a_few_numbers_are_kept(tmp_path):
 
 def test_the_standard_input_replaces_the_kept_one_only_when_the_audit_goes_on(tmp_path, monkeypatch):
     def piped(*numbers, **settings):
-        content = rollouts(tmp_path, *numbers).read_bytes()
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(rollouts(tmp_path, *numbers).read_bytes())))
         return audit("-", tmp_path / "out", workers=1, **settings)
 
     assert piped(0, 1, 2).n == 3

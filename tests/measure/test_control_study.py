@@ -24,9 +24,7 @@ CORPUS = [
     {"id": f"p{n}", "title": f"{place} harbour", "text": f"The keeper of {place} is {keeper}."}
     for n, (place, keeper) in enumerate(KEEPERS.items())
 ]
-TASKS = [
-    Task(f"q{n}", f"Who is the keeper of {place}?", (keeper,)) for n, (place, keeper) in enumerate(KEEPERS.items())
-]
+TASKS = [Task(f"q{n}", f"Who is the keeper of {place}?", (who,)) for n, (place, who) in enumerate(KEEPERS.items())]
 PASSAGES = [Evidence(row["text"], row["title"], source=row["id"]) for row in CORPUS]
 A, B = {"policy": "a"}, {"policy": "b"}
 
@@ -151,7 +149,6 @@ def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path,
 
 
 # --- a served model
-
 
 call = partial(tool_call, "local_search")
 

@@ -80,8 +80,7 @@ def test_an_oracle_of_memory_and_a_reader_are_at_the_two_ends(toolbox):
     assert [reader[name].value for name in NAMES] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     assert {oracle[name].n for name in NAMES} == {len(TASKS)}
 
-    quarter = set(list(KNOWN)[::4])
-    mixed = rows(toolbox, quarter.__contains__)
+    mixed = rows(toolbox, set(list(KNOWN)[::4]).__contains__)
     for name, expected in (("memory_share", 0.25), ("follow_rate", 0.75), ("decorated", 0.25)):
         assert mixed[name].value == expected and mixed[name].low < expected < mixed[name].high
 

@@ -50,9 +50,8 @@ def test_the_scores_travel_with_their_rows(source, tmp_path):
     assert rows[0]["metadata"]["scores"]["exact_match_squad"] == 1.0
     assert rows[0]["metadata"]["verdicts"] == {"3": {"helpful": True, "refs": ["E1"]}}
     assert rows[0]["metadata"]["gold_answers"] == ["Danube"] and rows[1]["metadata"]["read_as"] == "search_r1"
-    other = file_of(tmp_path / "b.jsonl", [rollout(7)])
     with pytest.raises(DataError, match="row 1 is not the row that was scored"):
-        convert(other, tmp_path / "b", "atif", scores=tmp_path / "audit")
+        convert(file_of(tmp_path / "b.jsonl", [rollout(7)]), tmp_path / "b", "atif", scores=tmp_path / "audit")
 
 
 def test_openais_own_types_take_the_messages_and_ours_come_out_as_they_went_in(source, tmp_path):

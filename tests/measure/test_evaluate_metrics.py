@@ -176,8 +176,7 @@ def test_a_metrics_page_is_built(name):
 def test_every_metric_computes_without_model_and_key_and_names_what_it_computed(name):
     trajectory, module = fs.parse(CITED, dialect="pou"), load(name)
     forms = [CITED, trajectory, trajectory.to_json(), msgspec.to_builtins(trajectory)]
-    golds = ["Teska", ["Teska"], ("Teska", "Teska River"), "Teska"]
-    result = module.compute(predictions=forms, references=golds)
+    result = module.compute(predictions=forms, references=["Teska", ["Teska"], ("Teska", "Teska River"), "Teska"])
     assert {f"{key}{part}" for key in RESULTS[name] for part in ESTIMATE} <= set(result)
     expected = {"tool_use": 0.0, "query_provenance": None}.get(name, 1.0)  # the question is not known
     assert all(result[key] == expected for key in RESULTS[name])
@@ -337,8 +336,7 @@ def test_the_version_installed_last_is_the_only_one_and_a_damaged_copy_is_put_ri
         (tmp_path / "checkout" / name).mkdir(parents=True)
         (tmp_path / "checkout" / name / f"{name}.py").write_text("# version 2")
     monkeypatch.setattr(metrics, "shipped", lambda name: tmp_path / "checkout")
-    second = metrics.install_metrics(tmp_path)
-    assert second[0].read_text().startswith("# version 2") and not first[0].exists()
+    assert metrics.install_metrics(tmp_path)[0].read_text().startswith("# version 2") and not first[0].exists()
 
 
 # cards and pages
@@ -364,5 +362,4 @@ def test_installed_metrics_load_by_bare_name_and_every_example_prints_what_it_sa
 def test_a_fresh_interpreter_installs_nothing_unasked_and_the_card_that_needs_a_policy_prints_what_it_says(tmp_path):
     code, promised = example(FOLDERS / "evidence_sensitivity" / "README.md")
     found = f"import os, faithful_search as fs\nprint(os.path.exists({str(tmp_path / 'modules')!r}))"
-    printed = python(f"{found}\nprint(len(fs.install_metrics()))\n{code}", tmp_path)
-    assert printed == f"False\n{len(NAMES)}\n{promised}"
+    assert python(f"{found}\nprint(len(fs.install_metrics()))\n{code}", tmp_path) == f"False\n{len(NAMES)}\n{promised}"

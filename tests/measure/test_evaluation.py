@@ -12,14 +12,7 @@ from faithful_search.errors import DataError
 from faithful_search.measure.behaviour import error_counts, error_of, error_table, normalized_entropy, tool_entropy
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.report import table_rows
-from faithful_search.measure.stats import (
-    bootstrap,
-    left_out,
-    mean_ci,
-    paired_difference,
-    pooled_estimate,
-    t_quantile,
-)
+from faithful_search.measure.stats import bootstrap, left_out, mean_ci, paired_difference, pooled_estimate, t_quantile
 from faithful_search.measure.suite import evaluate_policy, evaluate_rollouts
 from faithful_search.measure.writing import write_metrics
 from faithful_search.rewards import AnswerSupport, Citation

@@ -127,8 +127,7 @@ texts = st.sampled_from(["a b", "A  b!", "c", "d", "e", "f", "?", "", "g h", "ям
 @given(st.lists(st.tuples(texts, texts, texts), min_size=1, max_size=20))
 def test_nothing_is_on_both_sides(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("rows") / "file.jsonl"
-    data = [{"premise": p, "claim": c, "label": 1, "question": q} for p, c, q in rows]
-    found = load(file_of(path, data))
+    found = load(file_of(path, [{"premise": p, "claim": c, "label": 1, "question": q} for p, c, q in rows]))
     assert len(found) == len(rows)
     sides = {side: [row for row in found if row.split == side] for side in ("train", "heldout")}
     for field in ("question", "premise"):

@@ -91,8 +91,7 @@ def test_a_file_cut_off_is_labelled_as_far_as_it_goes_and_a_folder_is_its_files(
     noise = [episode(n, hashlib.sha256(str(n).encode()).hexdigest() * 8) for n in range(60)]
     whole = file_of(tmp_path / "in" / "a.jsonl.gz", noise)
     whole.write_bytes(whole.read_bytes()[:-2000])
-    paths = [whole, many(tmp_path / "in" / "b.jsonl", 3)]
-    found = label(paths, tmp_path / "out", judge=scripted())
+    found = label([whole, many(tmp_path / "in" / "b.jsonl", 3)], tmp_path / "out", judge=scripted())
     assert 3 < found.pairs < 63 and not found.complete
     assert "cannot read" in found.files[0].broken_off and found.files[1].pairs == 3
     assert label([tmp_path / "in"], tmp_path / "same", judge=scripted()).files == found.files

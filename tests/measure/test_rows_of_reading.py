@@ -252,8 +252,7 @@ def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
     row, no = rollout(searched("a fact"), second, last(helpful=False)), last(helpful=False)
     (score,) = Verdicts(reader(), policy=Constant()).score_batch([row])
     assert score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)] and score.value is None
-    rewards = {GAP: Verdicts(Down(), policy=Constant())}
-    estimate = evaluate_rollouts([row] * 3, list("abc"), rewards, ["web"]).rows[GAP]
+    estimate = evaluate_rollouts([row] * 3, list("abc"), {GAP: Verdicts(Down(), policy=Constant())}, ["web"]).rows[GAP]
     assert (estimate.value, estimate.n, estimate.abstained, estimate.not_applicable) == (None, 0, 3, 0)
     # what is no verdict on evidence is left out
     empty = Step(think="t", call=ToolCall("web", {"query": "x"}), note="No results.")
@@ -266,8 +265,7 @@ def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
     """In the changed world the edited passage states the fact; in the world as it is the same text does not."""
     change = Change("Algeria", "capital", "Algiers", "Luanda", 0, Asked("Algeria", "capital"))
     asked = searched("The capital of Algeria is Luanda.", tool="knowledge_graph", query="capital of Algeria")
-    metas = ({}, {"counterfactual": msgspec.to_builtins(change)})
-    rows = [rollout(asked, last("E1"), meta=meta) for meta in metas]
+    rows = [rollout(asked, last("E1"), meta=meta) for meta in ({}, {"counterfactual": msgspec.to_builtins(change)})]
     scores = Verdicts(FactsJudge(), policy=Constant()).score_batch(rows)
     assert [score.parts["verdicts"][0].states for score in scores] == [False, True]
 
@@ -423,7 +421,6 @@ def test_sensitivity_is_measured_with_passages_that_no_training_shows(found):
     rewards, policy = default_rewards(facts=True), Looker()
     assert rewards["evidence_sensitivity"] == EvidenceSensitivity()
     scores = rewards["evidence_sensitivity_unseen"].bind(policy=policy).score_batch(found[True].trajectories)
-    said_yes = [step["case"] == "yes" for score in scores for step in score.parts["steps"]]
     unseen = [any(text in prompt for _, text in UNSEEN_SNIPPETS) for prompt in policy.asked[0][1::2]]
-    assert unseen == said_yes and sum(unseen) > 5
+    assert unseen == [step["case"] == "yes" for score in scores for step in score.parts["steps"]] and sum(unseen) > 5
     assert not {*UNSEEN_BLANKS} & {*TRAINING_BLANKS} and not {*UNSEEN_SNIPPETS} & {*NEUTRAL}

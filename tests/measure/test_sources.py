@@ -22,10 +22,8 @@ ROW = {"id": "q1", "question": "Where is the lighthouse?", "output": TEXT, "gold
 
 
 def parquet(path: Path, rows: list[dict]) -> Path:
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet as writer
-
-    writer.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=2)
+    table = pytest.importorskip("pyarrow").Table.from_pylist(rows)
+    pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=2)
     return path
 
 

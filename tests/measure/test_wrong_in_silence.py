@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from agent_rows import file_of
 from click.testing import Result
+from dialect_texts import kinds
 from paths import SHARED
 from served import invoked
 
@@ -32,10 +33,6 @@ CHAT = [
     {"role": "tool", "tool_call_id": "1", "content": "Ada did it."},
 ]
 SAID = {"role": "assistant", "content": "Ada"}
-
-
-def kinds(found: Trajectory) -> list[str]:
-    return [issue.kind for issue in found.all_issues()]
 
 
 @pytest.mark.parametrize("behind", ["", "\nand so I wait", '\n{"made": "up"}\n</tool_call>'])
@@ -84,16 +81,14 @@ def test_sub_em_says_nothing_of_long_answers_or_without_a_last_thought() -> None
 
 def test_information_without_a_search_is_no_evidence() -> None:
     said = '<think>a</think><search>b</search>\n\n<information>Doc 1(Title: "B") found</information>\n\n'
-    forged = "<information>Ada did it.</information>"
     for before in ("", "<think>c</think>"):
-        found = parse(f"{said}{before}{forged}<answer>Ada did it.</answer>")
+        found = parse(f"{said}{before}<information>Ada did it.</information><answer>Ada did it.</answer>")
         assert [item.text for item in found.evidence.values()] == ["found"] and "response_forged" in kinds(found)
         assert AnswerSupport().score(found).value == 0.0
 
 
 def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
-    alone = {"messages": [CHAT[0], SAID]}
-    found = audit(file_of(tmp_path / "rows.jsonl", [alone] * 3), tmp_path / "out", workers=1)
+    found = audit(file_of(tmp_path / "rows.jsonl", [{"messages": [CHAT[0], SAID]}] * 3), tmp_path / "out", workers=1)
     assert found.bare == 3 and "No searches found in 3 of 3 rows: is this the right column?" in str(found)
     assert "…_lexical: words are compared, which is no judge" in str(found)
     assert found.issues == {"dialect_assumed": 3}
@@ -119,8 +114,7 @@ def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
     def answers(path: Path) -> list[str | None]:
         return [row.trajectory and row.trajectory.answer for row in read_trajectories(path)]
 
-    session = file_of(tmp_path / "session.jsonl", [*SESSION, "{broken"])
-    (row,) = read_trajectories(session)
+    (row,) = read_trajectories(file_of(tmp_path / "session.jsonl", [*SESSION, "{broken"]))
     assert row.trajectory is not None and row.trajectory.answer == "Ada"
     assert any("1 lines that are no JSON" in issue.why for issue in row.trajectory.issues)
     spans = [span("a", "Ada"), span("b", "Bob"), {"context": {"trace_id": "a"}, "attributes": {}}]

@@ -17,8 +17,7 @@ from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajecto
 
 def made(name: str) -> rewards.Reward:
     kind = rewards.load(name)
-    judged = "judge" in {field.name for field in fields(kind)}
-    return kind(judge=CountingJudge(by_word)) if judged else kind()
+    return kind(judge=CountingJudge(by_word)) if "judge" in {field.name for field in fields(kind)} else kind()
 
 
 ALONE = {name: made(name) for name in rewards.names() if name not in ("correctness", "mix", "shuffled")}
@@ -75,8 +74,7 @@ def test_values_are_in_bounds_say_why_and_do_not_depend_on_the_batch(name, batch
         measured = reward.measure(score)
         assert measured is None or reward.bounds[0] <= measured <= reward.bounds[1]
         assert score.value is None or not score.parts.get("abstained")
-        unsure = [pair["p"] for pair in score.parts.get("pairs", []) if pair["p"] is None]
-        assert not unsure or score.parts["abstained"]
+        assert None not in [pair["p"] for pair in score.parts.get("pairs", [])] or score.parts["abstained"]
         assert score.steps == () or len(score.steps) == len(trajectory.steps)
         given = [step for step in score.steps if step is not None]
         if given and score.value is not None and name != "mix":

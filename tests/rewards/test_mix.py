@@ -116,9 +116,7 @@ def test_a_part_whose_weight_is_still_zero_may_abstain():
     assert values == [pytest.approx([1.0, 1.025, 1.05]), [1.0, None, None]]
 
 
-@pytest.mark.parametrize(
-    "wrap", [rewards.Shuffled, lambda one: Mix({"one": one}), lambda one: Mix({"one": Adaptive(one)})]
-)
+@pytest.mark.parametrize("wrap", [rewards.Shuffled, lambda it: Mix({"one": it}), lambda it: Mix({"one": Adaptive(it)})])
 def test_what_a_reward_needs_is_known_through_whatever_holds_it_and_what_is_bound_reaches_it(wrap):
     policy = object()
     for held in (wrap, lambda one: Mix({"inner": wrap(one)})):

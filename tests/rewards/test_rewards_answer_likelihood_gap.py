@@ -41,9 +41,7 @@ class Policy:
         return [[len(answer) * (-1.0 if "is Lima" in prompt else -3.0)] for prompt, answer in asked]
 
 
-def episode(
-    answer="Lima", plan="I search.", said="It is so.", refs=("E1",), evidence=(LIMA, COD), **more
-) -> Trajectory:
+def episode(answer="Lima", plan="I look.", said="It is so.", refs=("E1",), evidence=(LIMA, COD), **more) -> Trajectory:
     search = Step(think=plan, call=ToolCall("search", {"query": "capital of Peru"}), evidence=evidence)
     last = Step(think=said, helpful=bool(refs), refs=refs, answer=answer)
     given = {"question": "What is the capital of Peru?", "answers": ("Lima",), "dialect": "pou", "id": "t"}
@@ -53,8 +51,7 @@ def episode(
 def scored(*rows: Trajectory, **knobs):
     """The scores of some rows, and what the policy was asked: contexts real and without the evidence in turn."""
     policy = Policy()
-    scores = AnswerLikelihoodGap(**{"snippets": (BREAD,), **knobs}, policy=policy).score_batch(rows)
-    return scores, policy.calls[0]
+    return AnswerLikelihoodGap(**{"snippets": (BREAD,), **knobs}, policy=policy).score_batch(rows), policy.calls[0]
 
 
 def test_the_formula_by_hand():

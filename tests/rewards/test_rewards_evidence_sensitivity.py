@@ -21,8 +21,6 @@ from faithful_search.rewards.perturbation import NEUTRAL, Foils, corpus_snippets
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 NEUTRAL_TEXTS = {text for _, text in NEUTRAL}
-
-
 OWN = {"special": ("<|im_start|>", "<|im_end|>"), "eos_token": "<|im_end|>", "chat_template": lab.TEMPLATE}
 WORDS = lab.byte_tokenizer(merges=[("y", "e"), ("ye", "s"), ("n", "o")], **OWN)
 MERGED = lab.byte_tokenizer(merges=[(">", "y"), (">", "n")], **OWN)
@@ -60,8 +58,7 @@ FRANCE = "What is the capital of France?"
 
 def trajectory(helpful: bool, name: str = "t", evidence=PARIS, question: str = FRANCE) -> Trajectory:
     call = ToolCall("local_search", {"query": "capital France", "top_k": 3})
-    refs = (evidence[0].id,) if helpful else ()
-    last = Step(think="so", helpful=helpful, refs=refs, answer="Paris")
+    last = Step(think="so", helpful=helpful, refs=(evidence[0].id,) if helpful else (), answer="Paris")
     steps = (Step(think="plan", call=call, evidence=evidence), last)
     return Trajectory(steps, question=question, answer="Paris", dialect="pou", id=name)
 
@@ -176,9 +173,8 @@ def test_a_part_of_a_batch_is_probed_as_the_whole_is():
         trajectory(True, "c", (passage(1, "Iron rusts in rain.", "Iron"),), "Does metal rot?"),
     ]
     everywhere = [*sources(rows[2:]), *sources(rows[:2]), *sources(rows[:1])]  # by process, some of it twice
-    whole = probed(rows)[1].calls[0][0]
     first, second = (probed(part, gather=lambda own: everywhere)[1].calls[0][0] for part in (rows[:2], rows[2:]))
-    assert [*first, *second] == whole and probed(rows[2:])[1].calls[0][0] != second
+    assert [*first, *second] == probed(rows)[1].calls[0][0] and probed(rows[2:])[1].calls[0][0] != second
 
 
 # Splicing

@@ -161,9 +161,8 @@ def test_forms_of_steps_by_hand(steps, why):
 
 
 def test_a_protocol_without_thoughts_needs_none_and_a_wrong_dialect_is_no_form():
-    steps = (Step(call=ToolCall("s")), Step(answer="a"))
     for name, value in (("openai", 1.0), ("search_r1", 0.0), ("unknown", 0.0)):
-        assert Format().score(Trajectory(steps, dialect=name)).value == value
+        assert Format().score(Trajectory((Step(call=ToolCall("s")), Step(answer="a")), dialect=name)).value == value
     for noted in ("another_episode", "dialect_assumed"):
         assert Format().score(Trajectory((CALL, END), issues=(Issue(noted, "so it was read"),))).value == 1.0
     mismatch = Trajectory((CALL, END), issues=(Issue("dialect_mismatch", "looks like another"),))
@@ -172,9 +171,7 @@ def test_a_protocol_without_thoughts_needs_none_and_a_wrong_dialect_is_no_form()
 
 # ---- use of tools
 
-MILL = Evidence(
-    "The mill of Lund was kept by Ada Horn, a quiet baker, until she left the old trade.", "Mill of Lund", "E1"
-)
+MILL = Evidence("The mill of Lund was kept by Ada Horn, a quiet baker, until she left the trade.", "Mill of Lund", "E1")
 
 
 def call(name="search", /, think="", evidence=(), **arguments) -> Step:

@@ -32,8 +32,6 @@ from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, rea
 RIVER = Evidence("The bridge of Orlen stands in the river Teska.", "Bridge of Orlen")
 FOUND = "The bridge of Orlen stands in the Teska."
 TASKS = [Task(f"q{number}", f"In which river does bridge {number} stand?", ("Teska",)) for number in range(8)]
-
-
 TOWER = (Evidence("It was finished in 1889.", "Eiffel Tower"), Evidence("Paris lies on the Seine.", "Paris"))
 
 
@@ -186,8 +184,7 @@ def test_parts_of_weight_zero_are_left_out_others_can_be_had_and_each_judge_goes
     assert list(veritas_mix(info_think=0, think_answer=0).parts) == ["exact_match"]
     assert veritas_mix(think_search=0.5).score(episode()).value == pytest.approx(1.57)
     for soft, value in ((True, 1.095), (False, 1.12)):  # the mean of p, which is 0.75, or of labels
-        mix = veritas_mix(CountingJudge(), info_think=0.1, soft=soft)
-        assert mix.score(episode()).value == pytest.approx(value)
+        assert veritas_mix(CountingJudge(), info_think=0.1, soft=soft).score(episode()).value == pytest.approx(value)
     own, search, answer = CountingJudge(), CountingJudge(), CountingJudge()
     veritas_mix(own, think_search=0.1).score(episode())
     assert own.calls == 2  # info_think and think_search; the answer is looked for in the thought
@@ -248,15 +245,13 @@ class Writer(lab.Scripted):
         self.cut, self.draw = cut, random.Random(seed)
 
     def _turn(self, prompt: list[int], limit: int) -> Completion:
-        opened = self.tokenizer.decode(prompt).endswith("<answer>")
-        text = self.draw.choice(FORCED if opened else self.turns)
+        text = self.draw.choice(FORCED if self.tokenizer.decode(prompt).endswith("<answer>") else self.turns)
         ends = [text.index(mark) + len(mark) for mark in self.stop if mark in text]
         text = text[: min(ends, default=len(text))]
         cut = self.draw.random() < self.cut
         text = text[: self.draw.randrange(len(text) + 1)] if cut else text
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        done = "length" if cut or len(ids) > limit else "stop"
-        return Completion(ids[:limit], done, [-0.5] * min(len(ids), limit))
+        return Completion(ids[:limit], "length" if cut or len(ids) > limit else "stop", [-0.5] * min(len(ids), limit))
 
 
 class Brief(SearchR1):
@@ -347,8 +342,7 @@ def test_a_judge_that_is_down_stops_the_run_and_a_resumed_one_goes_on_in_the_cur
     ("down", "settings"), [(True, {"advantages": "leave_one_out"}), (False, {"scale_rewards": "batch"})]
 )
 def test_without_a_judge_or_gold_answers_a_batch_leaves_the_weights_as_they_are(tmp_path, caplog, down, settings):
-    questions = TASKS if down else [Task("q", "Where?")]
-    settings |= {"max_abstained": float(down), "max_steps": 1, "tasks": questions}
+    settings |= {"max_abstained": float(down), "max_steps": 1, "tasks": TASKS if down else [Task("q", "Where?")]}
     mix = veritas_mix(Down() if down else CountingJudge())
     made = trainer(tmp_path, mix, Writer(FOUND_ONLY) if down else None, **settings)
     before = [parameter.clone() for parameter in made.model.parameters()]

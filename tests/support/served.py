@@ -114,10 +114,10 @@ OPENED = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": CLIENT}
 """How a client of MCP begins."""
 
 
-def connected(url: str) -> socket.socket:
+def connected(url: str, timeout: float = 30.0) -> socket.socket:
     """A bare connection, for what no client would send."""
     host, _, port = url.removeprefix("http://").rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=30)
+    return socket.create_connection((host, int(port)), timeout)
 
 
 def head(length: int | bytes, path: str = "/retrieve", more: bytes = b"") -> bytes:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from agent_rows import file_of
 
 from faithful_search.bundled import tiny_policy
 from faithful_search.coldstart.plans import plan_world
@@ -25,20 +26,16 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
-def lines(rows: list) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def lines(rows: list) -> list[str]:
+    return [json.dumps(row, ensure_ascii=False) for row in rows]
 
 
 def write(path: Path, rows: list[dict]) -> Path:
-    if path.suffix == ".parquet":
-        import pyarrow
-        import pyarrow.parquet
+    if path.suffix != ".parquet":
+        return file_of(path, [json.dumps(rows)] if path.suffix == ".json" else lines(rows))
+    import pyarrow.parquet
 
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    elif path.suffix == ".gz":
-        path.write_bytes(gzip.compress(lines(rows).encode()))
-    else:
-        path.write_text(json.dumps(rows) if path.suffix == ".json" else lines(rows), encoding="utf-8")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     return path
 
 
@@ -122,7 +119,7 @@ def test_missing_columns_are_named_with_those_there_are(tmp_path, row, why):
         ("t.jsonl", b'\n\n["a", "list"]\n', r"t\.jsonl, line 3: expected a JSON object, found list"),
         ("t.jsonl", b'{"question": "\xff"}\n', r"t\.jsonl, line 1: not JSON"),
         ("t.jsonl.gz", b'{"question": "not gzip"}\n', r"cannot read .*t\.jsonl\.gz"),
-        ("t.jsonl.gz", gzip.compress(lines(ROWS).encode())[:-9], r"cannot read .*t\.jsonl\.gz"),
+        ("t.jsonl.gz", gzip.compress("\n".join(lines(ROWS)).encode())[:-9], r"cannot read .*t\.jsonl\.gz"),
         ("t.parquet", b"PAR1 but nothing more", r"cannot read .*t\.parquet"),
         ("t.json", b"{nothing", r"cannot read .*t\.json"),
         ("t.txt", b"Where? Rome", r"expected \.jsonl, \.jsonl\.gz, \.json, \.csv or \.parquet"),

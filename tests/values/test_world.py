@@ -32,8 +32,7 @@ from faithful_search.world import SPLITS, Asked, Change, Statement, World, bundl
 LEAST_QUESTIONS = {"train": 1800, "validation": 200, "test": 400}
 LEAF_TYPES = {"category", "continent", "field"}
 NAMES = bundled_json("world/names.json")
-LONGEST_FIRST = sorted(NAMES, key=len, reverse=True)
-NAMED = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, LONGEST_FIRST))})(?!\w)")
+NAMED = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, sorted(NAMES, key=len, reverse=True)))})(?!\w)")
 STATES = re.compile(r"The (?P<relation>[\w ]+?) of (?P<subject>.+?) is (?P<object>.+?)\. ")
 
 
@@ -78,8 +77,7 @@ def test_passages_name_only_their_own_fact_in_few_words():
         assert passage["title"] == subject and 12 <= len(passage["text"].split()) <= 30
         assert {subject, value} == set(NAMED.findall(passage["text"])), passage["id"]
     texts = [*(row["text"] for row in passages), *(row["question"] for split in LEAST_QUESTIONS for row in rows(split))]
-    words = {word for text in texts for word in re.findall(r"[\w']+", NAMED.sub(" ", text).lower())}
-    assert len(words) <= 700
+    assert len({word for text in texts for word in re.findall(r"[\w']+", NAMED.sub(" ", text).lower())}) <= 700
 
 
 @pytest.mark.parametrize("split", LEAST_QUESTIONS)
@@ -99,8 +97,7 @@ def test_chains_are_stated(split):
                 assert hop["subject"] in passage["text"] and hop["object"] in passage["text"]
             if hop["triple"]:
                 triple = by_id("triples")[hop["triple"]]
-                stated = [triple["subject"], triple["relation"], triple["object"]]
-                assert triple["split"] == split and stated == fact
+                assert triple["split"] == split and [triple["subject"], triple["relation"], triple["object"]] == fact
 
 
 def test_relations_have_one_value_and_splits_share_no_fact_no_subject_no_evidence_but_every_shape():
@@ -219,9 +216,7 @@ def test_every_statement_states_its_own_fact_and_no_question_lacks_one():
     assert all(WORLD.states(f"{item.relation} of {item.subject}", item.evidence) for item in WORLD.statements)
     tasks = [task for split in SPLITS for task in load_tasks("world", split)]
     assert len(chains_of()) == len(tasks)
-    assert all(
-        item.object == task.answers[0] for task in tasks for item in WORLD.by_fact[chains_of()[task.question][-1]]
-    )
+    assert all(it.object == task.answers[0] for task in tasks for it in WORLD.by_fact[chains_of()[task.question][-1]])
 
 
 TWO_HOPS = [task for task in load_tasks("world", "validation") if len(task.meta["chain"]) == 2]
@@ -458,8 +453,7 @@ def test_every_changed_training_question_is_valid_by_a_walk_of_its_own_and_leaks
             assert link.object == known and (hop == 0 or link.subject == links[hop - 1].object)
         assert task.answers == (links[-1].object,) and links[-1].asked == change.asked
         assert task.answers != gold[task.id].answers == change.answers and links[change.hop].object == change.new
-        stated = WORLD.by_fact[Asked(change.subject, change.relation)]
-        assert {item.text for item in stated} == set(task.edits)
+        assert {item.text for item in WORLD.by_fact[Asked(change.subject, change.relation)]} == set(task.edits)
         assert all(change.subject in text and change.new in text for text in task.edits.values())
         assert (change.subject, change.new) not in pairs and hops.isdisjoint(links)
         assert texts.isdisjoint(task.edits) and texts.isdisjoint(task.edits.values())
@@ -525,8 +519,7 @@ def test_a_2wiki_question_is_changed_by_its_triples():
     """At the last hop Neuwied can become Mainz; at the first, Friedrich Wolf cannot become anyone: no other father."""
     asked = two_wiki(("Konrad Wolf", "father", "Friedrich Wolf"), ("Friedrich Wolf", "place of birth", "Neuwied"))
     other = two_wiki(("Anna Seghers", "place of birth", "Mainz"))
-    world = CounterfactualWorld.annotated([asked, other], CORPUS)
-    task = world.changed(asked)
+    task = CounterfactualWorld.annotated([asked, other], CORPUS).changed(asked)
     assert task.answers == ("Mainz",) and task.supporting_titles == ("Konrad Wolf", "Friedrich Wolf (writer)")
     assert task.edits == {CORPUS[1].text: "Friedrich Wolf, born in Mainz, wrote plays in Moscow."}
     assert [tuple(link) for link in chain_of(task)][-1] == ("Friedrich Wolf", "place of birth", "Mainz")
