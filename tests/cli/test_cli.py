@@ -113,8 +113,7 @@ def test_wrong_usage_has_its_own_exit_code(run, tmp_path, options):
 def test_a_file_of_options_is_read_and_what_is_typed_wins(run, tmp_path):
     rollouts(tmp_path, *range(3))
     options = "how: pokee\nmetrics: [answer_correctness, tool_use]\nno-report: true\nout: there\nlimit: 2\n"
-    options += "judge_cache: none\n"
-    (tmp_path / "c.yaml").write_text(options)
+    (tmp_path / "c.yaml").write_text(f"{options}judge_cache: none\n")
     for more in ((), ("--how", "squad", "--out", "here", "--limit", "1")):
         assert run("audit", "a.jsonl", "--config", "c.yaml", *more).exit_code == 0
     there, here = (json.loads((tmp_path / name / "audit.json").read_text()) for name in ("there", "here"))
@@ -186,8 +185,7 @@ def calls(messages):
     """An OpenAI-style model: one search, then the sentence that it read."""
     if messages[-1]["role"] == "user":
         return tool_call("local_search", json.dumps({"query": messages[-1]["content"]}))
-    found = json.loads(messages[-1]["content"])
-    return next(item["text"] for item in found if "Belt" in item["text"])
+    return next(item["text"] for item in json.loads(messages[-1]["content"]) if "Belt" in item["text"])
 
 
 def researches(messages):
@@ -219,8 +217,7 @@ def test_it_works_without_a_flag_and_its_transcript_is_audited(run, tmp_path):
 
 
 def test_json_is_one_object_and_several_threads_vote(run, tmp_path):
-    done = run("ask", BOGONG, "--threads", "3", "--json", "--seed", "1")
-    told = json.loads(done.stdout)
+    told = json.loads(run("ask", BOGONG, "--threads", "3", "--json", "--seed", "1").stdout)
     assert told["answer"] == "Canberra" and told["by"] == "vote" and len(told["threads"]) == 3
     assert told["claims"][0]["supported"] and any(source["cited"] for source in told["sources"])
     assert told["cost"]["tool_calls"] > 3 and told["cost"]["tokens_written"] > 0
@@ -262,13 +259,12 @@ def test_threads_of_an_endpoint_differ_in_their_seed_and_are_put_together(run):
 
 
 def test_no_answer_is_exit_code_1_and_says_why(run, tmp_path):
+    asked = ("ask", QUESTION, "--model", "stub", "--corpus", "corpus.jsonl", "--endpoint")
     with StubServer("context") as server:
-        done = run("ask", QUESTION, "--endpoint", server.url, "--model", "stub", "--corpus", "corpus.jsonl")
+        done = run(*asked, server.url)
     assert done.exit_code == 1 and "no answer: " in done.output and "context length" in done.output
     with StubServer(label=calls) as server:
-        done = run(
-            "ask", QUESTION, "--endpoint", server.url, "--model", "s", "--corpus", "corpus.jsonl", "--turns", "1"
-        )
+        done = run(*asked, server.url, "--turns", "1")
     assert done.exit_code == 1 and "the last allowed turn gave no answer" in done.output
 
 

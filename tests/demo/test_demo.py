@@ -179,8 +179,7 @@ def test_a_served_model_is_asked_with_the_visitors_key_and_no_other(monkeypatch)
 @pytest.mark.slow
 def test_one_agent_follows_changed_evidence_and_the_other_does_not():
     example = next(iter(read_jsonl(EXAMPLES)))
-    text = agents.replacement(ITALY, "change its fact")
-    reads, fooled = agents.run_on(example.question, ITALY, text)
+    reads, fooled = agents.run_on(example.question, ITALY, agents.replacement(ITALY, "change its fact"))
     assert (reads.before.answer, reads.verdict) == (example.answer, agents.FOLLOWED)
     assert fooled.verdict == agents.MEMORY and fooled.before.answer == fooled.after.answer
     assert reads.p_answer[0] > 0.9 and reads.p_answer[1] < 0.1

@@ -142,9 +142,8 @@ def test_one_agent_follows_a_changed_fact_and_one_does_not_side_by_side(visit, w
     boxes = [card.bounding_box() for card in page.locator(".card.good, .card.bad").all()]
     assert len(boxes) == 2 and (boxes[0]["y"] == boxes[1]["y"]) is (width == DESK)
     page.get_by_label("put a lure there").check()
-    page.wait_for_function(
-        "document.querySelector('textarea[maxlength=\"1000\"]').value.includes('continent of Italy')"
-    )
+    lure = "document.querySelector('textarea[maxlength=\"1000\"]').value"
+    page.wait_for_function(f"{lure}.includes('continent of Italy')")
     assert fits(page)
 
 

@@ -60,8 +60,7 @@ def test_front_matter_and_body_tell_how_it_was_made_and_measured(tmp_path):
 def test_the_licence_is_the_base_models_which_is_named_where_it_is_of_the_hub(tmp_path):
     stated = {"tiny_memory": "apache-2.0"}
     for name, front, license in (("one", "license: llama3.2", "llama3.2"), ("broken", "license: [", None)):
-        path = file_of(tmp_path / name / "README.md", ["---", front, "---"])
-        stated[str(path.parent)] = license
+        stated[str(file_of(tmp_path / name / "README.md", ["---", front, "---"]).parent)] = license
     for base, license in stated.items():
         text, front = card(tmp_path / "policy", model=base)
         assert front.get("license") == license and ("not known here" in text) == (license is None)

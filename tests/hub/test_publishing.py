@@ -142,8 +142,7 @@ def test_each_repository_is_one_commit_and_a_policy_is_there_byte_for_byte(hub, 
     assert {kind: sum(1 for found, _ in hub.repos if found == kind) for kind in kinds} == kinds
     assert all(len(repo.commits) == 2 for repo in hub.repos.values()), "what the Hub made, and one"
     assert [repo for (_, repo), found in hub.repos.items() if found.private] == ["me/judge"]
-    items = hub.collections["me/faithful-search"]["items"]
-    assert [(item["id"], item["type"]) for item in items] == [
+    assert [(item["id"], item["type"]) for item in hub.collections["me/faithful-search"]["items"]] == [
         *(("me/policy", "model"), ("me/policy-merged", "model"), ("me/judge", "model")),
         *(("me/rollouts", "dataset"), ("me/world", "dataset"), ("me/explorer", "space")),
     ]

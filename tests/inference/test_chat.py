@@ -38,8 +38,7 @@ def rollout(family: str, turns: list[str]):
 
 def sampled(family: str, turn: str) -> str:
     """`turn` as a model of this family samples it: its thought may be opened already."""
-    opened = chat(family).prefill
-    return turn.removeprefix("<think>") if opened else turn
+    return turn.removeprefix("<think>") if chat(family).prefill else turn
 
 
 def test_ordinary_added_words_are_left_alone_and_markup_is_not():
@@ -50,9 +49,8 @@ def test_ordinary_added_words_are_left_alone_and_markup_is_not():
 
 def test_tokens_that_no_fence_can_hold_do_not_stop_construction():
     assert fenceable([" ", "\n", "lt", "1", "", "</s>", "<a&b;c>", "</s>"]) == ("</s>", "<a")
-    odd = lab.byte_tokenizer(
-        (" ", "lt", "7", "<amp;stop>", "<|im_start|>", "<|im_end|>"), eos_token="<|im_end|>", chat_template=lab.TEMPLATE
-    )
+    special = (" ", "lt", "7", "<amp;stop>", "<|im_start|>", "<|im_end|>")
+    odd = lab.byte_tokenizer(special, eos_token="<|im_end|>", chat_template=lab.TEMPLATE)
     format_ = ChatFormat.of(odd, dialects.load("pou"))
     ids = format_.encode(format_.render_observation([Evidence("7 lt <amp;stop>", "", "E1")]))
     assert not {odd.convert_tokens_to_ids(name) for name in ("<amp;stop>", "<|im_end|>")} & set(ids)

@@ -69,9 +69,8 @@ def test_a_choice_without_tokens_and_batches_without_rows_are_refused(generator)
 
 
 def test_a_stop_string_may_end_inside_a_merged_token():
-    merged = lab.byte_tokenizer(
-        ("<|im_end|>",), merges=[("\u003e", "\u010a"), ("l", "l"), ("ll", "\u003e\u010a")], eos_token="<|im_end|>"
-    )
+    merges = [("\u003e", "\u010a"), ("l", "l"), ("ll", "\u003e\u010a")]
+    merged = lab.byte_tokenizer(("<|im_end|>",), merges=merges, eos_token="<|im_end|>")
     wanted = merged("<call>\n", add_special_tokens=False)["input_ids"]
     assert merged.decode(wanted[-1:]) == "ll>\n"
 

@@ -94,8 +94,8 @@ def test_what_does_not_fit_is_read_again(episodes, tokens, order):
     with pytest.MonkeyPatch.context() as patch, generator.keeping():
         patch.setattr(generator._memory, "limit", tokens * size)
         played(generator, episodes, GREEDY, order)
-        kept = generator._memory.rows
-        assert sum(len(one.ids) for one in kept) * size == generator._memory.size <= tokens * size
+        kept = sum(len(one.ids) for one in generator._memory.rows)
+        assert kept * size == generator._memory.size <= tokens * size
 
 
 def test_tokens_are_drawn_from_the_limited_distribution():
@@ -166,8 +166,7 @@ def test_a_changed_context_is_noticed_and_read_from_there():
         again = generator.generate([context], GREEDY, [5])
         assert counting.taken() == len(context) - 40 - 1 + 5
         assert_recomputed(generator.model, [context], again)
-        shorter = generator.generate([context[:60]], GREEDY, [5])
-        assert_recomputed(generator.model, [context[:60]], shorter)
+        assert_recomputed(generator.model, [context[:60]], generator.generate([context[:60]], GREEDY, [5]))
 
 
 def test_ended_episodes_are_forgotten_with_the_next_turn_and_all_at_the_end_also_after_an_error():
@@ -231,11 +230,10 @@ def test_the_engine_keeps_from_turn_to_turn():
     generator = TransformersGenerator(policy, AutoTokenizer.from_pretrained(path), batch_size=4)
     counting = lab.Counting(policy)
     limits = Limits(turns=3, turn_tokens=96, total_tokens=1024, force_answer=True)
-    sampling = Sampling(temperature=0.0)
 
     def run(policy: Any) -> list[tuple[Any, ...]]:
         with Toolbox([LocalSearch.from_corpus("world", top_k=3)]) as toolbox:
-            engine = Engine(policy, toolbox, limits=limits, sampling=sampling, concurrency=2)
+            engine = Engine(policy, toolbox, limits=limits, sampling=Sampling(temperature=0.0), concurrency=2)
             played = engine.run(load_tasks("world", "validation")[-5:])
         return [(one.id, one.tokens, one.stop_reason, len(one.steps)) for one in played]
 

@@ -99,9 +99,8 @@ def server(log, *more):
     command += ["--enforce-eager", "--max-model-len", "1024", "--gpu-memory-utilization", "0.2"]
     command += ["--host", "127.0.0.1", "--port", str(port), *more]
     with open(log, "w") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment(**SETTINGS), start_new_session=True
-        )
+        how = {"env": environment(**SETTINGS), "start_new_session": True}
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, **how)
     try:
         deadline = time.monotonic() + 600
         while not up(url):
@@ -167,8 +166,7 @@ def test_greedy_rows_are_those_of_transformers(real, peer, prompts):
         assert one.logprobs == pytest.approx(lab.recomputed(peer.model, prompt, one.ids), abs=ROUNDING)
         if one.ids != other.ids:  # both may be the best within rounding
             place = next(n for n, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b)
-            before = prompt + one.ids[:place]
-            [[a, b]] = peer.choice_probs([before], [[[one.ids[place]], [other.ids[place]]]])
+            [[a, b]] = peer.choice_probs([prompt + one.ids[:place]], [[[one.ids[place]], [other.ids[place]]]])
             assert a == pytest.approx(b, rel=1e-3)
         else:
             assert one.finish == other.finish

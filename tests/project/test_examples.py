@@ -1,8 +1,9 @@
 """The examples run as their first lines say."""
 
-import importlib.util
+import runpy
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import lab
 import pytest
@@ -22,10 +23,7 @@ TURNS = (
 
 
 def load(name: str):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(EXAMPLES / f"{name}.py")))
 
 
 def test_a_smolagents_agent_answers_with_what_it_found():
@@ -40,8 +38,7 @@ def test_a_smolagents_agent_answers_with_what_it_found():
 def every_tool(monkeypatch):
     monkeypatch.setenv("SERPER_API_KEY", "k")
     remote = {"web_search": "serper", "browse": "jina", "triples": "wikidata"}
-    script = ToolArguments(**remote, domain_corpus="world", negative_tool=True)
-    with script.build_toolbox() as toolbox:
+    with ToolArguments(**remote, domain_corpus="world", negative_tool=True).build_toolbox() as toolbox:
         yield toolbox
 
 
@@ -84,8 +81,7 @@ def scripted_policy():
     policy = lab.small("qwen2", num_attention_heads=2, num_key_value_heads=2, intermediate_size=32)
 
     def generate(input_ids, **kwargs):
-        opening = "<|im_start|>assistant"
-        rows = [TURNS[text.count(opening) - 1] for text in tokenizer.batch_decode(input_ids)]
+        rows = [TURNS[text.count("<|im_start|>assistant") - 1] for text in tokenizer.batch_decode(input_ids)]
         ids = tokenizer(rows, padding=True, padding_side="right", return_tensors="pt")["input_ids"]
         return torch.cat([input_ids, ids], dim=1)
 

@@ -65,8 +65,7 @@ def inner_imports(name: str, tree: ast.Module) -> Iterator[str]:
     """The modules of this package that `name` imports, dotted, at any level of nesting."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
-            home = name.split(".")[: -node.level]
-            module = [*home, *(node.module.split(".") if node.module else [])]
+            module = [*name.split(".")[: -node.level], *(node.module.split(".") if node.module else [])]
             named = [".".join([*module, alias.name]) for alias in node.names if alias.name != "__version__"]
             yield from [".".join(module)] if module else named
 
@@ -123,9 +122,8 @@ def test_the_readmes_own_agent_trains_on_a_cpu(tmp_path, monkeypatch, capsys):
     (tmp_path / "your").mkdir()
     (tmp_path / "your" / "model").symlink_to(tiny_policy("pou"))
     (tmp_path / "corpus.jsonl.gz").symlink_to(world_file("passages.jsonl.gz"))
-    row = {"question": "What is the capital of Peru?", "answers": ["Lima"]}
     with gzip.open(tmp_path / "questions.jsonl.gz", "wt", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+        file.write(json.dumps({"question": "What is the capital of Peru?", "answers": ["Lima"]}) + "\n")
     monkeypatch.setenv("FAITHFUL_SEARCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(tmp_path)

@@ -40,8 +40,7 @@ def test_every_configuration_is_accepted(path):
     settings = parse(recipe, "--config", str(path), *world)
     given = {key: value for key, value in read_config(path).items() if isinstance(value, (str, int))}
     for key in given.keys() - {"questions", "eval_questions", "corpus", "bf16", "use_cpu", "report_to"}:
-        holder = next(item for item in settings if hasattr(item, key))
-        found = getattr(holder, key)
+        found = getattr(next(item for item in settings if hasattr(item, key)), key)
         assert found == given[key] or str(getattr(found, "value", found)) == str(given[key]), key
 
 
@@ -254,6 +253,5 @@ def test_a_recipe_alone_says_what_it_needs_and_finds_its_configuration(recipe, t
     told = tomllib.loads("".join(line[2:] for line in found["content"].splitlines(keepends=True)))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert told == {"requires-python": project["requires-python"], "dependencies": ["faithful-search[train]"]}
-    alone = runpy.run_path(str(path), run_name=path.stem)
-    if default := alone.get("DEFAULT_CONFIG"):
+    if default := runpy.run_path(str(path), run_name=path.stem).get("DEFAULT_CONFIG"):
         assert not default.exists() and read_config(default) == read_config(RECIPES / "configs" / default.name)

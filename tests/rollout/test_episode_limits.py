@@ -34,9 +34,8 @@ def shelf(*evidence: Evidence) -> Toolbox:
 
 
 def run(script, *evidence: Evidence, dialect: str = "search_r1", own=None, closes: str = "", **limits):
-    engine = Engine(
-        lab.InTurn(script, own, closes), shelf(*(evidence or (ROME,))), dialect, Limits(**limits), Sampling()
-    )
+    policy, toolbox = lab.InTurn(script, own, closes), shelf(*(evidence or (ROME,)))
+    engine = Engine(policy, toolbox, dialect, Limits(**limits), Sampling())
     t = engine.run([TASK])[0]
     exact(engine, t)
     return engine, t

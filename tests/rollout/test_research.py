@@ -49,9 +49,8 @@ def essence(t: Trajectory) -> list[tuple[object, ...]]:
 
 def test_the_whole_cycle_read_back_and_taught_alike():
     policy, t = cycle([LOOK, BOB, WRONG, LOOK, ADA, RIGHT])
-    assert [(s.answer, s.verified) for s in t.steps] == [
-        (None, None), ("Bob", None), (None, False), (None, None), ("Ada", None), (None, True),
-    ]  # fmt: skip
+    assert [s.answer for s in t.steps] == [None, "Bob", None, None, "Ada", None]
+    assert [s.verified for s in t.steps] == [None, None, False, None, None, True]
     assert (t.answer, t.stop_reason) == ("Ada", "answered") and Format().score(t).value == 1.0
     assert reading(policy, 2).endswith(f"user\n{TO_VERIFICATION}<|im_end|>\n<|im_start|>assistant\n")
     assert "The answer is verified to be incorrect." in reading(policy, 3)
@@ -174,9 +173,8 @@ class Writing:
 
 
 def run(policy: Threads, tool: Library | None = None, writer: Writing | None = None):
-    toolbox = Toolbox([tool or Library()], timeout=2, patience=Patience(0))
     told = []
-    with toolbox:
+    with Toolbox([tool or Library()], timeout=2, patience=Patience(0)) as toolbox:
         engine = Engine(policy, toolbox, "pokee", Limits(turns=4, total_tokens=20_000))
         threads = engine.run([TASK] * len(policy.answers), on_step=lambda name, step: told.append(name))
     return synthesise(threads, writer), told
@@ -216,8 +214,7 @@ def test_whatever_goes_wrong_in_writing_there_is_an_answer(at, fault):
     lost = ["synthesis"] if at == 3 else [f"summary of thread {n}" for n in ((1, 2, 3) if raised else (at + 1,))]
     assert list(found.replaced) == lost
     if at < 3:
-        pairs = writer.requests[-1].fields["threads"].split("\n\nPair ")
-        assert "STEP 1 look" in pairs[at]  # the outline
+        assert "STEP 1 look" in writer.requests[-1].fields["threads"].split("\n\nPair ")[at]  # the outline
 
 
 @pytest.mark.parametrize("at", [f"{row} {turn}" for row in range(3) for turn in range(CALLS)])
@@ -305,8 +302,7 @@ def test_tokens_are_counted():
     sampled = sum(sum(one.tokens.mask) for one in found.threads)
     closing = sum(len(one.tokens.mask) for one in found.threads) - sampled
     assert policy.completion_tokens == sampled and policy.calls == 2 * (CALLS + 1) and closing > 0
-    first = len(found.threads[0].tokens.prompt_ids)
-    assert policy.prompt_tokens > policy.calls * first
+    assert policy.prompt_tokens > policy.calls * len(found.threads[0].tokens.prompt_ids)
 
 
 def test_the_study_of_threads_counts_what_each_way_gets_right_and_goes_on(tmp_path, monkeypatch, capsys):
@@ -320,6 +316,5 @@ def test_the_study_of_threads_counts_what_each_way_gets_right_and_goes_on(tmp_pa
         monkeypatch.setattr(sys, "argv", ["thread_study", *files, "--limit", limit])
         study.main()
         assert len(writer.requests) == asked
-    told = capsys.readouterr().out.splitlines()[-5:-1]
-    found = {line.split()[0]: line.split()[1] for line in told}
+    found = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines()[-5:-1])
     assert found == {"first": "0.000", "vote": "0.000", "synthesis": "1.000", "any": "1.000"}

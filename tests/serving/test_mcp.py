@@ -73,9 +73,8 @@ def test_evidence_is_text_and_data_with_ids_that_never_repeat():
     assert tool.input_schema["properties"]["times"]["type"] == "integer"
     assert third.structured_content["evidence"][0]["text"] == f"about {big}"
     assert first.content[0].text == "[E1] T: about a\n\n[E2] T: about a"
-    assert second.structured_content == {
-        "evidence": [{"text": "about b", "title": "T", "id": "E3", "source": "s", "score": 0.5}]
-    }
+    found = {"text": "about b", "title": "T", "id": "E3", "source": "s", "score": 0.5}
+    assert second.structured_content == {"evidence": [found]}
     assert not first.is_error
 
 

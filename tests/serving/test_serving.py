@@ -199,8 +199,7 @@ def test_many_queries_in_one_request_leave_a_quick_index_time_for_others():
 
 
 def test_too_many_at_once_are_sent_away_and_may_come_back():
-    limits = Limits(requests=2, seconds=30)
-    with retrieving(Shelf(seconds=0.3), limits) as url, ThreadPoolExecutor(8) as pool:
+    with retrieving(Shelf(seconds=0.3), Limits(requests=2, seconds=30)) as url, ThreadPoolExecutor(8) as pool:
         statuses = Counter(answer.status_code for answer in pool.map(lambda n: post(url, queries=[f"q{n}"]), range(8)))
         assert statuses[200] >= 2 and statuses[503] >= 1 and sum(statuses.values()) == 8
         assert post(url, queries=["again"]).status_code == 200
@@ -361,5 +360,5 @@ def test_an_endless_request_does_not_keep_the_server():
 
 
 def test_an_idle_connection_outlasts_the_clients_so_that_none_sends_into_a_closed_one():
-    pool = _Client(Http()).pool
-    assert server_of(Retrieval(Shelf()), 1.0).config.timeout_keep_alive >= 2 * pool._keepalive_expiry
+    ours = server_of(Retrieval(Shelf()), 1.0).config.timeout_keep_alive
+    assert ours >= 2 * _Client(Http()).pool._keepalive_expiry

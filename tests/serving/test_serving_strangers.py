@@ -115,8 +115,7 @@ def test_a_body_that_never_comes_is_given_up(small):
 
 
 def test_large_bodies_that_do_not_end_make_room_for_others():
-    limits = Limits(body_bytes=1_000_000, bodies_bytes=3_000_000)
-    with retrieving(Shelf(), limits) as url, ExitStack() as stack:
+    with retrieving(Shelf(), Limits(body_bytes=1_000_000, bodies_bytes=3_000_000)) as url, ExitStack() as stack:
         slow = crawling(stack, url, 8, length=950_000, begun=padded(900_000))
         assert ask(url, json=None, content=padded(900_000)).status_code == 200
         for client in slow[:5]:  # with the two next to last there is no room for another
@@ -229,8 +228,7 @@ def test_sessions_are_so_many_at_most_and_end_when_nobody_uses_them(monkeypatch)
     monkeypatch.setattr(mcp, "SESSIONS", 3)
     listed = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
     with Toolbox([LocalSearch.from_corpus("world")]) as toolbox, running(mcp.mcp_app(toolbox, Limits(), 3.0)) as url:
-        accept = {"Accept": "application/json, text/event-stream"}
-        client = httpx.Client(base_url=url, headers=accept, timeout=30)
+        client = httpx.Client(base_url=url, headers={"Accept": "application/json, text/event-stream"}, timeout=30)
         opened = [client.post("/mcp", json=OPENED) for _ in range(5)]
         assert [answer.status_code for answer in opened] == [200] * 3 + [503] * 2
         session = {"mcp-session-id": opened[2].headers["mcp-session-id"]}

@@ -27,8 +27,7 @@ def checkpoint(folder: Path, step: int, processes: int = 1, noted: bool = True) 
 
 def note(made: Path) -> None:
     """What `Manifest` writes when all files are there."""
-    step = int(made.name.rpartition("-")[2])
-    state = SimpleNamespace(global_step=step, is_world_process_zero=True)
+    state = SimpleNamespace(global_step=int(made.name.rpartition("-")[2]), is_world_process_zero=True)
     (made / checkpoints.FILES).unlink(missing_ok=True)
     checkpoints.Manifest().on_save(SimpleNamespace(output_dir=str(made.parent)), state, None)
 

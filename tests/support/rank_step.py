@@ -36,17 +36,10 @@ TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in rang
 GROUP = 4
 
 
-class Shelf:
+class Shelf(lab.Shelf):
     """Has other evidence for every row, so that it matters from which of them a probe takes what is unrelated."""
 
-    name = "shelf"
-
     async def shelf(self, query: str) -> list[Evidence]:
-        """Search the shelf.
-
-        Args:
-            query: What to look for.
-        """
         found = ("Rome, below Mount{0}.", "Peak{0}"), ("Oslo, by Lake{0}.", "Shore{0}")
         return [Evidence(text.format(query), title.format(query)) for text, title in found]
 
@@ -107,9 +100,8 @@ def main(out: Path, rows: int, kind: str, more: dict[str, Any]) -> None:
     seen = {"rewards": [row.score.value for row in trainer.own], "ema": state.ema, "step": state.step}
     terms = ("value/loss", "groups/one_outcome", "likelihood/right", "verdict_term")
     logged = {name: line[name] for line in trainer.state.log_history for name in terms if name in line}
-    (out / f"process{process}.json").write_text(
-        json.dumps(seen | {"probed": probed, "written": written, "terms": logged, "synced": synced})
-    )
+    seen |= {"probed": probed, "written": written, "terms": logged, "synced": synced}
+    (out / f"process{process}.json").write_text(json.dumps(seen))
 
 
 def prepare(kind: str) -> dict[str, Any]:

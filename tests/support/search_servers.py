@@ -129,13 +129,11 @@ def wikidata(request: Request) -> tuple[int, Any]:
     ids = asked["ids"].split("|")
     if len(ids) > 50:
         return 200, {"error": {"code": "toomanyvalues", "info": "Too many values", "*": "See the help"}}
-    parts = {"id", "type", *asked["props"].split("|")}
+    parts = {"id", "type", "missing", *asked["props"].split("|")}
     told = {key: FREEDONIA.get(key, {"id": key, "missing": ""}) for key in ids}
-    return 200, {"entities": {key: _only(entity, parts) for key, entity in told.items()}, "success": 1}
-
-
-def _only(entity: dict[str, Any], parts: set[str]) -> dict[str, Any]:
-    return {name: part for name, part in entity.items() if name in parts | {"missing"}}
+    for key, entity in told.items():
+        told[key] = {name: part for name, part in entity.items() if name in parts}
+    return 200, {"entities": told, "success": 1}
 
 
 def _matching(key: str, search: str) -> list[dict[str, Any]]:
@@ -143,7 +141,5 @@ def _matching(key: str, search: str) -> list[dict[str, Any]]:
     label = entity["labels"]["en"]["value"]
     aliases = [row["value"] for row in entity["aliases"]["en"]] if entity["aliases"] else []
     found = [name for name in (label, *aliases) if name.casefold().startswith(search.casefold())]
-    kinds = [("label" if name == label else "alias", name) for name in found]
-    return [
-        {"id": key, "label": label, "match": {"type": kind, "language": "en", "text": name}} for kind, name in kinds
-    ]
+    matches = [{"type": "label" if name == label else "alias", "language": "en", "text": name} for name in found]
+    return [{"id": key, "label": label, "match": match} for match in matches]

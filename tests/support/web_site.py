@@ -205,7 +205,7 @@ def silent(site: WebSite, seen: Request, write: Write) -> None:
 
 
 def slow_headers(site: WebSite, seen: Request, write: Write) -> None:
-    _drip(site, write, _bytes(b"HTTP/1.1 200 OK\r\nX-Long: " + b"z" * 100_000))
+    _drip(site, write, (bytes([byte]) for byte in b"HTTP/1.1 200 OK\r\nX-Long: " + b"z" * 100_000))
 
 
 def slow_body(site: WebSite, seen: Request, write: Write) -> None:
@@ -216,10 +216,6 @@ def slow_body(site: WebSite, seen: Request, write: Write) -> None:
 def hints(site: WebSite, seen: Request, write: Write) -> None:
     """One interim answer after another, never the answer."""
     _drip(site, write, repeat(b"HTTP/1.1 103 Early Hints\r\n\r\n", 10_000))
-
-
-def _bytes(data: bytes) -> Iterator[bytes]:
-    return (bytes([byte]) for byte in data)
 
 
 def _drip(site: WebSite, write: Write, pieces: Iterable[bytes]) -> None:

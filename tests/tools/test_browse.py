@@ -73,11 +73,9 @@ def fails(tool: Browse, *urls: str, match: str = "was not read", **arguments) ->
 
 
 def test_the_paragraph_that_is_asked_for_comes_first_and_without_a_query_the_page_begins_at_its_beginning(site):
-    found = browse(browser(site), site.url("/article"), query=QUERY)
-    assert found[0].text.startswith(
-        "The lighthouse of Vardal\nThe lighthouse of Vardal was built in 1887 by the engineer"
-    )
-    assert found[0].title == "The lighthouse of Vardal" and found[0].url == site.url("/article")
+    found, name = browse(browser(site), site.url("/article"), query=QUERY), "The lighthouse of Vardal"
+    assert found[0].text.startswith(f"{name}\n{name} was built in 1887 by the engineer")
+    assert found[0].title == name and found[0].url == site.url("/article")
     assert found[0].source == site.url("/article#paragraph-1")
     assert [item.score for item in found] == sorted((item.score for item in found), reverse=True)
     assert browse(browser(site), site.url("/article"), query="bread café owner")[0].source.endswith("#paragraph-3")
@@ -162,8 +160,7 @@ def test_a_cache_of_pages_serves_another_query_and_keeps_no_failure(site, tmp_pa
         fails(tool, site.url("/nowhere"), match="404")
     assert site.paths().count("/nowhere") == 2
     wider = Http(max_bytes=1_000_000, guard=Guard(allow=("127.0.0.0/8",)))
-    other = Browse(Fetch(wider), cache=tool.cache, reading=READING)
-    browse(other, site.url("/article"))
+    browse(Browse(Fetch(wider), cache=tool.cache, reading=READING), site.url("/article"))
     assert len(site.seen) == 4  # what one guard let through is no other's
     coarse = replace(tool, reading=Reading(seconds=60, shortest=1_200))
     assert len(browse(coarse, site.url("/article"))) < len(browse(tool, site.url("/article")))
@@ -225,8 +222,7 @@ def test_jina_reader(monkeypatch):
         assert found.text == "Bridge\nThe bridge of Tarn has nine arches."
         assert found.title.startswith("Bridges of Tarn Bridges") and len(found.title) <= 300
         assert found.url == "https://tarn.example/bridge?a=b" and found.source.endswith("a=b#paragraph-1")
-        [request] = server.requests
-        headers = request.headers
+        [request], [headers] = server.requests, server.headers
         assert request.body == {"url": "https://tarn.example/bridge?a=b"}
         assert headers["authorization"] == "Bearer sesame" and headers["accept"] == "application/json"
         assert headers["x-retain-images"] == "none"

@@ -116,8 +116,7 @@ assert cassette.unrecorded == 0
 def test_processes_record_into_one_file(path):
     running = [subprocess.Popen([sys.executable, "-c", RECORD, str(path), name]) for name in "ab"]
     assert [process.wait() for process in running] == [0, 0]
-    lines = path.read_text().splitlines()
-    assert len(lines) == len(Cassette(path)) == 30 * 3
+    assert len(path.read_text().splitlines()) == len(Cassette(path)) == 30 * 3
     assert os.listdir(path.parent) == ["calls.jsonl"]
 
 
@@ -131,8 +130,8 @@ def test_a_closed_recording_is_the_same_file_whatever_the_order_and_keeps_its_li
             for tool, arguments in order:
                 play(cassette, arguments, FOUND, tool)
     assert files[0].read_bytes() == files[1].read_bytes() and (tmp_path / "link.jsonl").is_symlink()
-    tools = [json.loads(line)["tool"] for line in files[0].read_text().splitlines()]
-    assert tools == ["browse", "search", "search"]
+    lines = map(json.loads, files[0].read_text().splitlines())
+    assert [line["tool"] for line in lines] == ["browse", "search", "search"]
 
 
 def test_calls_are_on_disk_at_once_and_a_recording_that_was_killed_goes_on(path):

@@ -36,8 +36,7 @@ def test_the_dry_runs_tools_answer_without_network_or_key(monkeypatch):
     shipped = list(read_rows(SHIPPED))
     calls = [ToolCall(row["tool"], row["arguments"]) for row in shipped]
     calls += [ToolCall("local_search", {"query": "capital of Peru"}), ToolCall("knowledge_graph", {"query": "Peru"})]
-    script = configured("--config", str(RECIPES / "configs" / "pou_four_tools_dry.yaml"))
-    with script.toolbox() as toolbox:
+    with configured("--config", str(RECIPES / "configs" / "pou_four_tools_dry.yaml")).toolbox() as toolbox:
         found = toolbox.run_batch(calls, [toolbox.session() for _ in calls])
         [miss] = toolbox.run_batch([ToolCall("web_search", {"query": "capital of Perù"})], [toolbox.session()])
     assert toolbox.names == ["web_search", "browse", "local_search", "knowledge_graph"]
@@ -88,11 +87,9 @@ def test_the_flags_name_every_source_of_a_corpus(tmp_path):
 
 def test_a_servers_url_is_a_corpus_and_browsing_is_guarded_until_an_allow_list_opens_it():
     server, page = ToolCall("local_search", {"query": "tea"}), ToolCall("browse", {"url": "http://127.0.0.1:9/"})
-    notes = []
+    notes, flags = [], {"corpus": "http://127.0.0.1:9/retrieve", "browse": "fetch"}
     for allow in ("", "127.0.0.0/8, intranet.example"):
-        script = EnvironmentArguments(
-            corpus="http://127.0.0.1:9/retrieve", browse="fetch", browse_allow=allow, tool_timeout=5, tool_retries=0
-        )
+        script = EnvironmentArguments(**flags, browse_allow=allow, tool_timeout=5, tool_retries=0)
         with script.toolbox() as toolbox:
             failed, read = toolbox.run_batch([server, page], [toolbox.session()] * 2)
         assert failed.error and failed.note == "Search failed: the service could not be reached."

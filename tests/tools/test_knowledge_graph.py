@@ -137,8 +137,8 @@ def test_unusable_triples_say_why(rows, told):
 
 def test_lists_have_all_values_of_a_relation_and_count_those_beyond_ten_or_look_at_so_many_at_most():
     many = KnowledgeGraph(read_triples([*about(*["friend"] * 14), *about("boss")]), lists=True)
-    friends = "F0, F1, F2, F3, F4, F5, F6, F7, F8, F9 and 4 more"
-    assert texts(many, "Ann") == [f"Ann, friend: {friends}.", "Ann, boss: F0."]
+    friends = "Ann, friend: F0, F1, F2, F3, F4, F5, F6, F7, F8, F9 and 4 more."
+    assert texts(many, "Ann") == [friends, "Ann, boss: F0."]
     assert len(texts(KnowledgeGraph(many.triples), "Ann")) == 3
     rows = [{"subject": f"m{n}", "relation": "type", "object": "Human"} for n in range(3_000)]
     rows.append({"subject": "Human", "relation": "latin", "object": "homo"})
@@ -272,8 +272,7 @@ class Writer:
 
 
 def test_a_condenser_writes_one_paragraph_for_each_entity(turtle):
-    graph = KnowledgeGraph.from_triples(turtle, condenser=Writer("Facts:"))
-    found = facts(graph, "Sylvania and Freedonia")
+    found = facts(KnowledgeGraph.from_triples(turtle, condenser=Writer("Facts:")), "Sylvania and Freedonia")
     assert sorted((item.title, item.url[-1], item.text) for item in found) == [
         ("Freedonia", "1", "Facts: 6"),
         ("Freedonia", "6", "Facts: 1"),
@@ -306,8 +305,7 @@ def test_what_a_condenser_wrote_is_kept_by_facts_and_writer_and_not_what_it_fail
     writer = Writer(None)
     graph = KnowledgeGraph.from_triples(turtle, condenser=writer)
     with Toolbox([graph], cache=Cache(tmp_path / "cache.sqlite")) as box:
-        call = ToolCall("knowledge_graph", {"query": "Sylvania"})
-        told = []
+        call, told = ToolCall("knowledge_graph", {"query": "Sylvania"}), []
         for writer.says in (None, "First:", "Second:"):
             told += [box.run_batch([call], [box.session()])[0].evidence[0].text]
     assert told == ["Sylvania, official language: Sylvanian.", "First: 1", "First: 1"]
@@ -367,8 +365,7 @@ def test_entities_are_found_and_relations_ranked_by_any_of_their_names(wiki, que
 
 def claim(value: Any, kind: str = "string", rank: str = "normal") -> dict[str, Any]:
     """A statement as the service sends it."""
-    types = {"wikibase-item": "wikibase-entityid"}
-    datavalue = {"type": types.get(kind, kind), "value": value}
+    datavalue = {"type": "wikibase-entityid" if kind == "wikibase-item" else kind, "value": value}
     return {"rank": rank, "mainsnak": {"datatype": kind, "datavalue": datavalue}}
 
 

@@ -47,8 +47,7 @@ def service(request):
 
 
 def tool(server: SearchServer, **knobs) -> WebSearch:
-    kind = Serper if server.answer is serper else SearXNG
-    return WebSearch(kind(url=server.url, http=QUICK), **knobs)
+    return WebSearch((Serper if server.answer is serper else SearXNG)(url=server.url, http=QUICK), **knobs)
 
 
 def search(tool: WebSearch, *queries: str) -> list[Evidence]:
@@ -97,8 +96,7 @@ class Said(Provider):
 def test_a_page_under_several_addresses_comes_once_and_a_bug_is_no_result():
     same = ["https://tea.example/a", "http://www.tea.example/a/", "https://TEA.example/a#steep"]
     other = ["https://tea.example/a?b=1", "https://tea.example/A"]
-    found = search(WebSearch(Said(red=same, blue=other)), "red", "blue")
-    assert [item.url for item in found] == [same[0], *other]
+    assert [item.url for item in search(WebSearch(Said(red=same, blue=other)), "red", "blue")] == [same[0], *other]
     with pytest.raises(ValueError, match="a bug at"):
         search(WebSearch(Said(red=same, blue=ValueError("a bug at 10.0.0.7"))), "red", "blue")
 

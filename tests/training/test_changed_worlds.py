@@ -31,8 +31,7 @@ GROUPS = ("paired", "own")
 
 
 def in_worlds(path, reward=None, **settings):
-    world = CounterfactualWorld(WORLD, 3)
-    more = {"tasks": TASKS, "counterfactual": 0.5, "counterfactual_world": world, **settings}
+    more = {"tasks": TASKS, "counterfactual": 0.5, "counterfactual_world": CounterfactualWorld(WORLD, 3), **settings}
     return trainer(path, reward or Luck(), trajectory_file=path / "t.jsonl", **more)
 
 
@@ -48,8 +47,8 @@ class Reader(lab.Scripted):
         self.memory = memory
 
     def _turn(self, prompt, limit):
-        said = self.tokenizer.decode(prompt).rsplit("It is in ", 1)
-        city = "Rome" if self.memory else said[-1].split(".")[0]
+        read = self.tokenizer.decode(prompt).rpartition("It is in ")[2]
+        city = "Rome" if self.memory else read.partition(".")[0]
         self.turns = [TURNS[0], TURNS[1].replace("Rome", city)]
         return super()._turn(prompt, limit)
 
@@ -64,10 +63,8 @@ def test_half_of_every_group_is_scored_by_what_it_could_read(tmp_path, memory):
     assert len(rows) == 32
     for number, row in enumerate(rows):
         change, due = Change.of(row.meta), number % 4 >= 2  # the last two of a group
-        asked = row.id.split("@")[0]
-        assert (change is not None) is (due and asked != "q0")
-        read = row.steps[0].evidence[0].text
-        assert read == f"It is in {change.new if change else 'Rome'}."
+        assert (change is not None) is (due and row.id.split("@")[0] != "q0")
+        assert row.steps[0].evidence[0].text == f"It is in {change.new if change else 'Rome'}."
         assert row.answers == ((change.new,) if change else ("Rome",))
         assert row.meta["reward"] == (not memory or change is None)
     logged = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]

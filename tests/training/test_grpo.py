@@ -169,8 +169,7 @@ def test_estimators_are_what_trl_computes_and_what_is_trained_with(tmp_path, rew
 
 def test_leave_one_out_by_hand():
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0, float("nan"), 4.0, 0.0])
-    expected = [1.0, -1 / 3, -1 / 3, -1 / 3, 0.0, 0.0, 3.0, -3.0]
-    assert leave_one_out(rewards, 4).tolist() == pytest.approx(expected)
+    assert leave_one_out(rewards, 4).tolist() == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3, 0.0, 0.0, 3.0, -3.0])
 
 
 def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):

@@ -304,8 +304,7 @@ def test_the_evaluators_error_by_hand(episodes):
         return msgspec.structs.replace(episodes[0], meta={LABEL: {"score": score, "why": ""}})
 
     replies = [rubric_reply("x", score) for score in (1.0, 0.4, 0.2)] + ["no score"]
-    policy = lab.InTurn(replies, AutoTokenizer.from_pretrained(tiny_policy()), whole=True)
-    own = SelfRubric().bind(policy=policy)
+    own = SelfRubric().bind(policy=lab.InTurn(replies, AutoTokenizer.from_pretrained(tiny_policy()), whole=True))
     found = rubric.EvaluatorReport.of([scored(score) for score in (1.0, 1.0, 0.0, 0.0)], own)
     assert found.rmse == pytest.approx(((0.6**2 + 0.2**2) / 3) ** 0.5)
     assert (found.n, found.unreadable, found.exact) == (4, 0.25, 0.25)

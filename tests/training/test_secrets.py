@@ -107,9 +107,8 @@ def test_only_what_may_be_pushed_is(tmp_path, monkeypatch, hub):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     done = invoked("push", "policy", tmp_path, "me/policy")
     assert done.exit_code == 0 and "not uploaded: .env, _earlier-checkpoint-1/config.json" in done.stderr
-    assert sorted([*hub.sent[0][1], *stays(tmp_path)]) == sorted(
-        str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()
-    )
+    there = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted([*hub.sent[0][1], *stays(tmp_path)]) == sorted(there)
     assert stays(tmp_path) == sorted(left)
 
 

@@ -95,8 +95,8 @@ def test_training_changes_the_model_and_saves_it_in_the_dtype_asked_for(tiny, ch
     trained = trainer.model.state_dict()
     assert all(torch.equal(own, trained[name].to(torch.float16)) for name, own in saved.state_dict().items())
     assert saved.dtype == torch.float16 and not torch.equal(saved.lm_head.weight.float(), start.lm_head.weight)
-    again = AutoTokenizer.from_pretrained(tmp_path)
-    assert ChatFormat.of(again, POU).prompt_ids("Who?") == chat.prompt_ids("Who?")
+    again = ChatFormat.of(AutoTokenizer.from_pretrained(tmp_path), POU)
+    assert again.prompt_ids("Who?") == chat.prompt_ids("Who?")
 
 
 def test_what_is_held_out_comes_from_chains_passages_and_triples_and_a_leak_is_named():
@@ -133,8 +133,7 @@ def test_recipe_trains_saves_and_resumes(tmp_path, capsys):
     assert "library_name: transformers" in card and "--max_steps 2" in card and "Not evaluated." in card
     assert "`local_search`, `knowledge_graph`" in card and f'open_generator("{tmp_path}")' in card
     sft.main(flags(tmp_path, max_steps=3, save_steps=3, resume=True))
-    state = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
-    assert state["global_step"] == 3
+    assert json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())["global_step"] == 3
 
 
 def test_recipe_teaches_an_adapter_to_score_measures_it_twice_and_merges_it(tmp_path):
@@ -262,8 +261,7 @@ def test_labels_say_of_each_piece_and_of_the_response_whether_the_fact_was_there
 
 def test_the_loss_is_the_cross_entropy_of_the_logit_lens(chat, model):
     reading = watching(chat, model, 0.5, [2])
-    ids = torch.tensor([[1, 2, 5], [6, 7, 8]])
-    states = model(ids, output_hidden_states=True).hidden_states[2]
+    states = model(torch.tensor([[1, 2, 5], [6, 7, 8]]), output_hidden_states=True).hidden_states[2]
     labels = torch.tensor([[IGNORED, 1, IGNORED], [0, IGNORED, IGNORED]])
     direction = (model.lm_head.weight[reading.yes] - model.lm_head.weight[reading.no]).tolist()
 

@@ -62,8 +62,7 @@ def test_the_gradient_is_that_of_the_moves(how, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # the softmax too, for differences that small
     model = tiny_model()
     if how == "lora":
-        config = LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)
-        model = get_peft_model(model, config).double()
+        model = get_peft_model(model, LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)).double()
     elif how != "whole":
         model.train().gradient_checkpointing_enable({"use_reentrant": False})
     parameters = [part for part in model.parameters() if part.requires_grad]
@@ -78,13 +77,11 @@ def test_the_gradient_is_that_of_the_moves(how, monkeypatch):
     for way in (gradient, [torch.randn_like(part) for part in parameters]):
         size = 1e-3 / torch.sqrt(sum(part.square().sum() for part in way))
         ends = []
-        for sign in (1, -1):
+        for move in (size, -2 * size, size):  # ahead, behind, and back
             with torch.no_grad():
                 for part, step in zip(parameters, way, strict=True):
-                    part += sign * size * step
-                ends.append(sum(by_hand(model, own) for own in ROWS) / len(ROWS))
-                for part, step in zip(parameters, way, strict=True):
-                    part -= sign * size * step
+                    part += move * step
+            ends.append(sum(by_hand(model, own) for own in ROWS) / len(ROWS))
         expected = sum((own * step).sum() for own, step in zip(gradient, way, strict=True))
         assert (ends[0] - ends[1]) / (2 * size) == pytest.approx(float(expected), rel=1e-3, abs=1e-5)
 
@@ -105,8 +102,7 @@ def test_probes_keep_to_their_rows_however_trl_splits_them():
     batch = {"number": torch.arange(8), "total": torch.tensor(3), "probes": rows}
     seen = {}
     for part in split_tensor_dict(shuffle_sequence_dict(batch), 4):
-        moves = verdict_moves(model, part["probes"], 2).tolist()
-        seen |= dict(zip(part["number"].tolist(), moves, strict=True))
+        seen |= dict(zip(part["number"].tolist(), verdict_moves(model, part["probes"], 2).tolist(), strict=True))
     assert [seen[n] for n in range(8)] == pytest.approx([by_hand(model, own) for own in rows], abs=1e-6)
 
 
@@ -152,9 +148,8 @@ class Half(Correctness):
 
 def test_dropped_groups_have_no_advantage_and_the_others_keep_theirs(tmp_path):
     mix = Mix(parts={"luck": Luck(), "answer": Adaptive(AnswerSupport(), Half())}, gate=None)
-    kept, dropped = (
-        batch_of(trainer(tmp_path / how, mix, uniform_groups=how, seed=3))["advantages"] for how in ("keep", "drop")
-    )
+    trainers = (trainer(tmp_path / how, mix, uniform_groups=how, seed=3) for how in ("keep", "drop"))
+    kept, dropped = (batch_of(made)["advantages"] for made in trainers)  # each made when its turn has come
     assert kept[:4].abs().min() > 0 and not dropped[:4].any()
     assert torch.equal(kept[4:], dropped[4:]) and dropped[4:].any()
     by_turn = {"advantages": "turns", "uniform_groups": "drop"}

@@ -69,8 +69,7 @@ def test_a_turns_advantage_is_within_its_group_and_turn():
 
 def test_advantages_are_spread_over_the_turns_own_tokens():
     one = Tokens([1], [5, 6, 7, 8, 9], [1, 1, 0, 1, 0], ((0, 2, 3), (3, 5, 5)))
-    two = Tokens([1], [5], [1], ((0, 1, 1),))
-    numbers = turn_numbers([one, two], 6)
+    numbers = turn_numbers([one, Tokens([1], [5], [1], ((0, 1, 1),))], 6)
     assert numbers.tolist() == [[1, 1, 0, 2, 0, 0], [1, 0, 0, 0, 0, 0]]
     found = spread(torch.tensor([[0.5, -2.0], [3.0, 0.0]]), numbers)
     assert found.tolist() == [[0.5, 0.5, 0, -2.0, 0, 0], [3.0, 0, 0, 0, 0, 0]]
@@ -107,8 +106,7 @@ def batch(prompts, completions):
     places = torch.arange(width + kept)
     begins, ends = width - torch.tensor(prompts)[:, None], width + torch.tensor(completions)[:, None]
     mask = ((places >= begins) & (places < ends)).long()
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(1, 9, mask.shape, generator=generator) * mask, mask, kept
+    return torch.randint(1, 9, mask.shape, generator=torch.Generator().manual_seed(0)) * mask, mask, kept
 
 
 @pytest.mark.parametrize(
@@ -187,8 +185,7 @@ def test_a_policy_that_saw_everything_is_read_alike_either_way(tmp_path, kind):
         inputs = batch_of(made)
         made._tokens = []
         own = inputs["turn_numbers"] > 0
-        loss = made.compute_loss(made.model, inputs | {"advantages": inputs["advantages"] + 1.0})
-        loss.backward()
+        made.compute_loss(made.model, inputs | {"advantages": inputs["advantages"] + 1.0}).backward()
         gradients = torch.cat([part.grad.flatten() for part in made.model.parameters() if part.grad is not None])
         found.append((made._logps(made.model, inputs)[own], gradients, inputs.get("old_values", own)[own]))
     for one, other in zip(*found, strict=True):
@@ -296,15 +293,14 @@ def test_a_value_of_a_fixed_policy_becomes_the_bandits_returns(tmp_path):
     learner.step(loss)
     with torch.no_grad():
         made._logps(made.model, inputs)
-    values = made._passed[3][inputs["valued"]].view(8, 2)
-    assert values.mean(0).tolist() == pytest.approx([0.25, 0.5], abs=0.02)
+    values = made._passed[3][inputs["valued"]].view(8, 2).mean(0)
+    assert values.tolist() == pytest.approx([0.25, 0.5], abs=0.02)
 
 
 def test_the_kl_is_taken_from_the_rewards_and_not_from_the_loss_again(tmp_path):
     """With gamma 0 and no value a token's advantage is its own reward."""
-    made = ppo_trainer(
-        tmp_path, Numbered(), True, model=named_model(tmp_path / "model"), gamma=0.0, whiten=False, beta=0.5
-    )
+    own_model = named_model(tmp_path / "model")
+    made = ppo_trainer(tmp_path, Numbered(), True, model=own_model, gamma=0.0, whiten=False, beta=0.5)
     lab.sharp(made.model)
     inputs = batch_of(made)
     with torch.no_grad():
@@ -316,9 +312,8 @@ def test_the_kl_is_taken_from_the_rewards_and_not_from_the_loss_again(tmp_path):
     torch.testing.assert_close(inputs["advantages"], torch.where(own, expected, 0.0), atol=1e-5, rtol=1e-4)
     loss = made.compute_loss(made.model, inputs)
     assert len(made._metrics["train"]["kl"]) == 1 and made.beta == 0.5  # of the rewards
-    torch.testing.assert_close(
-        loss, made.compute_loss(made.model, inputs | {"ref_per_token_logps": torch.zeros_like(gap)})
-    )
+    far = inputs | {"ref_per_token_logps": torch.zeros_like(gap)}
+    torch.testing.assert_close(loss, made.compute_loss(made.model, far))
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -335,12 +330,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, lora):
         return made, made.value, log
 
     whole, value, log = run("whole")
-    rates = {group["lr"] for group in whole.create_optimizer().param_groups if group["params"]}
-    assert rates == {0.01, 0.05}
+    assert {group["lr"] for group in whole.create_optimizer().param_groups if group["params"]} == {0.01, 0.05}
     whole.optimizer = None
     whole.train()
-    broken, _, _ = run("parts", callbacks=[StopAt(half + 1)])
-    broken.train()
+    run("parts", callbacks=[StopAt(half + 1)])[0].train()
     resumed, again, resumed_log = run("parts")
     resumed.train(resume_from_checkpoint=str(tmp_path / "parts" / f"checkpoint-{half}"))
     assert list(read_jsonl(resumed_log)) == list(read_jsonl(log)) and value.out.weight.abs().max() > 0.01
@@ -356,6 +349,5 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, lora):
 
 def test_an_adapters_checkpoint_without_a_value_is_refused(tmp_path):
     made = ppo_trainer(tmp_path, peft_config=LoraConfig(target_modules="all-linear", r=2))
-    state = SimpleNamespace(global_step=2)
     with pytest.raises(ConfigError, match="not made by PPO"):
-        made.callback_handler.callbacks[-1].on_train_begin(made.args, state, None)
+        made.callback_handler.callbacks[-1].on_train_begin(made.args, SimpleNamespace(global_step=2), None)

@@ -140,12 +140,9 @@ def test_a_stored_trajectory_with_verdicts_is_rewritten_and_one_without_is_not(r
 
 def test_what_the_dialect_cannot_say_is_left_out_not_bent(read):
     parallel = (STEPS[0], msgspec.structs.replace(STEPS[0], same_turn=True, helpful=False), *STEPS[1:])
-    foreign = tuple(
-        msgspec.structs.replace(step, evidence=tuple(Evidence(item.text, id="doc") for item in step.evidence))
-        for step in STEPS
-    )
-    found = read(stored("openai", parallel), stored("openai", foreign))
-    assert reasons(found) == ["unwritable", "unwritable"]
+    named = [tuple(Evidence(item.text, id="doc") for item in step.evidence) for step in STEPS]
+    foreign = tuple(msgspec.structs.replace(step, evidence=own) for step, own in zip(STEPS, named, strict=True))
+    assert reasons(read(stored("openai", parallel), stored("openai", foreign))) == ["unwritable", "unwritable"]
     tagged = msgspec.structs.replace(STEPS[2], think="So <answer>Paris</answer> then.")
     assert reasons(read(stored("pou", (*STEPS[:2], tagged)))) == ["unwritable"]
 
@@ -167,9 +164,8 @@ def test_every_dialect_without_verdicts_can_be_rewritten_as_every_other(name):
     there = rewritten(read, dialects.load(name))
     back = rewritten(there, dialects.load("search_r1"))
     assert Format().score(there).value == 1.0 and there.dialect == name
-    assert [(s.think, s.call and s.call.arguments, s.answer) for s in back.steps] == [
-        (s.think, s.call and s.call.arguments, s.answer) for s in read.steps
-    ]
+    ours, theirs = ([(s.think, s.call and s.call.arguments, s.answer) for s in one.steps] for one in (back, read))
+    assert ours == theirs
 
 
 def test_rows_bring_tools_of_their_own_in_a_column_or_in_meta(read, tools, chat, tmp_path):
@@ -177,9 +173,8 @@ def test_rows_bring_tools_of_their_own_in_a_column_or_in_meta(read, tools, chat,
     text = GOOD.replace('"local_search"', '"dig"')
     found = read(row(text, tools=dig), row(text, tools=json.dumps(dig)), stored("pou", meta={"tools": tools}), row())
     assert reasons(found) == [None] * 4
-    assert [[one["function"]["name"] for one in item.tools] for item in found] == [
-        ["dig"], ["dig"], ["local_search"], ["local_search"],
-    ]  # fmt: skip
+    names = [[one["function"]["name"] for one in item.tools] for item in found]
+    assert names == [["dig"], ["dig"], ["local_search"], ["local_search"]]
     assert [(len(kept), described) for kept, described in by_tools(found)] == [(2, dig), (2, tools)]
     own, opened = file_of(tmp_path / "own.jsonl", [row(tools=tools), stored("pou", meta={"tools": tools})]), []
     assert reasons(read_written([own], chat, lambda: opened.append(1))) == [None] * 2 and not opened
@@ -194,13 +189,11 @@ def test_unreadable_rows_are_told_by_line_end_nothing_and_are_written_down(read,
     write_written(tmp_path / "out", found)
     assert [item.id for item in read_jsonl(tmp_path / "out" / "episodes.jsonl")] == ["a", "b"]
     lines = lines_of(tmp_path / "out" / "reasons.jsonl")
-    assert [(line["id"], line["rejected"]) for line in lines] == [
-        *(("a", None), ("", "unreadable"), ("", "unreadable"), ("b", "no_verdicts"))
-    ]
+    told = [(line["id"], line["rejected"]) for line in lines]
+    assert told == [("a", None), ("", "unreadable"), ("", "unreadable"), ("b", "no_verdicts")]
     assert lines[1]["where"] == f"{path}, line 2" and lines[1]["why"].startswith("not JSON")
-    with pytest.raises(
-        DataError, match=r"none of 3 trajectories.*: 2 unreadable, 1 no_verdicts; the first, .*line 2: "
-    ):
+    none = r"none of 3 trajectories.*: 2 unreadable, 1 no_verdicts; the first, .*line 2: "
+    with pytest.raises(DataError, match=none):
         by_tools(found[1:])
     many = summary(read(row(), *["{broken"] * 12))
     assert many[-1] == "… and 2 more that cannot be read; reasons.jsonl lists all"

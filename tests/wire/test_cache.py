@@ -78,8 +78,7 @@ def test_a_failure_reaches_all_who_waited_and_neither_it_nor_what_has_no_bytes_i
         return await asyncio.gather(*(through(cache, "k", compute) for _ in range(3)), return_exceptions=True)
 
     assert [str(error) for error in asyncio.run(ask())] == ["down"] * 3
-    part = cache.get_or_compute("k", gives(b"a part"), bytes, lambda value: None)
-    assert asyncio.run(part) == (b"a part", False)
+    assert asyncio.run(cache.get_or_compute("k", gives(b"a part"), bytes, lambda value: None)) == (b"a part", False)
     assert cache.get("k") is None and asyncio.run(through(cache, "k", gives(b"value"))) == (b"value", False)
 
 
