@@ -2,8 +2,8 @@
 
 All files are compared, so that nothing is lost, made otherwise or left lying about. The process alone is killed, as by
 a system that is out of memory: what it started has to end by itself. A thirtieth of `--attack`'s rounds are kills, at
-least one and at most twenty of each command: `--attack 600` is the most. What takes long to start is marked slow.
-`tests/training/test_survival.py` kills training at chosen moments.
+least one and at most twenty of each command: `--attack 600` is the most. `tests/measure/test_audit.py` and
+`tests/tools/test_index.py` kill an audit and an index at chosen moments, `tests/training/test_survival.py` training.
 """
 
 import json
@@ -29,6 +29,7 @@ from stub_server import StubServer
 from faithful_search.errors import ConfigError
 from faithful_search.training.starting import owned
 
+pytestmark = pytest.mark.slow
 BATCH = 64
 """Pairs whose verdicts `label` and `agreement` write down together: as many may be asked about again."""
 DATE = re.compile(rb"\d{4}-\d\d-\d\d(T[\d:+-]+)?")
@@ -107,10 +108,7 @@ def files(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): DATE.sub(b"", path.read_bytes()) for path in found}
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("index", "label", "agreement")]
-
-
-@pytest.mark.parametrize("name", ["audit", *SLOW])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_same_command_goes_on_to_the_same_files_and_asks_nothing_twice(
     name: str, rounds: int, tmp_path: Path
 ) -> None:
@@ -138,7 +136,6 @@ def advised(place: Path) -> list[str]:
         return ["--resume=true"]
 
 
-@pytest.mark.slow
 def test_training_goes_on_as_if_nothing_had_happened(rounds: int, tmp_path: Path) -> None:
     """The same weights, rollouts with their rewards, and evaluations."""
     command = [sys.executable, str(ROOT / "recipes" / "pou.py"), "--output_dir=out", *SMALL]

@@ -44,31 +44,38 @@ for words in json.loads(sys.argv[1]):
     except SystemExit as stop:
         print("exit", stop.code)
 """
-LOADED = """
+ROWS = """
 import json
-import evaluate
 from datasets import load_dataset
-from transformers import AutoModelForCausalLM
 
 import faithful_search as fs
 from faithful_search.hub.models import license_of, trained_with
+
+rows = load_dataset("me/rollouts", split="train")
+print(json.dumps({
+    "dialect": trained_with("me/policy")["dialect"],
+    "licences": [license_of("me/policy"), license_of("me/nothing")],
+    "rows": [row for row in rows.remove_columns("trajectory")],
+    "trajectories": [fs.Trajectory.from_json(line).to_json() for line in rows["trajectory"]],
+    "questions": load_dataset("me/world", "questions", split="test")[0],
+    "passages": load_dataset("me/world", "passages", split="train").num_rows,
+}))
+"""
+MODELS = """
+import json
+import evaluate
+from transformers import AutoModelForCausalLM
+
 from faithful_search.inference.loading import open_generator
 from faithful_search.judges import Pair, load
 
 open_generator("me/policy")
 AutoModelForCausalLM.from_pretrained("me/policy", revision="v1")
-rows = load_dataset("me/rollouts", split="train")
 judge = load("nli", "me/judge")
 text = "<think>S</think><search>a</search><information>b</information><think>S</think><answer>c</answer>"
 print(json.dumps({
-    "dialect": trained_with("me/policy")["dialect"],
-    "licences": [license_of("me/policy"), license_of("me/nothing")],
     "verdict": judge.judge_batch([Pair("w1 w2.", "w3.", task="support")])[0].p,
     "format": evaluate.load("team/protocol_format").compute(predictions=[text])["protocol_format"],
-    "rows": [row for row in rows.remove_columns("trajectory")],
-    "trajectories": [fs.Trajectory.from_json(line).to_json() for line in rows["trajectory"]],
-    "questions": load_dataset("me/world", "questions", split="test")[0],
-    "passages": load_dataset("me/world", "passages", split="train").num_rows,
 }))
 """
 ROLLOUT = Trajectory(
@@ -158,19 +165,28 @@ def test_each_repository_is_one_commit_and_a_policy_is_there_byte_for_byte(hub, 
     assert b"- dataset:\n    id: me/world\n    task_id: exact_match\n  value: 0.5\n" in measured
 
 
-def test_everything_loads_from_there_and_says_the_same(hub, staged, pushed, tmp_path):
-    done = run(hub, tmp_path, code=LOADED)
+def loaded(hub: HubServer, home: Path, code: str) -> dict:
+    done = run(hub, home, code=code)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    local = load("nli", str(staged / "judge")).judge_batch([Pair("w1 w2.", "w3.", task="support")])[0]
-    assert (found["verdict"], found["format"], found["dialect"]) == (local.p, 1.0, "search_r1")
-    assert found["licences"] == ["apache-2.0", None]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_what_stands_there_of_a_policy_and_all_rows_load_and_say_the_same(hub, pushed, tmp_path):
+    found = loaded(hub, tmp_path, ROWS)
+    assert (found["dialect"], found["licences"]) == ("search_r1", ["apache-2.0", None])
     assert found["trajectories"] == [ROLLOUT.to_json().replace("hf_" + "a" * 30, "[secret]")]
     [row] = found["rows"]
     assert row["gold"] == ["Paris", "paris"] and row["tools"] == ["local_search"] and row["cited"] == ["E1"]
     assert (row["score_format"], row["score_answer"], row["why_answer"], row["step"]) == (1.0, None, "no judge", 3)
     assert found["questions"]["answers"] == ["Stockholm"] and len(found["questions"]["chain"]) == 3
     assert found["passages"] > 1000
+
+
+@pytest.mark.slow
+def test_a_policy_a_judge_and_a_metric_load_from_there_and_say_the_same(hub, staged, pushed, tmp_path):
+    found = loaded(hub, tmp_path, MODELS)
+    local = load("nli", str(staged / "judge")).judge_batch([Pair("w1 w2.", "w3.", task="support")])[0]
+    assert (found["verdict"], found["format"]) == (local.p, 1.0)
 
 
 def test_an_interrupted_upload_is_taken_up_where_it_was(hub, tmp_path):

@@ -197,7 +197,7 @@ def test_changed_worlds_of_a_file_are_made_of_its_annotations(tmp_path):
 def test_pou_leaves_what_it_promises(tmp_path, capsys, request):
     out = tmp_path / "pou"
     flags = ["--output_dir", str(out), "--save_steps=1", "--per_device_train_batch_size=4", "--threads=1"]
-    flags += ["--turns=3", "--turn_tokens=48", "--max_completion_length=400", "--num_generations=4"]
+    flags += ["--turns=2", "--turn_tokens=32", "--max_completion_length=300", "--num_generations=4"]
     call("pou", *flags, "--max_steps=1", "--eval_limit=2", "--eval_controls=1")
     printed = capsys.readouterr().out
     metrics = "exact_match f1 valid_format citation_validity citation_states_fact answer_support_facts verdict_gap "
