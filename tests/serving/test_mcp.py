@@ -149,6 +149,7 @@ def test_more_tools_come_from_the_recipes_flags(tmp_path, monkeypatch):
     assert refused.is_error and "not public" in refused.content[0].text
 
 
+@pytest.mark.slow
 def test_the_example_runs():
     command = [sys.executable, EXAMPLES / "mcp_client.py", "--query", "capital"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())

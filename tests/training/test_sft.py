@@ -136,8 +136,8 @@ def test_recipe_trains_saves_and_resumes(tmp_path, capsys):
     assert json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())["global_step"] == 3
 
 
-def test_recipe_teaches_an_adapter_to_score_measures_it_twice_and_merges_it(tmp_path):
-    adapter = {"use_peft": True, "lora_target_modules": "q_proj", "save_merged": True}
+def test_recipe_teaches_an_adapter_to_score_measures_it_twice_and_merges_it(tiny, tmp_path):
+    adapter = {"model_name_or_path": tiny, "use_peft": True, "lora_target_modules": "q_proj", "save_merged": True}
     given = flags(tmp_path, rubric=json.dumps({"spoiled": 1, "held_out": 2}), rubric_tokens=4, **adapter)
     sft.main(given)
     report = tmp_path / "evaluator.json"
@@ -166,10 +166,10 @@ def test_recipe_searches_only_the_training_part_of_the_world():
 
 def test_recipe_says_what_it_cannot_go_on_with(chat, tiny, tmp_path):
     with pytest.raises(DataError, match=r"all 12 episodes were rejected: \d+ too_short"):
-        sft.main(flags(tmp_path / "a", min_episode_steps=9, max_episode_steps=10))
+        sft.main(flags(tmp_path / "a", model_name_or_path=tiny, min_episode_steps=9, max_episode_steps=10))
     (tmp_path / "names.json").write_text('["Ann"]')
     with pytest.raises(DataError, match=r"--names .*names.json is no JSON file of names and their types"):
-        sft.main(flags(tmp_path / "b", names=tmp_path / "names.json"))
+        sft.main(flags(tmp_path / "b", model_name_or_path=tiny, names=tmp_path / "names.json"))
     bare = AutoTokenizer.from_pretrained(tiny)
     bare.chat_template = None
     bare.save_pretrained(tmp_path / "bare")
