@@ -178,7 +178,8 @@ def test_imports_are_relative_inside_and_point_one_way_and_only_some_rooms_impor
     assert [name for name in users if not f"{name}.".startswith(TORCH_ROOMS)] == [] and len(users) > 10
 
 
-def test_the_examples_in_docstrings_give_what_they_say():
+def test_the_examples_in_docstrings_give_what_they_say(monkeypatch):
+    monkeypatch.setattr("linecache.checkcache", lambda filename=None: None)  # else of every file, for each docstring
     names = [f"faithful_search.{name}".removesuffix(".__init__") for name, _ in modules()]
     results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
     assert [name for name, result in results.items() if result.failed] == []
