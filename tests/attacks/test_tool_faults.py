@@ -13,20 +13,25 @@ from typing import Any
 
 import lab
 import pytest
+from search_servers import KEY, Request, SearchServer, serper
 from tool_faults import ADDRESS, FAULTS, HANGING, LARGE, MEGABYTE, SECRET
 
 from faithful_search import dialects
 from faithful_search.rollout import Engine, Limits
 from faithful_search.serving.mcp import as_text
 from faithful_search.tasks import Task
-from faithful_search.tools import Cassette, Observation, Patience, Tool, Toolbox
+from faithful_search.tools import Cassette, Observation, Patience, RemoteSearch, Tool, Toolbox, WebSearch
 from faithful_search.tools.outcome import EVIDENCE_LENGTH, LINE_LENGTH, LONGEST, MOST_PASSAGES
+from faithful_search.tools.web.providers.serper import Serper
 from faithful_search.trajectory import Evidence, ToolCall, Trajectory
+from faithful_search.wire import http
 from faithful_search.wire.cache import Cache
+from faithful_search.wire.http import Http
 
 SHARE, CALLS = 0.3, 3
 SETTINGS: dict[str, Any] = {"timeout": 100, "concurrency": 2000, "failures": 10**6, "patience": Patience(1, 0.0)}
 GOOD = "A good answer."
+FOUND = {"document": {"id": "1", "contents": f'"Page"\n{GOOD}'}, "score": 1.0}
 WAYS = FAULTS | HANGING
 
 
@@ -50,11 +55,11 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Planned(lab.Writing):
-    """Of `Question 7?` it asks the tool for `plan[7]`, one after the other, and then answers."""
+    """Of `Question 7?` it asks the tools for `plan[7]`, one after the other, and then answers."""
 
-    def __init__(self, plan: list[list[str]]) -> None:
+    def __init__(self, plan: list[list[str]], *tools: str) -> None:
         super().__init__()
-        self.plan, self.turns = plan, Counter[int]()
+        self.plan, self.tools, self.turns = plan, tools or ("odd",), Counter[int]()
 
     def turn(self, prompt: str) -> str:
         number = int(re.findall(r"Question (\d+)\?", prompt)[0])
@@ -63,7 +68,7 @@ class Planned(lab.Writing):
         if turn == CALLS:
             return lab.answering("no", "null", "so", "Rome")
         verdict = "<helpful>no</helpful><ref>null</ref>" if turn else ""
-        return lab.searching(f"{verdict}so", "odd", self.plan[number][turn])
+        return lab.searching(f"{verdict}so", self.tools[turn % len(self.tools)], self.plan[number][turn])
 
 
 def calls(ways: list[str]) -> list[ToolCall]:
@@ -230,3 +235,41 @@ def assert_steps(found: list[Trajectory], plan: list[list[str]]) -> int:
             assert dialects.load("pou").fence.escape(step.note) in t.text[slice(*step.spans["response"])]
             assert "did not answer" not in step.note
     return faults
+
+
+SERVICES = {  # what a search service does, and what the note says of it
+    "forbidden": "use another tool", "busy": "429 Too Many Requests", "unavailable": "503 Service Unavailable",
+    "hang": "longer than 5 seconds", "cut": "broke off", "closed": "broke off", "html": "not JSON", "null": "something",
+}  # fmt: skip
+
+
+class Moody(SearchServer):
+    """Misbehaves for the queries that say how, such as `cut #7-1`."""
+
+    def now(self, request: Request) -> str:
+        super().now(request)
+        return (request.body["q"] if "q" in request.body else request.body["queries"][0]).partition(" #")[0]
+
+
+@pytest.mark.slow
+def test_among_200_episodes_with_faulty_services_none_is_lost_and_each_fault_is_told(monkeypatch):
+    monkeypatch.setenv("SERPER_API_KEY", KEY)
+    monkeypatch.setattr(http, "_CALLS", 10_000)  # else the faults of a host hide one another
+    draw, ways = random.Random(7), [*SERVICES]
+    plan = [[draw.choice(ways) if draw.random() < SHARE else "good" for _ in range(CALLS)] for _ in range(200)]
+    queries = [[f"{way} #{number}-{turn}" for turn, way in enumerate(own)] for number, own in enumerate(plan)]
+    asking, limits = Http(timeout=5, patience=Patience(0), per_host=1000), Limits(turns=6)
+    tasks = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(200)]
+    with Moody(serper) as web, Moody(lambda request: (200, {"result": [[FOUND]]})) as local:
+        tools = [WebSearch(Serper(url=web.url, http=asking)), RemoteSearch(local.url, http=asking)]
+        with Toolbox(tools, **SETTINGS) as toolbox:
+            policy = Planned(queries, "web_search", "local_search")
+            found = Engine(policy, toolbox, limits=limits, concurrency=200).run(tasks)
+            errors = sum(stats.errors for stats in toolbox.stats().values())
+    assert [t.id for t in found] == [task.id for task in tasks] and {t.stop_reason for t in found} == {"answered"}
+    seen = [
+        (step, way) for t, own in zip(found, plan, strict=True) for step, way in zip(t.steps[:-1], own, strict=True)
+    ]
+    assert all(bool(step.evidence) == (way == "good") != bool(step.note) for step, way in seen)
+    assert all(SERVICES[way] in step.note for step, way in seen if way != "good")
+    assert errors == sum(way != "good" for _, way in seen) > 0.25 * CALLS * 200 and KEY not in str(found)

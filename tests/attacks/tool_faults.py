@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import itertools
 import math
 import threading
 from collections.abc import Awaitable, Callable
@@ -26,11 +27,6 @@ def _exits(self: object) -> str:
     raise SystemExit(3)
 
 
-def _again(self: object) -> Any:
-    while True:
-        yield Evidence("again")
-
-
 def _odd(base: type, **members: Any) -> Any:
     """A class of this kind, some of whose members misbehave."""
     return type("Odd", (base,), members)
@@ -44,7 +40,7 @@ Masked = _odd(Exception, __class__=property(_fails))
 Unnamed = _odd(type, __name__=property(_fails))("Unnamed", (Exception,), {})
 Hollow = _odd(ToolError, __init__=lambda self: None, __getattribute__=_fails)
 Rows = _odd(list, __iter__=_fails)
-Endless = _odd(list, __iter__=_again)
+Endless = _odd(list, __iter__=lambda self: itertools.repeat(Evidence("again")))
 Word = _odd(str, **dict.fromkeys(("__len__", "__str__", "__getitem__", "__iter__", "encode", "split"), _fails))
 Lazy = _odd(Evidence, __getattribute__=_fails)
 

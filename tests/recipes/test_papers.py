@@ -208,7 +208,7 @@ RUBRIC = {"parts/self_rubric", "parts/world_rubric", "parts/self_rubric/abstaine
         ("ppo", ("--eval_limit=0",), "search_r1", {"value/loss", "value/explained"}),
         ("pokee", ("--eval_limit=0", "--num_generations=2"), "pokee", {"parts/correctness", "parts/format"}),
         ("self_eval", (PAPER, "--eval_limit=1", "--num_generations=2"), "self_eval", RUBRIC),
-        ("pou", LORA, "pou", {"parts/source_gated"}),
+        pytest.param("pou", LORA, "pou", {"parts/source_gated"}, marks=pytest.mark.slow),
         pytest.param("pou", PPO, "pou", {"value/loss", "verdict_term"}, marks=pytest.mark.slow),
     ],
 )

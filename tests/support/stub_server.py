@@ -70,8 +70,11 @@ class StubServer(FaultyServer):
         refusal = _STATUS.get(mode, mode)
         if isinstance(refusal, tuple):
             return self.refusal(*refusal)
-        if mode == "strict" and (named := _asked_for(request.body)):
-            return self.refusal(400, f"Unrecognized request argument supplied: {named}")
+        asked = (
+            ["logprobs"] if request.body.get("logprobs") else [name for name in _CONSTRAINTS if name in request.body]
+        )
+        if mode == "strict" and asked:
+            return self.refusal(400, f"Unrecognized request argument supplied: {asked[0]}")
         if mode in _BODIES:
             return 200, _BODIES[mode]
         return 200, _completion(self, request.body, logprobs=mode == "ok")
@@ -92,23 +95,12 @@ _BODIES: dict[str, Any] = {
 }
 
 
-def _asked_for(body: dict[str, Any]) -> str:
-    if body.get("logprobs"):
-        return "logprobs"
-    return next((name for name in _CONSTRAINTS if name in body), "")
-
-
 def _completion(stub: StubServer, body: dict[str, Any], logprobs: bool) -> dict[str, Any]:
     said = stub.label(body["messages"])
     message = said if isinstance(said, dict) else {"role": "assistant", "content": said}
     choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "stop"}
     if logprobs and body.get("logprobs"):
-        choice["logprobs"] = {"content": [_token(said, stub.p)]}
+        chances = {said: stub.p, "0" if said == "1" else "1": max(1.0 - stub.p, 1e-9)}
+        top = [{"token": token, "logprob": math.log(p)} for token, p in chances.items()]
+        choice["logprobs"] = {"content": [top[0] | {"top_logprobs": top}]}
     return {"id": "x", "object": "chat.completion", "model": "stub", "choices": [choice], "usage": _USAGE}
-
-
-def _token(said: str, p: float) -> dict[str, Any]:
-    other = {"1": "0", "0": "1"}.get(said, "1")
-    rest = max(1.0 - p, 1e-9)
-    top = [{"token": said, "logprob": math.log(p)}, {"token": other, "logprob": math.log(rest)}]
-    return {"token": said, "logprob": math.log(p), "top_logprobs": top}
