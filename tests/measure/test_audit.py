@@ -218,7 +218,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_after_an_interruption_only_the_rest_is_asked_also_without_a_cache(tmp_path, how):
     sent = []
 

@@ -98,7 +98,7 @@ class Batcher(Generic[Item, Result]):
     def _run(self, items: Sequence[Item]) -> list[Any]:
         try:
             results = list(self.run(items)) if items else []
-        except Exception:
+        except Exception:  # what went wrong is told to those who ask, as it is
             raise
         except BaseException as error:  # an exit or an interrupt would end the event loops of those who ask
             raise RuntimeError(f"a batch raised {kind_of(error)}") from error
