@@ -52,7 +52,10 @@ def questions(texts: Sequence[str], count: int, seed: int = 1) -> list[str]:
     """Four to ten words of some passage each."""
     random = np.random.default_rng(seed)
     drawn = (texts[number].split() for number in random.integers(len(texts), size=count))
-    return [" ".join(random.choice(words, size=random.integers(4, 11), replace=False)) for words in drawn]
+    return [
+        " ".join(random.choice(words, size=random.integers(4, 11), replace=False))
+        for words in drawn
+    ]
 
 
 def ours(texts: Sequence[str], folder: Path) -> Iterator[Peer]:
@@ -64,10 +67,16 @@ def ours(texts: Sequence[str], folder: Path) -> Iterator[Peer]:
 
     def call(queries: list[str]) -> Numbers:
         calls = [ToolCall("local_search", {"query": query}) for query in queries]
-        return [_numbers(found.evidence) for found in toolbox.run_batch(calls, sessions[: len(calls)])]
+        return [
+            _numbers(found.evidence) for found in toolbox.run_batch(calls, sessions[: len(calls)])
+        ]
 
-    yield Peer("index", lambda queries: [_numbers(tool.index.search(query, TOP_K)) for query in queries], 1)
-    yield Peer("index", lambda queries: [*map(_numbers, tool.index.search_batch(queries, TOP_K))], 64)
+    yield Peer(
+        "index", lambda queries: [_numbers(tool.index.search(query, TOP_K)) for query in queries], 1
+    )
+    yield Peer(
+        "index", lambda queries: [*map(_numbers, tool.index.search_batch(queries, TOP_K))], 64
+    )
     yield Peer("toolbox", call, 1)
     yield Peer("toolbox", call, 64)
 
@@ -104,7 +113,12 @@ def tantivy(texts: Sequence[str]) -> Iterator[Peer]:
     """tantivy, a search engine in Rust: an index on disk, one segment, any of the words."""
     import tantivy
 
-    schema = tantivy.SchemaBuilder().add_text_field("text").add_integer_field("number", stored=True).build()
+    schema = (
+        tantivy.SchemaBuilder()
+        .add_text_field("text")
+        .add_integer_field("number", stored=True)
+        .build()
+    )
     index = tantivy.Index(schema, path=tempfile.mkdtemp())
     writer = index.writer(200_000_000, 1)
     for number, text in enumerate(texts):
@@ -115,7 +129,9 @@ def tantivy(texts: Sequence[str]) -> Iterator[Peer]:
     searcher = index.searcher()
 
     def run(queries: list[str]) -> Numbers:
-        hits = (searcher.search(index.parse_query(query, ["text"]), TOP_K).hits for query in queries)
+        hits = (
+            searcher.search(index.parse_query(query, ["text"]), TOP_K).hits for query in queries
+        )
         return [[searcher.doc(address)["number"][0] for _, address in found] for found in hits]
 
     yield Peer("tantivy", run, 1)
@@ -163,7 +179,9 @@ def main() -> None:
     given = parser.parse_args()
     texts = corpus(given.passages)
     queries = questions(texts, given.queries)
-    print(f"best {TOP_K} of {given.passages:,} passages, {given.queries} queries, median of {given.repeats}")
+    print(
+        f"best {TOP_K} of {given.passages:,} passages, {given.queries} queries, median of {given.repeats}"
+    )
     print(f"{'':<16} {'at once':>7} {'queries/s':>10} {'ours is':>8} {'same first':>10}")
     with tempfile.TemporaryDirectory() as folder:
         _print_rates(list(_peers(texts, Path(folder) / "index")), queries, given.repeats)
@@ -178,7 +196,10 @@ def _print_rates(peers: list[Peer], queries: list[str], repeats: int) -> None:
     speeds = [statistics.median(row[place][0] for row in rounds) for place in range(len(peers))]
     ours: dict[int, float] = {}
     for peer, speed, (_, found) in zip(peers, speeds, rounds[0], strict=True):
-        ratio, same = ours.setdefault(peer.at_once, speed) / speed, _agreement(found, rounds[0][0][1])
+        ratio, same = (
+            ours.setdefault(peer.at_once, speed) / speed,
+            _agreement(found, rounds[0][0][1]),
+        )
         print(f"{peer.name:<16} {peer.at_once:>7} {speed:>10,.0f} {ratio:>7.2f}x {same:>10.1%}")
 
 

@@ -31,7 +31,11 @@ from faithful_search.trajectory import Evidence, ToolCall
 from faithful_search.wire.cache import Cache, key_of
 
 MEMORY = 64_000_000
-WORDS = [f"{a}{b}" for a in ("ka", "ri", "to", "mel", "su", "ven", "do") for b in ("ra", "lin", "mo", "tesk", "via")]
+WORDS = [
+    f"{a}{b}"
+    for a in ("ka", "ri", "to", "mel", "su", "ven", "do")
+    for b in ("ra", "lin", "mo", "tesk", "via")
+]
 
 
 class JsonFile:
@@ -82,7 +86,12 @@ def passages(number: int) -> list[Evidence]:
 
     def passage(rank: int) -> Evidence:
         text = " ".join(chance.choices(WORDS, k=70))
-        return Evidence(text, title=text[:30], url=f"https://pages.example/{number}/{rank}", score=chance.random())
+        return Evidence(
+            text,
+            title=text[:30],
+            url=f"https://pages.example/{number}/{rank}",
+            score=chance.random(),
+        )
 
     return [passage(rank) for rank in range(5)]
 
@@ -98,7 +107,9 @@ class Rates:
     @classmethod
     def best(cls, measured: "Iterable[Rates]") -> "Rates":
         """The best of each."""
-        hits, cpu, puts = zip(*((rates.hits, rates.cpu, rates.puts) for rates in measured), strict=True)
+        hits, cpu, puts = zip(
+            *((rates.hits, rates.cpu, rates.puts) for rates in measured), strict=True
+        )
         return cls(max(hits), min(cpu), max(puts))
 
 
@@ -108,10 +119,14 @@ def rate(work: Callable[[Any], Any], items: Iterable[Any]) -> tuple[float, float
     start, used = time.perf_counter(), time.process_time()
     for item in listed:
         work(item)
-    return len(listed) / (time.perf_counter() - start), (time.process_time() - used) / len(listed) * 1e6
+    return len(listed) / (time.perf_counter() - start), (time.process_time() - used) / len(
+        listed
+    ) * 1e6
 
 
-def time_sqlite(path: Path, results: dict[str, list[Evidence]], asked: list[str], new: list[str], memory: int) -> Rates:
+def time_sqlite(
+    path: Path, results: dict[str, list[Evidence]], asked: list[str], new: list[str], memory: int
+) -> Rates:
     """`Cache`, results encoded and decoded as well."""
     cache = Cache(path, memory=memory)
     for key, found in results.items():
@@ -122,7 +137,9 @@ def time_sqlite(path: Path, results: dict[str, list[Evidence]], asked: list[str]
     return Rates(*hits, rate(lambda key: cache.put(key, msgspec.json.encode(some)), new)[0])
 
 
-def time_json(path: Path, results: dict[str, Any], asked: list[str], new: list[str], memory: bool) -> Rates:
+def time_json(
+    path: Path, results: dict[str, Any], asked: list[str], new: list[str], memory: bool
+) -> Rates:
     """The whole-file cache."""
     plain = {key: msgspec.to_builtins(found) for key, found in results.items()}
     path.write_text(json.dumps(plain))
@@ -132,7 +149,9 @@ def time_json(path: Path, results: dict[str, Any], asked: list[str], new: list[s
     return Rates(*hits, rate(lambda key: cache.put(key, some), new)[0])
 
 
-def time_toolbox(path: Path, results: dict[str, list[Evidence]], asked: list[str], memory: int, at_once: int) -> Rates:
+def time_toolbox(
+    path: Path, results: dict[str, list[Evidence]], asked: list[str], memory: int, at_once: int
+) -> Rates:
     """Hits through `Toolbox.call`: one call after the other, or many at once."""
     tool = Search()
     tool.results = dict(results)
@@ -165,7 +184,11 @@ def main() -> None:
     given = parser.parse_args()
     results = {key_of(query=number): passages(number) for number in range(given.entries)}
     asked = random.Random(0).choices(list(results), k=given.hits)
-    slow, few, many = asked[: given.slow_hits], [f"new {n}" for n in range(3)], [f"new {n}" for n in range(1000)]
+    slow, few, many = (
+        asked[: given.slow_hits],
+        [f"new {n}" for n in range(3)],
+        [f"new {n}" for n in range(1000)],
+    )
     size = len(msgspec.json.encode(list(results.values()))) / given.entries
     print(f"{given.entries} entries of {size:.0f} bytes, best of {given.repeats}")
 
@@ -180,15 +203,23 @@ def main() -> None:
     held = best(lambda path: time_json(path, results, asked, few, memory=True))
     rows = {"JSON file, read each time": shared, "JSON file, held in memory": held}
     for name, memory in (("Cache", MEMORY), ("Cache, file alone", 0)):
-        rows[name] = best(lambda path, memory=memory: time_sqlite(path, results, asked, many, memory))
+        rows[name] = best(
+            lambda path, memory=memory: time_sqlite(path, results, asked, many, memory)
+        )
     for at_once in (1, 64):
         for name, memory in (("", MEMORY), (", file alone", 0)):
-            measure = partial(time_toolbox, results=results, asked=asked, memory=memory, at_once=at_once)
+            measure = partial(
+                time_toolbox, results=results, asked=asked, memory=memory, at_once=at_once
+            )
             rows[f"Toolbox.call, {at_once} at once{name}"] = best(measure)
-    print(f"{'':<36} {'hits/s':>9} {'CPU us':>8} {'to read':>9} {'to held':>8} {'puts/s':>8} {'to held':>8}")
+    print(
+        f"{'':<36} {'hits/s':>9} {'CPU us':>8} {'to read':>9} {'to held':>8} {'puts/s':>8} {'to held':>8}"
+    )
     for name, rates in rows.items():
         ratios = f"{rates.hits / shared.hits:>8.0f}x {rates.hits / held.hits:>7.2f}x"
-        puts = "" if math.isnan(rates.puts) else f" {rates.puts:>8.1f} {rates.puts / held.puts:>7.1f}x"
+        puts = (
+            "" if math.isnan(rates.puts) else f" {rates.puts:>8.1f} {rates.puts / held.puts:>7.1f}x"
+        )
         print(f"{name:<36} {rates.hits:>9.0f} {rates.cpu:>8.1f} {ratios}{puts}")
 
 

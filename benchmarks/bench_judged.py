@@ -32,7 +32,11 @@ from faithful_search.judges.endpoint import EndpointJudge
 from faithful_search.rewards.answer_support import AnswerSupport
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
-SENTENCES = ("Town {0} lies on river {0}.", "It was founded in {0}.", "Its bridge was built by family {0}.")
+SENTENCES = (
+    "Town {0} lies on river {0}.",
+    "It was founded in {0}.",
+    "Its bridge was built by family {0}.",
+)
 STATEMENTS = 3
 
 
@@ -62,14 +66,23 @@ def main() -> None:
     parser.add_argument("--apart", action="store_true", help="ask about each claim by itself")
     options = parser.parse_args()
     with Server(options.delay) as server:
-        print(f"{options.answers} answers, {options.concurrency} requests at once, {options.delay * 1000:g} ms each")
-        systems: dict[str, System] = {"faithful-search": Ours(server.url, options.concurrency, not options.apart)}
+        print(
+            f"{options.answers} answers, {options.concurrency} requests at once, {options.delay * 1000:g} ms each"
+        )
+        systems: dict[str, System] = {
+            "faithful-search": Ours(server.url, options.concurrency, not options.apart)
+        }
         if importlib.util.find_spec("ragas") is not None:
             systems["ragas"] = Ragas(server.url, options.concurrency)
         for kind, sentences in (("short answers", 1), ("long answers, three sentences", 3)):
             print(f"{kind}:")
             rows = [make_trajectory(number, sentences) for number in range(options.answers)]
-            compare({name: timed(name, system, rows, server, options) for name, system in systems.items()})
+            compare(
+                {
+                    name: timed(name, system, rows, server, options)
+                    for name, system in systems.items()
+                }
+            )
         for system in systems.values():
             system.close()
 
@@ -86,7 +99,9 @@ def compare(runs: dict[str, Run]) -> None:
     )
 
 
-def timed(name: str, system: System, rows: list[Trajectory], server: "Server", options: argparse.Namespace) -> Run:
+def timed(
+    name: str, system: System, rows: list[Trajectory], server: "Server", options: argparse.Namespace
+) -> Run:
     """Score the rows and print the speed, the calls, the overhead over the ideal and the CPU time spent on it."""
     assert set(system.score(rows[: options.concurrency])) == {1.0}  # opens the connections
     server.calls()
@@ -110,14 +125,23 @@ def make_trajectory(number: int, sentences: int) -> Trajectory:
     found = Evidence(" ".join(facts), f"Town {number}", "E1")
     search = Step(think="Search.", call=ToolCall("search"), evidence=(found,))
     last = Step(think="Found.", helpful=True, refs=("E1",), answer=answer)
-    return Trajectory((search, last), f"Which river does town {number} lie on?", answer, "answered", "pou", str(number))
+    return Trajectory(
+        (search, last),
+        f"Which river does town {number} lie on?",
+        answer,
+        "answered",
+        "pou",
+        str(number),
+    )
 
 
 class Ours:
     """Answer support by the endpoint judge."""
 
     def __init__(self, url: str, concurrency: int, together: bool) -> None:
-        self._judge = EndpointJudge("stub", url=url, concurrency=concurrency, together=together, cache=None)
+        self._judge = EndpointJudge(
+            "stub", url=url, concurrency=concurrency, together=together, cache=None
+        )
 
     def score(self, rows: list[Trajectory]) -> list[float]:
         return [float(score.value or 0.0) for score in AnswerSupport(self._judge).score_batch(rows)]
@@ -148,7 +172,9 @@ class Ragas:
 
     async def _one(self, row: Trajectory) -> float:
         async with self._gate:
-            found = await self._metric.ascore(row.question, row.answer, [row.steps[0].evidence[0].text])
+            found = await self._metric.ascore(
+                row.question, row.answer, [row.steps[0].evidence[0].text]
+            )
             return float(found.value)
 
     def close(self) -> None:
@@ -194,7 +220,10 @@ async def _listen(delay: float, pipe: Connection) -> None:
                 count += 1
                 await asyncio.sleep(delay)
                 payload = json.dumps(_completion(body)).encode()
-                head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(payload)
+                head = (
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                    % len(payload)
+                )
                 writer.write(head + payload)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -218,14 +247,27 @@ def _completion(body: dict[str, Any]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": _words(body, schema)}
     if body.get("tools"):
         name = body["tools"][0]["function"]["name"]
-        call = {"id": "1", "type": "function", "function": {"name": name, "arguments": message.pop("content")}}
+        call = {
+            "id": "1",
+            "type": "function",
+            "function": {"name": name, "arguments": message.pop("content")},
+        }
         message |= {"content": None, "tool_calls": [call]}
     usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
     choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "stop"}
     if body.get("logprobs"):
         token = {"token": "1", "logprob": -0.01, "bytes": None}
-        choice["logprobs"] = {"content": [token | {"top_logprobs": [token, {**token, "token": "0", "logprob": -4.6}]}]}
-    return {"id": "x", "object": "chat.completion", "created": 0, "model": "stub", "choices": [choice], "usage": usage}
+        choice["logprobs"] = {
+            "content": [token | {"top_logprobs": [token, {**token, "token": "0", "logprob": -4.6}]}]
+        }
+    return {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "stub",
+        "choices": [choice],
+        "usage": usage,
+    }
 
 
 def _schema(body: dict[str, Any]) -> str:
@@ -236,7 +278,13 @@ def _schema(body: dict[str, Any]) -> str:
 def _words(body: dict[str, Any], schema: str) -> str:
     statements = [f"statement {number}" for number in range(STATEMENTS)]
     if "verdict" in schema and "reason" in schema:
-        return json.dumps({"statements": [{"statement": text, "reason": "there", "verdict": 1} for text in statements]})
+        return json.dumps(
+            {
+                "statements": [
+                    {"statement": text, "reason": "there", "verdict": 1} for text in statements
+                ]
+            }
+        )
     if '"statements' in schema or '\\"statements' in schema:
         return json.dumps({"statements": statements})
     asked = body["messages"][-1]["content"]

@@ -61,7 +61,9 @@ def main() -> None:
     torch.manual_seed(SEED)
     rng = random.Random(SEED)
     pairs = group(rng, args.pairs)
-    print(f"{args.pairs} pairs, {torch.get_num_threads()} threads, median of {args.repeats} runs, seed {SEED}")
+    print(
+        f"{args.pairs} pairs, {torch.get_num_threads()} threads, median of {args.repeats} runs, seed {SEED}"
+    )
     report("generator head", generator_ways(judge_of(args.model), pairs), args.repeats, args.pairs)
     encoder: Any = load("nli", args.encoder) if args.encoder else untrained_nli()
     more = [make_pair(rng) for _ in range(4 * args.pairs)]
@@ -77,7 +79,11 @@ def make_pair(rng: random.Random) -> Pair:
 def group(rng: random.Random, count: int) -> list[Pair]:
     """Pairs as a GRPO step has them: each piece of evidence with the thoughts of several rollouts, mixed."""
     evidence = [make_pair(rng).premise for _ in range(-(-count // THOUGHTS))]
-    pairs = [msgspec.structs.replace(make_pair(rng), premise=text) for text in evidence for _ in range(THOUGHTS)]
+    pairs = [
+        msgspec.structs.replace(make_pair(rng), premise=text)
+        for text in evidence
+        for _ in range(THOUGHTS)
+    ]
     return rng.sample(pairs, count)
 
 
@@ -94,7 +100,9 @@ def unsorted_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]
 
 
 @contextmanager
-def batched(module: Any, way: Callable[[Sequence[int], int], Iterator[list[int]]]) -> Iterator[None]:
+def batched(
+    module: Any, way: Callable[[Sequence[int], int], Iterator[list[int]]]
+) -> Iterator[None]:
     """The judge of `module` makes its batches this way."""
     own = module.batches
     module.batches = way
@@ -108,7 +116,9 @@ def batched(module: Any, way: Callable[[Sequence[int], int], Iterator[list[int]]
 def padded() -> Iterator[None]:
     """Batches are made of pairs as they come, and all rows of a batch are padded to its longest."""
     own = batching.passes
-    batching.passes = lambda lengths, call: [sorted(range(len(lengths)), key=lambda row: -lengths[row])]
+    batching.passes = lambda lengths, call: [
+        sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    ]
     try:
         with batched(generator, unsorted_batches):
             yield
@@ -123,23 +133,36 @@ def judge_of(folder: str | None) -> GeneratorJudge:
         return dataclasses.replace(opened, batch_tokens=BATCH_TOKENS)
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy())
     tokenizer.chat_template = None  # the policy's own leaves the judge's instruction out
-    sizes = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 6, "num_attention_heads": 4}
-    config = LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=4096, initializer_range=0.2, **sizes)
+    sizes = {
+        "hidden_size": 256,
+        "intermediate_size": 688,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+    }
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), max_position_embeddings=4096, initializer_range=0.2, **sizes
+    )
     model = LlamaForCausalLM(config).eval()
-    return GeneratorJudge(TransformersGenerator(model, tokenizer), "untrained", batch_tokens=BATCH_TOKENS)
+    return GeneratorJudge(
+        TransformersGenerator(model, tokenizer), "untrained", batch_tokens=BATCH_TOKENS
+    )
 
 
 def untrained_nli() -> NLIJudge:
     """A BERT of four layers that has learnt nothing, one token a word."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    backend = Tokenizer(models.WordLevel({word: n for n, word in enumerate([*special, *WORDS])}, unk_token="[UNK]"))
+    backend = Tokenizer(
+        models.WordLevel({word: n for n, word in enumerate([*special, *WORDS])}, unk_token="[UNK]")
+    )
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=512, **names)
     size: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
     labels = {0: "entailment", 1: "neutral", 2: "contradiction"}
-    config = BertConfig(vocab_size=64, num_attention_heads=4, id2label=labels, initializer_range=0.2, **size)
+    config = BertConfig(
+        vocab_size=64, num_attention_heads=4, id2label=labels, initializer_range=0.2, **size
+    )
     model = BertForSequenceClassification(config).eval()
     return NLIJudge(model, tokenizer, "untrained", window=450, batch_tokens=BATCH_TOKENS)
 
@@ -218,10 +241,13 @@ def report(title: str, ways: dict[str, Way], repeats: int, count: int) -> None:
             said[name] = way()
             taken[name].append((time.perf_counter() - clock, time.process_time() - cpu))
     speed = {
-        name: [count / statistics.median(side) for side in zip(*runs, strict=True)] for name, runs in taken.items()
+        name: [count / statistics.median(side) for side in zip(*runs, strict=True)]
+        for name, runs in taken.items()
     }
     first = next(iter(ways))
-    print(f"\n| {title} | pairs/s | pairs a CPU second | {first}: faster by, CPU time | largest difference of p |")
+    print(
+        f"\n| {title} | pairs/s | pairs a CPU second | {first}: faster by, CPU time | largest difference of p |"
+    )
     print("|---|---|---|---|---|")
     for name, (clock, cpu) in speed.items():
         apart = max(abs(one - two) for one, two in zip(said[first], said[name], strict=True))

@@ -52,7 +52,9 @@ Scorer = Callable[[Sequence[str], Golds], float]
 def main() -> None:
     """Print the figures and their ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, help="a file of trajectories to audit instead of the made-up ones")
+    parser.add_argument(
+        "--rows", type=Path, help="a file of trajectories to audit instead of the made-up ones"
+    )
     options = parser.parse_args()
     rng = random.Random(SEED)
     episodes = [make_trajectory(rng) for _ in range(COUNT)]
@@ -91,7 +93,9 @@ def compare(episodes: Sequence[Trajectory]) -> None:
 
 def door(episodes: Sequence[Trajectory]) -> None:
     """What the public `parse` costs, as a multiple of each dialect's own."""
-    print("faithful_search.parse(text, dialect) takes so many times as long as the dialect's own parse:")
+    print(
+        "faithful_search.parse(text, dialect) takes so many times as long as the dialect's own parse:"
+    )
     for name in names():
         some = texts(episodes, name)
         own, public = load(name).parse, partial(parse, dialect=name)
@@ -102,7 +106,9 @@ def door(episodes: Sequence[Trajectory]) -> None:
                 for text in some:
                     read(text)
                 best[read] = min(best[read], time.process_time() - start)
-        print(f"  {name:<16} {best[public] / best[own]:.2f}   {1e6 * best[public] / len(some):.0f} µs a trajectory")
+        print(
+            f"  {name:<16} {best[public] / best[own]:.2f}   {1e6 * best[public] / len(some):.0f} µs a trajectory"
+        )
 
 
 def audit_speed(path: Path) -> None:
@@ -114,7 +120,9 @@ def audit_speed(path: Path) -> None:
             found = audit(path, out, workers=workers)
             seconds, cpu = time.perf_counter() - start, cpu_time() - cpu
         each = f"{found.n / cpu:,.0f} rows per CPU second, {found.n / seconds:,.0f} by the clock"
-        print(f"  {workers} process{'es' * (workers > 1):<2}  {found.n} rows, {cpu:.2f} s of CPU: {each}")
+        print(
+            f"  {workers} process{'es' * (workers > 1):<2}  {found.n} rows, {cpu:.2f} s of CPU: {each}"
+        )
 
 
 def cpu_time() -> float:
@@ -125,7 +133,10 @@ def cpu_time() -> float:
 def write_rows(path: Path, episodes: Sequence[Trajectory]) -> Path:
     """The episodes as rows of question, answers and text."""
     rows = zip(episodes, texts(episodes, "search_r1"), strict=True)
-    lines = (json.dumps({"question": one.question, "answers": one.answers, "text": text}) for one, text in rows)
+    lines = (
+        json.dumps({"question": one.question, "answers": one.answers, "text": text})
+        for one, text in rows
+    )
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -134,13 +145,19 @@ def make_trajectory(rng: random.Random) -> Trajectory:
     """Four turns; three responses of three passages; about `LENGTH` characters."""
     steps = []
     for number in range(3):
-        evidence = tuple(Evidence(prose(rng, 92), prose(rng, 3), f"E{3 * number + k}") for k in range(1, 4))
+        evidence = tuple(
+            Evidence(prose(rng, 92), prose(rng, 3), f"E{3 * number + k}") for k in range(1, 4)
+        )
         call = ToolCall("local_search", {"query": prose(rng, 7)})
         helpful, refs = (True, (f"E{3 * number - 1}",)) if number else (None, ())
-        steps.append(Step(think=prose(rng, 30), call=call, evidence=evidence, helpful=helpful, refs=refs))
+        steps.append(
+            Step(think=prose(rng, 30), call=call, evidence=evidence, helpful=helpful, refs=refs)
+        )
     answer = prose(rng, 2)
     steps.append(Step(think=prose(rng, 30), helpful=True, refs=("E7", "E9"), answer=answer))
-    return Trajectory(steps=tuple(steps), question=prose(rng, 9), answer=answer, answers=(answer, prose(rng, 2)))
+    return Trajectory(
+        steps=tuple(steps), question=prose(rng, 9), answer=answer, answers=(answer, prose(rng, 2))
+    )
 
 
 def prose(rng: random.Random, words: int) -> str:
@@ -196,7 +213,13 @@ def read_fields(trajectory: Trajectory) -> int:
     """Touch all there is; the sum is of no use."""
     read = 0
     for step in trajectory.steps:
-        read += len(step.think or "") + len(step.refs) + len(step.issues) + len(step.spans) + bool(step.helpful)
+        read += (
+            len(step.think or "")
+            + len(step.refs)
+            + len(step.issues)
+            + len(step.spans)
+            + bool(step.helpful)
+        )
         read += len(step.note) + (len(step.call.arguments) if step.call else 0)
         for item in step.evidence:
             read += len(item.text) + len(item.title) + len(item.id)
@@ -208,7 +231,9 @@ def verl_scorer() -> Scorer | None:
     package = importlib.util.find_spec("verl")
     if package is None or not package.submodule_search_locations:
         return None
-    spec = importlib.util.spec_from_file_location("peer", Path(package.submodule_search_locations[0], PEER))
+    spec = importlib.util.spec_from_file_location(
+        "peer", Path(package.submodule_search_locations[0], PEER)
+    )
     if spec is None or spec.loader is None:
         return None
     peer: Any = importlib.util.module_from_spec(spec)
@@ -219,7 +244,10 @@ def verl_scorer() -> Scorer | None:
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # it prints one text in 64
             for text, gold in zip(texts, golds, strict=True):
                 truth = {"target": list(gold)}
-                total += peer.compute_score(text, truth) == 1.0 and peer.compute_score_subem(text, truth) == 1.0
+                total += (
+                    peer.compute_score(text, truth) == 1.0
+                    and peer.compute_score_subem(text, truth) == 1.0
+                )
         return total
 
     return score

@@ -149,7 +149,9 @@ def settings(kind: type[GRPOConfig], folder: str, rows: int, **more: Any) -> Any
     )
 
 
-def our_trainer(folder: str, tasks: Sequence[Task], toolbox: Toolbox, limits: Any) -> SearchGRPOTrainer:
+def our_trainer(
+    folder: str, tasks: Sequence[Task], toolbox: Toolbox, limits: Any
+) -> SearchGRPOTrainer:
     """The recipe's, without its rewards that ask the policy."""
     model, tokenizer = policy()
     return SearchGRPOTrainer(
@@ -171,7 +173,9 @@ def trl_trainer(folder: str, tasks: Sequence[Task], toolbox: Toolbox) -> GRPOTra
         model=model,
         reward_funcs=lambda completions, **columns: [0.0] * len(completions),
         args=settings(GRPOConfig, folder, len(tasks), max_tool_calling_iterations=TURNS - 1),
-        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": task.question}]} for task in tasks]),
+        train_dataset=Dataset.from_list(
+            [{"prompt": [{"role": "user", "content": task.question}]} for task in tasks]
+        ),
         processing_class=tokenizer,
         environment_factory=SearchEnvironment.factory(toolbox, tokenizer=tokenizer),
     )
@@ -180,14 +184,21 @@ def trl_trainer(folder: str, tasks: Sequence[Task], toolbox: Toolbox) -> GRPOTra
 def policy() -> tuple[Any, Any]:
     """The bundled tiny policy in float32, and its tokenizer."""
     path = tiny_policy("pou")
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), AutoTokenizer.from_pretrained(path)
+    return AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32
+    ), AutoTokenizer.from_pretrained(path)
 
 
 class Rollouts:
     """One trainer's rollouts of its whole dataset, timed from questions to ids and masks."""
 
-    def __init__(self, trainer: GRPOTrainer, sampling: tuple[Any, str], text: Sequence[tuple[Any, str]]) -> None:
-        self.trainer, self.rows = trainer, [trainer.train_dataset[row] for row in range(len(trainer.train_dataset))]
+    def __init__(
+        self, trainer: GRPOTrainer, sampling: tuple[Any, str], text: Sequence[tuple[Any, str]]
+    ) -> None:
+        self.trainer, self.rows = (
+            trainer,
+            [trainer.train_dataset[row] for row in range(len(trainer.train_dataset))],
+        )
         self.watched = [(trainer.model, "forward", "forward"), (*sampling, "sampling")]
         self.watched += [(owner, name, "text") for owner, name in text]
         self.cpu: list[float] = []
@@ -220,7 +231,9 @@ class Decoding:
         pad = model.config.pad_token_id
         width = max(map(len, prompts))
         self.ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
-        self.mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        self.mask = torch.tensor(
+            [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        )
         self.model, self.tokens = model, tokens
         self.watched = [(model, "generate", "sampling"), (model, "forward", "forward")]
         self.cpu: list[float] = []
@@ -236,7 +249,9 @@ class Decoding:
         self.model.eval()
         with self.clock.watching(self.watched), torch.no_grad():
             start = time.process_time()
-            out = self.model.generate(input_ids=self.ids, attention_mask=self.mask, generation_config=config)
+            out = self.model.generate(
+                input_ids=self.ids, attention_mask=self.mask, generation_config=config
+            )
             self.cpu.append(time.process_time() - start)
         self.model.train()
         assert out.shape[1] == self.ids.shape[1] + self.tokens
@@ -254,17 +269,28 @@ def main() -> None:
     tasks = load_tasks("world", "validation", limit=given.questions)
     script = RunArguments(turns=TURNS, turn_tokens=TURN_TOKENS, search_top_k=3)
     with script.toolbox() as toolbox, tempfile.TemporaryDirectory() as folder:
-        own, trl = our_trainer(folder, tasks, toolbox, script.limits(TOTAL_TOKENS)), trl_trainer(folder, tasks, toolbox)
-        text = [(Episode, name) for name in ("__init__", "take_turn", "take_observation", "trajectory")]
+        own, trl = (
+            our_trainer(folder, tasks, toolbox, script.limits(TOTAL_TOKENS)),
+            trl_trainer(folder, tasks, toolbox),
+        )
+        text = [
+            (Episode, name) for name in ("__init__", "take_turn", "take_observation", "trajectory")
+        ]
         ours = Rollouts(own, (own.generator, "generate"), text)
-        text = [(trl, "_tokenize_prompts"), (trl, "_get_tool_suffix_ids"), (grpo_trainer, "parse_response")]
+        text = [
+            (trl, "_tokenize_prompts"),
+            (trl, "_get_tool_suffix_ids"),
+            (grpo_trainer, "parse_response"),
+        ]
         ways: dict[str, Any] = {
             "our engine": ours,
             "TRL's tool loop": Rollouts(trl, (trl, "_generate_single_turn"), text),
         }
         for way in ways.values():
             way()  # tools, threads and caches are up
-        ways["pure decoding"] = Decoding(own.model, ours.prompts, math.ceil(ours.sampled / len(tasks)))
+        ways["pure decoding"] = Decoding(
+            own.model, ours.prompts, math.ceil(ours.sampled / len(tasks))
+        )
         for way in ways.values():
             way.cpu.clear()
         for _ in range(given.repeats):
@@ -284,12 +310,18 @@ def report(ways: dict[str, Any], rollouts: int, given: argparse.Namespace) -> No
     """How fast each was, and where its time went."""
     ours, theirs = list(ways.values())[:2]
     same = sum(one == two for one, two in zip(ours.ids, theirs.ids, strict=True))
-    print(f"{rollouts} rollouts, {given.threads} threads, median of {given.repeats} runs; {same} of them are the same")
-    print(f"token for token; the policy sampled {ours.sampled} tokens, in TRL's loop {theirs.sampled}")
+    print(
+        f"{rollouts} rollouts, {given.threads} threads, median of {given.repeats} runs; {same} of them are the same"
+    )
+    print(
+        f"token for token; the policy sampled {ours.sampled} tokens, in TRL's loop {theirs.sampled}"
+    )
     assert same >= 0.9 * rollouts, "the loops did different work"
     seconds = {name: statistics.median(way.cpu) for name, way in ways.items()}
     first = seconds["our engine"]
-    print("\n| | rollouts a CPU second | CPU time, ours = 1 | passes reading / decoding | tokens read / decoded |")
+    print(
+        "\n| | rollouts a CPU second | CPU time, ours = 1 | passes reading / decoding | tokens read / decoded |"
+    )
     print("|---|---|---|---|---|")
     for name, way in ways.items():
         passes, tokens = way.clock.passes, way.clock.tokens
@@ -298,10 +330,19 @@ def report(ways: dict[str, Any], rollouts: int, given: argparse.Namespace) -> No
             f"| {passes['reading']} / {passes['decoding']} | {tokens['reading']:,} / {tokens['decoding']:,} |"
         )
     print(f"\nours is at {100 * seconds['pure decoding'] / first:.0f} % of the limit")
-    print("\n| share of the last run's time | " + " | ".join(PARTS) + " |\n|---|" + "---|" * len(PARTS))
+    print(
+        "\n| share of the last run's time | "
+        + " | ".join(PARTS)
+        + " |\n|---|"
+        + "---|" * len(PARTS)
+    )
     for name, way in ways.items():
         whole = sum(way.clock.seconds.values())
-        print(f"| {name} | " + " | ".join(f"{100 * way.clock.seconds[part] / whole:.1f} %" for part in PARTS) + " |")
+        print(
+            f"| {name} | "
+            + " | ".join(f"{100 * way.clock.seconds[part] / whole:.1f} %" for part in PARTS)
+            + " |"
+        )
 
 
 if __name__ == "__main__":

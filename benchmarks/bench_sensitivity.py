@@ -40,8 +40,18 @@ from faithful_search.trajectory import Trajectory
 
 SEED, SAME, SYSTEM, QUESTION, TURN, VERDICT = 7, 1e-4, 200, 20, 60, 8
 SIZES: dict[str, dict[str, int]] = {
-    "8m": {"hidden_size": 320, "intermediate_size": 864, "num_hidden_layers": 6, "num_attention_heads": 5},
-    "30m": {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 9, "num_attention_heads": 8},
+    "8m": {
+        "hidden_size": 320,
+        "intermediate_size": 864,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 5,
+    },
+    "30m": {
+        "hidden_size": 512,
+        "intermediate_size": 1376,
+        "num_hidden_layers": 9,
+        "num_attention_heads": 8,
+    },
     "135m": {
         **{"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30},
         **{"num_attention_heads": 9, "num_key_value_heads": 3},
@@ -57,7 +67,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("--rollouts", type=int, default=32)
     parser.add_argument("--step", type=int, default=16, help="rollouts of the step that is made up")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[1000], help="tokens of a context")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[1000], help="tokens of a context"
+    )
     parser.add_argument("--probes", type=int, default=4, help="pairs of each length")
     parser.add_argument("--size", choices=SIZES, default="8m", help="of the untrained model")
     parser.add_argument("--repeats", type=int, default=2)
@@ -73,7 +85,11 @@ def main() -> None:
     model = untrained(given.size)
     prompts = step(random.Random(SEED), given.step)
     report(
-        f"{given.size} model, a step of {given.step} rollouts", model, prompts, [[[5]]] * len(prompts), given.repeats
+        f"{given.size} model, a step of {given.step} rollouts",
+        model,
+        prompts,
+        [[[5]]] * len(prompts),
+        given.repeats,
     )
     for length in given.lengths:
         for place, share in PLACES.items():
@@ -92,7 +108,9 @@ def tiny() -> TransformersGenerator:
 def untrained(size: str) -> TransformersGenerator:
     """A Llama of that many parameters, those of its words not counted."""
     config = LlamaConfig(vocab_size=4096, max_position_embeddings=8192, **SIZES[size])
-    return TransformersGenerator(LlamaForCausalLM(config).eval(), AutoTokenizer.from_pretrained(tiny_policy("pou")))
+    return TransformersGenerator(
+        LlamaForCausalLM(config).eval(), AutoTokenizer.from_pretrained(tiny_policy("pou"))
+    )
 
 
 class Recording:
@@ -106,7 +124,9 @@ class Recording:
         """As the policy does."""
         return self.generator.generate(*args)
 
-    def choice_probs(self, prompts: Sequence[Ids], choices: Sequence[Sequence[Ids]]) -> list[list[float]]:
+    def choice_probs(
+        self, prompts: Sequence[Ids], choices: Sequence[Sequence[Ids]]
+    ) -> list[list[float]]:
         """As the policy does."""
         self.asked[0].extend(prompts)
         self.asked[1].extend(list(own) for own in choices)
@@ -119,7 +139,9 @@ class Recording:
 
     def _rollouts(self, count: int) -> list[Trajectory]:
         script = RunArguments(turns=6, turn_tokens=96, search_top_k=3)
-        tasks = [task for task in load_tasks("world", "train", limit=-(-count // 8)) for _ in range(8)]
+        tasks = [
+            task for task in load_tasks("world", "train", limit=-(-count // 8)) for _ in range(8)
+        ]
         with script.toolbox() as toolbox:
             engine = Engine(self, toolbox, "pou", script.limits(768), Sampling(temperature=1.0))
             return engine.run(tasks[:count])
@@ -170,7 +192,9 @@ def ways(generator: TransformersGenerator) -> dict[str, Way]:
             return [alone(prompt, own) for prompt, own in zip(prompts, choices, strict=True)]
 
     def alone(prompt: Ids, own: Sequence[Ids]) -> list[float]:
-        probs = generator.model(input_ids=torch.tensor([prompt]), use_cache=False, logits_to_keep=1).logits.softmax(-1)
+        probs = generator.model(
+            input_ids=torch.tensor([prompt]), use_cache=False, logits_to_keep=1
+        ).logits.softmax(-1)
         return [float(probs[0, -1, choice[0]]) for choice in own]
 
     return {
@@ -197,7 +221,10 @@ def counting(model: Any) -> Iterator[Counter[str]]:
 
 def by_pair(rows: Sequence[Ids]) -> int:
     """Tokens of all rows, what the two of a pair begin with alike counted once."""
-    return sum(len(one) + len(two) - alike(one, two) for one, two in zip(rows[::2], rows[1::2], strict=True))
+    return sum(
+        len(one) + len(two) - alike(one, two)
+        for one, two in zip(rows[::2], rows[1::2], strict=True)
+    )
 
 
 def distinct(rows: Sequence[Ids]) -> int:
@@ -208,7 +235,10 @@ def distinct(rows: Sequence[Ids]) -> int:
 
 def alike(one: Ids, two: Ids) -> int:
     """How many tokens two rows begin with alike."""
-    return next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    return next(
+        (n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
+        min(len(one), len(two)),
+    )
 
 
 def head() -> None:
@@ -226,7 +256,11 @@ def head() -> None:
 
 
 def report(
-    name: str, generator: TransformersGenerator, prompts: list[Ids], choices: Sequence[Sequence[Ids]], repeats: int
+    name: str,
+    generator: TransformersGenerator,
+    prompts: list[Ids],
+    choices: Sequence[Sequence[Ids]],
+    repeats: int,
 ) -> None:
     """The lines of one set of probes. Asserts that all ways say the same."""
     assert all(len(choice) == 1 for own in choices for choice in own)
@@ -243,10 +277,14 @@ def report(
     ours = seconds["choice_probs"]
     ideal = f"{by_pair(prompts):,} / {distinct(prompts):,}"
     for way, own in seconds.items():
-        apart = max(abs(one - two) for one, two in zip(said["choice_probs"], said[way], strict=True))
+        apart = max(
+            abs(one - two) for one, two in zip(said["choice_probs"], said[way], strict=True)
+        )
         assert apart < SAME, f"{way} says something else: {apart}"
         tokens, passes = seen[way]["tokens"], seen[way]["passes"]
-        print(f"| {name} | {way} | {own:.2f} | {own / ours:.2f} | {tokens:,} | {passes} | {ideal} |")
+        print(
+            f"| {name} | {way} | {own:.2f} | {own / ours:.2f} | {tokens:,} | {passes} | {ideal} |"
+        )
 
 
 if __name__ == "__main__":

@@ -41,7 +41,9 @@ def write_corpus(path: Path, documents: int) -> None:
     with path.open("w") as file:
         for number, row in enumerate(numbers.tolist()):
             text = " ".join(f"w{word}" for word in row)
-            file.write(json.dumps({"id": f"d{number}", "title": f"Document {number}", "text": text}) + "\n")
+            file.write(
+                json.dumps({"id": f"d{number}", "title": f"Document {number}", "text": text}) + "\n"
+            )
 
 
 def queries(seed: int) -> Iterator[str]:
@@ -95,10 +97,20 @@ def _document(item: Any) -> dict[str, str]:
 @contextmanager
 def server(kind: str, corpus: str, cache: str) -> Iterator[tuple[str, int, int]]:
     """Host, port and process id of a server in a process of its own."""
-    ours = [sys.executable, "-c", "from faithful_search.cli import main; main()", "serve", corpus, "--port", "0"]
+    ours = [
+        sys.executable,
+        "-c",
+        "from faithful_search.cli import main; main()",
+        "serve",
+        corpus,
+        "--port",
+        "0",
+    ]
     peer = [sys.executable, __file__, "--serve-peer", corpus]
     environment = {**os.environ, "FAITHFUL_SEARCH_CACHE": cache}
-    process = subprocess.Popen(ours if kind == "ours" else peer, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        ours if kind == "ours" else peer, stdout=subprocess.PIPE, text=True, env=environment
+    )
     try:
         line = process.stdout.readline()
         address = line.split("http://", 1)[1].split()[0].rstrip(",/")
@@ -109,14 +121,19 @@ def server(kind: str, corpus: str, cache: str) -> Iterator[tuple[str, int, int]]
         process.wait(20)
 
 
-async def client(host: str, port: int, stream: Iterator[str], many: int, until: float, took: list[float]) -> None:
+async def client(
+    host: str, port: int, stream: Iterator[str], many: int, until: float, took: list[float]
+) -> None:
     """One rollout: ask, wait, ask again, on one connection."""
     reader, writer = await asyncio.open_connection(host, port)
     while time.perf_counter() < until:
         asked = {"queries": list(itertools.islice(stream, many)), "topk": 3, "return_scores": True}
         body = json.dumps(asked).encode()
         start = time.perf_counter()
-        writer.write(b"POST /retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        writer.write(
+            b"POST /retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(body), body)
+        )
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
         await reader.readexactly(length)
@@ -141,7 +158,9 @@ class Run:
     took: list[float] = field(default_factory=list)
     cpu: float = 0.0
 
-    def go_on(self, host: str, port: int, process: int, clients: int, many: int, seconds: float) -> None:
+    def go_on(
+        self, host: str, port: int, process: int, clients: int, many: int, seconds: float
+    ) -> None:
         """Add the requests of so many seconds."""
         before = cpu_seconds(process)
         self.took += asyncio.run(load(host, port, clients, many, seconds))
@@ -152,7 +171,9 @@ Runs = dict[str, list[Run]]
 """By server, for each number of clients."""
 
 
-def measure(corpus: str, cache: str, clients: list[int], many: int, seconds: float, rounds: int) -> Runs:
+def measure(
+    corpus: str, cache: str, clients: list[int], many: int, seconds: float, rounds: int
+) -> Runs:
     """A run for each number of clients; both servers in turn, for what else the machine does to be shared fairly."""
     runs = {kind: [Run() for _ in clients] for kind in ("ours", "peer")}
     with server("ours", corpus, cache) as ours, server("peer", corpus, cache) as peer:
@@ -174,7 +195,9 @@ def cpu_seconds(process: int) -> float:
 def report(clients: list[int], many: int, seconds: float, runs: Runs) -> None:
     """A table; latencies in milliseconds."""
     print(f"{many} queries a request, {seconds:g} s each")
-    print("| clients | q/s, ours and peer | ratio | CPU ms a query | ours p50 / p95 ms | peer p50 / p95 ms |")
+    print(
+        "| clients | q/s, ours and peer | ratio | CPU ms a query | ours p50 / p95 ms | peer p50 / p95 ms |"
+    )
     print("|---|---|---|---|---|---|")
     for place, number in enumerate(clients):
         ours, peer = runs["ours"][place], runs["peer"][place]

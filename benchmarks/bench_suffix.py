@@ -45,7 +45,9 @@ class Ours:
     """The engine's way."""
 
     def __init__(self, chat: ChatFormat, question: str, tools: list[Any]) -> None:
-        self.episode = Episode(Task("q", question), chat, Limits(turns=10**6, total_tokens=10**9), tools)
+        self.episode = Episode(
+            Task("q", question), chat, Limits(turns=10**6, total_tokens=10**9), tools
+        )
 
     def turn(self, ids: list[int], found: Observation) -> list[int]:
         """The ids that the policy sees after the turn."""
@@ -67,7 +69,11 @@ class Theirs:
     def turn(self, ids: list[int], found: Observation) -> list[int]:
         """The ids that the policy sees after the turn."""
         said = parse_response(self.chat.tokenizer, ids, prefix=self.ids)
-        message = {"role": "tool", "name": said["tool_calls"][0]["function"]["name"], "content": self._text(found)}
+        message = {
+            "role": "tool",
+            "name": said["tool_calls"][0]["function"]["name"],
+            "content": self._text(found),
+        }
         self.ids = self.ids + ids + GRPOTrainer._get_tool_suffix_ids(self.trainer, [message])
         return self.ids
 
@@ -87,7 +93,9 @@ class Naive:
         said = self.chat.tokenizer.decode(ids, skip_special_tokens=True)
         assert self.chat.dialect.parse_turn(said, first=len(self.messages) == 1).call
         self.messages.append({"role": "assistant", "content": said})
-        self.messages.append({"role": "tool", "content": inner_text(found, self.chat.dialect, self.chat.fence)})
+        self.messages.append(
+            {"role": "tool", "content": inner_text(found, self.chat.dialect, self.chat.fence)}
+        )
         return self.chat.tokenizer.apply_chat_template(
             self.messages,
             tools=self.tools,
@@ -138,13 +146,22 @@ def main() -> None:
     queries = [task.question for task in load_tasks("world", "train", limit=max(given.turns))]
     with Toolbox([LocalSearch.from_corpus("world", top_k=3)]) as toolbox:
         turns, tools = script(chat, toolbox, queries), toolbox.schemas
-    print(f"CPU microseconds a turn, mean of all (of the last {LAST}); each turn's best of {given.repeats} runs")
-    print("\n| turns | tokens in the end | " + " | ".join(WAYS) + " | ours faster by |\n|" + "---|" * (len(WAYS) + 3))
+    print(
+        f"CPU microseconds a turn, mean of all (of the last {LAST}); each turn's best of {given.repeats} runs"
+    )
+    print(
+        "\n| turns | tokens in the end | "
+        + " | ".join(WAYS)
+        + " | ours faster by |\n|"
+        + "---|" * (len(WAYS) + 3)
+    )
     for count in given.turns:
         print(line(chat, queries[0], tools, turns[:count], given.repeats))
 
 
-def line(chat: ChatFormat, question: str, tools: list[Any], turns: Sequence[Turn], repeats: int) -> str:
+def line(
+    chat: ChatFormat, question: str, tools: list[Any], turns: Sequence[Turn], repeats: int
+) -> str:
     """The table's line for an episode of these turns. Asserts that all ways end with the same ids."""
     runs: dict[str, list[list[float]]] = {name: [] for name in WAYS}
     ends: dict[str, list[int]] = {}
@@ -154,7 +171,10 @@ def line(chat: ChatFormat, question: str, tools: list[Any], turns: Sequence[Turn
             runs[name].append(took)
     assert len({tuple(ids) for ids in ends.values()}) == 1, "the ways saw different text"
     best = [list(map(min, zip(*own, strict=True))) for own in runs.values()]
-    cells = [f"{1e6 * statistics.fmean(each):.0f} ({1e6 * statistics.fmean(each[-LAST:]):.0f})" for each in best]
+    cells = [
+        f"{1e6 * statistics.fmean(each):.0f} ({1e6 * statistics.fmean(each[-LAST:]):.0f})"
+        for each in best
+    ]
     ours, *others = map(sum, best)
     ratios = " / ".join(f"{other / ours:.1f}" for other in others)
     return f"| {len(turns)} | {len(ends['engine']):,} | " + " | ".join(cells) + f" | {ratios} |"

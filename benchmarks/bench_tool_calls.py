@@ -43,7 +43,10 @@ def time_toolbox(rollouts: int, wait: float) -> float:
     with Toolbox([Slow(wait)], concurrency=rollouts) as toolbox:
         toolbox.run_batch(calls[:1], [toolbox.session()])
         sessions = [toolbox.session() for _ in calls]
-        return _timed(lambda: toolbox.run_batch(calls, sessions), check=lambda found: len(found[-1].evidence) == 1)
+        return _timed(
+            lambda: toolbox.run_batch(calls, sessions),
+            check=lambda found: len(found[-1].evidence) == 1,
+        )
 
 
 def time_trl(rollouts: int, wait: float) -> float:
@@ -69,7 +72,11 @@ def time_trl(rollouts: int, wait: float) -> float:
 
 def _assistant(number: int) -> dict[str, Any]:
     function = {"name": "slow", "arguments": {"query": f"query {number}"}}
-    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": function}],
+    }
 
 
 def _trainer(rollouts: int, wait: float, loop: asyncio.AbstractEventLoop) -> SimpleNamespace:

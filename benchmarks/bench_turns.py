@@ -39,20 +39,28 @@ class Rereading:
     """A generator that cannot keep."""
 
     def __init__(self, own: TransformersGenerator) -> None:
-        self.generate, self.choice_probs, self.tokenizer = own.generate, own.choice_probs, own.tokenizer
+        self.generate, self.choice_probs, self.tokenizer = (
+            own.generate,
+            own.choice_probs,
+            own.tokenizer,
+        )
 
 
 def main() -> None:
     """Read the command line, measure both settings, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", help="a causal LM's directory")
-    parser.add_argument("--rollouts", type=int, default=8, help="of the scripted episodes, four for each question")
+    parser.add_argument(
+        "--rollouts", type=int, default=8, help="of the scripted episodes, four for each question"
+    )
     parser.add_argument("--turns", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--seeds", type=int, default=3, help="runs of the tiny policy")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    print("| setting | read again, CPU s | kept, CPU s | ratio | ratio by the clock |\n|---|---|---|---|---|")
+    print(
+        "| setting | read again, CPU s | kept, CPU s | ratio | ratio by the clock |\n|---|---|---|---|---|"
+    )
     report(f"tiny policy in its world, 1000 tokens sampled, {args.seeds} seeds", tiny(args.seeds))
     model, tokenizer = opened(args.model)
     name = f"{sum(part.numel() for part in model.parameters()) / 1e6:.0f}M"
@@ -63,10 +71,15 @@ def main() -> None:
 
 def tiny(seeds: int) -> dict[str, Taken]:
     """Of a thousand sampled tokens, all of the engine's work included."""
-    model, tokenizer = (auto.from_pretrained(tiny_policy()) for auto in (AutoModelForCausalLM, AutoTokenizer))
+    model, tokenizer = (
+        auto.from_pretrained(tiny_policy()) for auto in (AutoModelForCausalLM, AutoTokenizer)
+    )
     own = TransformersGenerator(model.float().eval(), tokenizer)
     tasks = [task for task in load_tasks("world", "train", limit=QUESTIONS) for _ in range(GROUP)]
-    limits, toolbox = Limits(turns=6, turn_tokens=96, total_tokens=768), Toolbox([LocalSearch.from_corpus("world")])
+    limits, toolbox = (
+        Limits(turns=6, turn_tokens=96, total_tokens=768),
+        Toolbox([LocalSearch.from_corpus("world")]),
+    )
     spent: dict[str, list[tuple[Taken, int]]] = {}
     for seed in range(seeds):
         for name, policy in {"again": Rereading(own), "kept": own}.items():
@@ -92,13 +105,21 @@ def opened(folder: str | None) -> tuple[Any, Any]:
     if folder:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     else:
-        heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 16384}
-        model = LlamaForCausalLM(LlamaConfig(**SIZES, **heads, tie_word_embeddings=True, eos_token_id=None))
+        heads = {
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 16384,
+        }
+        model = LlamaForCausalLM(
+            LlamaConfig(**SIZES, **heads, tie_word_embeddings=True, eos_token_id=None)
+        )
     model.generation_config.eos_token_id = None
     return model.eval(), tokenizer
 
 
-def scripted(model: Any, tokenizer: Any, rollouts: int, turns: int) -> Iterator[tuple[int, dict[str, Taken]]]:
+def scripted(
+    model: Any, tokenizer: Any, rollouts: int, turns: int
+) -> Iterator[tuple[int, dict[str, Taken]]]:
     """Seconds of all turns so far, after each turn."""
     draw = random.Random(0)
     ways = {name: TransformersGenerator(model, tokenizer) for name in ("again", "kept")}
@@ -108,13 +129,17 @@ def scripted(model: Any, tokenizer: Any, rollouts: int, turns: int) -> Iterator[
     with ways["kept"].keeping():
         for turn in range(1, turns + 1):
             limits = [draw.randint(*TURN) for _ in range(rollouts)]
-            responses = [row(draw, draw.randint(*RESPONSE), model.config.vocab_size) for _ in range(rollouts)]
+            responses = [
+                row(draw, draw.randint(*RESPONSE), model.config.vocab_size) for _ in range(rollouts)
+            ]
             for name, own in ways.items():
                 written, taken = timed(go_on, own, contexts[name], limits)
                 check(model, contexts[name][0], written[0])
                 contexts[name] = [
                     context + one.ids + response
-                    for context, one, response in zip(contexts[name], written, responses, strict=True)
+                    for context, one, response in zip(
+                        contexts[name], written, responses, strict=True
+                    )
                 ]
                 spent[name] = (spent[name][0] + taken[0], spent[name][1] + taken[1])
             yield turn, dict(spent)
@@ -132,9 +157,13 @@ def row(draw: random.Random, length: int, vocabulary: int) -> list[int]:
     return [draw.randrange(vocabulary) for _ in range(length)]
 
 
-def go_on(own: TransformersGenerator, contexts: list[list[int]], limits: list[int]) -> list[Completion]:
+def go_on(
+    own: TransformersGenerator, contexts: list[list[int]], limits: list[int]
+) -> list[Completion]:
     """A turn of each episode, exactly as long as its limit."""
-    written = own.generate(contexts, Sampling(temperature=1.0, max_new_tokens=max(limits), logprobs=True), limits)
+    written = own.generate(
+        contexts, Sampling(temperature=1.0, max_new_tokens=max(limits), logprobs=True), limits
+    )
     assert [len(one.ids) for one in written] == limits
     return written
 
@@ -142,7 +171,9 @@ def go_on(own: TransformersGenerator, contexts: list[list[int]], limits: list[in
 def check(model: Any, context: list[int], written: Completion) -> None:
     """Asserts that a turn's log-probabilities are those of one pass over everything."""
     with torch.no_grad():
-        logits = model(torch.tensor([context + written.ids]), logits_to_keep=len(written.ids) + 1).logits[0, :-1]
+        logits = model(
+            torch.tensor([context + written.ids]), logits_to_keep=len(written.ids) + 1
+        ).logits[0, :-1]
     found = logits.log_softmax(-1).gather(1, torch.tensor(written.ids)[:, None])[:, 0]
     apart = float((found - torch.tensor(written.logprobs)).abs().max())
     assert apart < SAME, f"log-probabilities are {apart:.1e} apart"

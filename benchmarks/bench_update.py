@@ -58,7 +58,10 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as out:
         own, padded = sample(Path(out) / "batch.pt", given)
-        print(f"{given.rollouts} rollouts, {own:,} own tokens ({padded:,} with prompts, tools and padding), ", end="")
+        print(
+            f"{given.rollouts} rollouts, {own:,} own tokens ({padded:,} with prompts, tools and padding), ",
+            end="",
+        )
         print(f"{given.threads} threads, median of {given.repeats} runs\n")
         print("| update | CPU s | own tokens a second | peak memory, MiB |\n|---|---|---|---|")
         for name in given.only:
@@ -67,7 +70,9 @@ def main() -> None:
             if done.returncode:
                 sys.exit(done.stderr[-2000:])
             found = json.loads(done.stdout.splitlines()[-1])
-            print(f"| {name} | {found['seconds']:.2f} | {own / found['seconds']:.0f} | {found['peak']:.0f} |")
+            print(
+                f"| {name} | {found['seconds']:.2f} | {own / found['seconds']:.0f} | {found['peak']:.0f} |"
+            )
 
 
 def build(out: str, toolbox: Any, given: argparse.Namespace, **own: Any) -> SearchGRPOTrainer:
@@ -101,7 +106,9 @@ def sample(path: Path, given: argparse.Namespace) -> tuple[int, int]:
         rows = [dict(trainer.train_dataset[number // GROUP]) for number in range(given.rollouts)]
         output = trainer._generate_and_score_completions(rows)
     path.write_bytes(pickle.dumps((output, {name: getattr(trainer, name) for name in KEPT})))
-    return int((output["turn_numbers"] > 0).sum()), output["prompt_ids"].numel() + output["completion_ids"].numel()
+    return int((output["turn_numbers"] > 0).sum()), output["prompt_ids"].numel() + output[
+        "completion_ids"
+    ].numel()
 
 
 def measured(name: str, path: str, given: argparse.Namespace) -> dict[str, float]:
@@ -114,7 +121,8 @@ def measured(name: str, path: str, given: argparse.Namespace) -> dict[str, float
         trainer.current_gradient_accumulation_steps = 1
         optimizer = trainer.create_optimizer()
         seconds = [
-            update(trainer, dict(output), optimizer, name == "trl") for _ in range(given.repeats + (name == "llds"))
+            update(trainer, dict(output), optimizer, name == "trl")
+            for _ in range(given.repeats + (name == "llds"))
         ]
     seconds = seconds[-given.repeats :]  # the term is of the batch before, which the first has not
     return {
@@ -131,7 +139,9 @@ def update(trainer: SearchGRPOTrainer, batch: dict[str, Any], optimizer: Any, pl
     else:
         batch["advantages"] = trainer._advantages(batch["advantages"], batch["turn_numbers"])
     if plain:  # TRL's own passes and loss
-        trainer._get_per_token_logps_and_entropies = GRPOTrainer._get_per_token_logps_and_entropies.__get__(trainer)
+        trainer._get_per_token_logps_and_entropies = (
+            GRPOTrainer._get_per_token_logps_and_entropies.__get__(trainer)
+        )
         loss = GRPOTrainer.compute_loss(trainer, trainer.model, batch)
     else:
         loss = trainer.compute_loss(trainer.model, batch)

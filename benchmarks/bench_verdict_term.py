@@ -33,7 +33,9 @@ def main() -> None:
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("--rollouts", type=int, default=16, help=f"a multiple of {GROUP}")
-    parser.add_argument("--batch", type=int, default=8, help="rollouts of a forward and backward pass")
+    parser.add_argument(
+        "--batch", type=int, default=8, help="rollouts of a forward and backward pass"
+    )
     parser.add_argument("--budget", type=int, default=1, help="probed steps of a rollout; -1: all")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
@@ -44,7 +46,9 @@ def main() -> None:
         trainer = build(out, script, toolbox, given)
         batches = sampled(trainer, given)
         probes = sum(len(own) for batch in batches for own in batch["probes"])
-        print(f"{given.rollouts} rollouts, {probes} probes, {given.threads} threads, median of {given.repeats} runs\n")
+        print(
+            f"{given.rollouts} rollouts, {probes} probes, {given.threads} threads, median of {given.repeats} runs\n"
+        )
         print("| loss | CPU s | tokens read | passes |\n|---|---|---|---|")
         taken: dict[str, list[float]] = {}
         for _ in range(given.repeats):
@@ -59,7 +63,9 @@ def main() -> None:
         print(f"\nA step takes {term / plain:.2f} times as long.")
 
 
-def build(out: str, script: RunArguments, toolbox: Any, given: argparse.Namespace) -> SearchGRPOTrainer:
+def build(
+    out: str, script: RunArguments, toolbox: Any, given: argparse.Namespace
+) -> SearchGRPOTrainer:
     """A trainer of the bundled policy in float32."""
     path = tiny_policy("pou")
     args = SearchGRPOConfig(
@@ -95,7 +101,9 @@ def sampled(trainer: SearchGRPOTrainer, given: argparse.Namespace) -> list[dict[
     output = trainer._generate_and_score_completions(rows)
     return [
         {
-            name: column[start : start + given.batch] if isinstance(column, list) or column.ndim else column
+            name: column[start : start + given.batch]
+            if isinstance(column, list) or column.ndim
+            else column
             for name, column in output.items()
             if isinstance(column, torch.Tensor | list)
         }
@@ -107,7 +115,8 @@ def step(trainer: SearchGRPOTrainer, batches: list[dict[str, Any]]) -> tuple[flo
     """Seconds of this process for the gradient of all batches, and what went through the model."""
     seen: Counter[str] = Counter()
     hook = trainer.model.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.update(tokens=kwargs["input_ids"].numel(), passes=1), with_kwargs=True
+        lambda module, args, kwargs: seen.update(tokens=kwargs["input_ids"].numel(), passes=1),
+        with_kwargs=True,
     )
     trainer.model.zero_grad()
     start = time.process_time()

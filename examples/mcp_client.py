@@ -21,7 +21,11 @@ async def use(server: str | StdioServerParameters, query: str) -> None:
         for tool in (await client.list_tools()).tools:
             print(f"{tool.name}: {tool.description}")
             result = await client.call_tool(tool.name, {"query": query})
-            print("failed" if result.is_error else f"{len(result.structured_content['evidence'])} passages")
+            print(
+                "failed"
+                if result.is_error
+                else f"{len(result.structured_content['evidence'])} passages"
+            )
             for block in result.content:
                 print(f"{block.text}\n")
 
@@ -33,7 +37,9 @@ def main() -> None:
     parser.add_argument("--url", help="Of a server that runs already.")
     parser.add_argument("--query", default="capital")
     args = parser.parse_args()
-    started = StdioServerParameters(command=sys.executable, args=["-c", _COMMAND, "serve", args.corpus, "--mcp"])
+    started = StdioServerParameters(
+        command=sys.executable, args=["-c", _COMMAND, "serve", args.corpus, "--mcp"]
+    )
     asyncio.run(use(args.url or started, args.query))
 
 

@@ -20,7 +20,9 @@ BATCH = 256
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Score the file, write Parquet, and say how fast it was; returns the number of rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", help="JSON lines, or a folder of such files")
     parser.add_argument("out", help="folder for Parquet files")
     parser.add_argument("--workers", type=int, default=2)

@@ -32,11 +32,15 @@ def information(passages: list[dict]) -> str:
 def main() -> None:
     """Search for what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("search_url", nargs="?", default="http://127.0.0.1:8000/retrieve", help="with its path")
+    parser.add_argument(
+        "search_url", nargs="?", default="http://127.0.0.1:8000/retrieve", help="with its path"
+    )
     parser.add_argument("queries", nargs="*", default=["capital city", "river", ""])
     parser.add_argument("--topk", type=int, default=3)
     args = parser.parse_args()
-    for query, text in zip(args.queries, search_step(args.search_url, args.queries, args.topk), strict=True):
+    for query, text in zip(
+        args.queries, search_step(args.search_url, args.queries, args.topk), strict=True
+    ):
         print(f"<search> {query} </search>\n<information>{text}</information>\n")
 
 

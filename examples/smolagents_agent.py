@@ -50,7 +50,12 @@ def _tool(function: Any, schema: dict[str, Any]) -> Tool:
         }
         for name, about in schema["parameters"]["properties"].items()
     }
-    members = {"name": schema["name"], "description": schema["description"], "inputs": inputs, "output_type": "string"}
+    members = {
+        "name": schema["name"],
+        "description": schema["description"],
+        "inputs": inputs,
+        "output_type": "string",
+    }
     return type(schema["name"], (Tool,), {**members, "forward": forward})()
 
 
@@ -64,9 +69,13 @@ class Scripted(Model):
 
     def generate(self, messages: list[Any], **kwargs: Any) -> ChatMessage:
         chat = get_clean_message_list(messages, flatten_messages_as_text=True)
-        found = [line for item in chat for line in str(item["content"]).splitlines() if "[E1]: " in line]
+        found = [
+            line for item in chat for line in str(item["content"]).splitlines() if "[E1]: " in line
+        ]
         task = str(chat[1]["content"]).removeprefix("New task:").strip()
-        name, arguments = ("final_answer", {"answer": found[0]}) if found else ("local_search", {"query": task})
+        name, arguments = (
+            ("final_answer", {"answer": found[0]}) if found else ("local_search", {"query": task})
+        )
         call = ChatMessageToolCallFunction(name=name, arguments=json.dumps(arguments))
         return ChatMessage(
             role=MessageRole.ASSISTANT,
@@ -78,10 +87,14 @@ class Scripted(Model):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("question")
-    parser.add_argument("--model", help="a model of the Hub's Inference Providers; its key is read from HF_TOKEN")
+    parser.add_argument(
+        "--model", help="a model of the Hub's Inference Providers; its key is read from HF_TOKEN"
+    )
     given = parser.parse_args()
     model = InferenceClientModel(model_id=given.model) if given.model else Scripted()
-    with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as toolbox:
+    with Toolbox(
+        [LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]
+    ) as toolbox:
         agent = ToolCallingAgent(tools=smolagents_tools(toolbox), model=model, max_steps=6)
         print(agent.run(given.question))
 

@@ -45,15 +45,21 @@ def train(
         else {"environment_factory": SearchEnvironment.factory(toolbox, tokenizer=tokenizer)}
     )
     dataset = Dataset.from_list(rows)
-    trainer = GRPOTrainer(model, reward, args, train_dataset=dataset, processing_class=tokenizer, **tools)
+    trainer = GRPOTrainer(
+        model, reward, args, train_dataset=dataset, processing_class=tokenizer, **tools
+    )
     trainer.train()
     return trainer
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, help="Hub id or directory of a chat model that calls tools")
-    parser.add_argument("--plain", action="store_true", help="plain functions instead of environments")
+    parser.add_argument(
+        "--model", required=True, help="Hub id or directory of a chat model that calls tools"
+    )
+    parser.add_argument(
+        "--plain", action="store_true", help="plain functions instead of environments"
+    )
     parser.add_argument("--max_steps", type=int, default=10)
     parser.add_argument("--questions", type=int, default=64)
     given = parser.parse_args()
@@ -68,8 +74,17 @@ def main() -> None:
         report_to="none",
         bf16=is_torch_bf16_gpu_available(),
     )
-    with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as toolbox:
-        train(given.model, AutoTokenizer.from_pretrained(given.model), toolbox, args, given.plain, given.questions)
+    with Toolbox(
+        [LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]
+    ) as toolbox:
+        train(
+            given.model,
+            AutoTokenizer.from_pretrained(given.model),
+            toolbox,
+            args,
+            given.plain,
+            given.questions,
+        )
         print("\n".join(f"{name}: {stats}" for name, stats in toolbox.stats().items()))
 
 

@@ -70,28 +70,40 @@ class EvaluationArguments(EnvironmentArguments, JudgeArguments):
     force_answer: bool | None = flag(None, "open an answer where its last turn gave none")
     verify: bool | None = flag(None, "the agent checks its answers (dialect pokee)")
     kept_responses: int | None = flag(None, "the last tool responses that it sees; 0: all")
-    turns: int | None = flag(None, "reasoning steps an episode may have; 10 where that is not known")
+    turns: int | None = flag(
+        None, "reasoning steps an episode may have; 10 where that is not known"
+    )
     turn_tokens: int | None = flag(None, "tokens a turn may have; else 256")
     total_tokens: int | None = flag(None, "tokens of an episode after the prompt; else 1024")
     search_top_k: int | None = flag(None, "pieces of evidence a query returns; else 3")
-    triples: str | None = flag(None, "as in the other recipes; none: those that the dialect can use")
+    triples: str | None = flag(
+        None, "as in the other recipes; none: those that the dialect can use"
+    )
     policy: str = flag("tiny", "directory or Hub id, an adapter's too; 'tiny': bundled")
     compare_with: str | None = flag(None, "a second policy, measured on the same questions first")
     questions: str = flag("world", "'world' (bundled), a local file or a Hub dataset")
     split: str = flag("validation", "split of the questions")
     limit: int | None = flag(None, "how many questions; all without it", aliases=["--eval_limit"])
-    sample_seed: int | None = flag(None, "draws the limit questions at random by this seed; none: the first ones")
-    controls: int = flag(QUESTIONS, "questions asked again without their evidence and in changed worlds; 0: none")
+    sample_seed: int | None = flag(
+        None, "draws the limit questions at random by this seed; none: the first ones"
+    )
+    controls: int = flag(
+        QUESTIONS, "questions asked again without their evidence and in changed worlds; 0: none"
+    )
     blank: str | None = flag(None, "what every title and text of the evidence then reads")
     temperature: float = flag(0.0, "0 is greedy")
     samples: int = flag(1, "rollouts per question")
     output_dir: str = flag("outputs/evaluate", "metrics.json and trajectories.jsonl go here")
     resume: bool = flag(False, "go on with the evaluation that was interrupted in output_dir")
-    overwrite_output_dir: bool = flag(False, "begin anew where output_dir holds an earlier evaluation")
+    overwrite_output_dir: bool = flag(
+        False, "begin anew where output_dir holds an earlier evaluation"
+    )
     seed: int = flag(0, "of the sampling")
     dtype: str = flag("float32", "of the weights while running")
     threads: int = flag(0, "CPU threads; 0: as many as there are idle cores")
-    trust_remote_code: bool = flag(False, "run the Python code that lies beside a policy, where it needs some")
+    trust_remote_code: bool = flag(
+        False, "run the Python code that lies beside a policy, where it needs some"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -115,7 +127,9 @@ def prepare(folder: Path, script: EvaluationArguments) -> None:
     Raises:
         ConfigError: when it holds rollouts that are not to be continued, or of another evaluation.
     """
-    begun = any(path.stat().st_size for path in folder.glob("*/*.jsonl"))  # not a run that failed before it asked
+    begun = any(
+        path.stat().st_size for path in folder.glob("*/*.jsonl")
+    )  # not a run that failed before it asked
     if script.overwrite_output_dir or not begun:
         shutil.rmtree(folder, ignore_errors=True)
     elif not script.resume:
@@ -124,13 +138,22 @@ def prepare(folder: Path, script: EvaluationArguments) -> None:
             "--overwrite_output_dir true starts anew"
         )
     # A judge is asked after the rollouts: another one can score those of a run whose judge failed
-    free = {"output_dir", "resume", "overwrite_output_dir", "threads", "generation_batch", "trust_remote_code"}
+    free = {
+        "output_dir",
+        "resume",
+        "overwrite_output_dir",
+        "threads",
+        "generation_batch",
+        "trust_remote_code",
+    }
     free |= {field.name for field in fields(JudgeArguments)}
     tasks = asked(script)
     settings = {
         **{name: value for name, value in asdict(script).items() if name not in free},
         "questions": key_of(tasks=[[task.id, task.question, task.answers] for task in tasks])[:16],
-        "weights": [weights_of(name) for name in (script.policy, script.compare_with) if name is not None],
+        "weights": [
+            weights_of(name) for name in (script.policy, script.compare_with) if name is not None
+        ],
     }
     same_settings(folder / SETTINGS, settings, "--overwrite_output_dir true starts anew")
     write_metrics(folder / SETTINGS, settings)
@@ -151,10 +174,18 @@ def compare(script: EvaluationArguments) -> dict[str, Any]:
     results = {name: evaluation.to_dict() for name, evaluation in found.items()}
     before, after, two = found[names[0]], found[names[-1]], len(names) == 2
     changes = {"differences": differences(before, after)} if two else {}
-    for name, file in ((script.policy, "trajectories.jsonl"), (script.compare_with, "trajectories_compared.jsonl")):
+    for name, file in (
+        (script.policy, "trajectories.jsonl"),
+        (script.compare_with, "trajectories_compared.jsonl"),
+    ):
         if name is not None:
-            write_jsonl(out / file, (msgspec.structs.replace(item, tokens=None) for item in found[name].trajectories))
-    write_metrics(out / "metrics.json", {**results, **changes, "script": asdict(scripts[script.policy])})
+            write_jsonl(
+                out / file,
+                (msgspec.structs.replace(item, tokens=None) for item in found[name].trajectories),
+            )
+    write_metrics(
+        out / "metrics.json", {**results, **changes, "script": asdict(scripts[script.policy])}
+    )
     print(report.table(before, after if two else None, (names[0], names[-1])))
     for name, evaluation in found.items():
         print(f"\ncalls of {name}: {printable(_calls(evaluation))}")
@@ -166,10 +197,14 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
     which = "policy" if name == script.policy else "compared"
     folder = results_folder(Path(script.output_dir) / UNFINISHED / which)
     # What is sampled after an interruption must not be the draws of before
-    set_seed(script.seed + sum(len(path.read_bytes().splitlines()) for path in folder.glob("*.jsonl")))
+    set_seed(
+        script.seed + sum(len(path.read_bytes().splitlines()) for path in folder.glob("*.jsonl"))
+    )
     source = bundled_policy(name, script.dialect)
     trusted = script.trust_remote_code
-    model, tokenizer = open_model(AutoModelForCausalLM, source, dtype=script.dtype, trust_remote_code=trusted)
+    model, tokenizer = open_model(
+        AutoModelForCausalLM, source, dtype=script.dtype, trust_remote_code=trusted
+    )
     generator = TransformersGenerator(model, tokenizer, script.generation_batch)
     with script.toolbox() as toolbox:
         engine = Engine(
@@ -181,9 +216,17 @@ def evaluate(name: str, script: EvaluationArguments, judge: Judge | None = None)
         )
         rewards = default_rewards(script.dialect, judge, facts=script.questions in WORLD)
         with answers_kept(judge, folder):
-            found = evaluate_policy(engine, asked(script), rewards, controls=script.controls, folder=folder)
-        failed = ", ".join(f"{tool} {of.errors} of {of.calls}" for tool, of in toolbox.stats().items() if of.errors)
-    ended = [item.meta["scores"]["valid_format"] for item in found.trajectories if item.stop_reason != "turn_limit"]
+            found = evaluate_policy(
+                engine, asked(script), rewards, controls=script.controls, folder=folder
+            )
+        failed = ", ".join(
+            f"{tool} {of.errors} of {of.calls}" for tool, of in toolbox.stats().items() if of.errors
+        )
+    ended = [
+        item.meta["scores"]["valid_format"]
+        for item in found.trajectories
+        if item.stop_reason != "turn_limit"
+    ]
     if ended and sum(ended) < FEW_VALID * len(ended):
         print(
             f"{sum(ended):g} of {len(ended)} rollouts of {name} that ended have a valid format of dialect "
@@ -204,16 +247,26 @@ def as_trained(script: EvaluationArguments, policy: str) -> EvaluationArguments:
     trained = trained_with(bundled_policy(policy, script.dialect or "pou"), names)
     if script.dialect not in (None, trained.get("dialect")):
         trained = {}
-    usual = {field.name: field.default for field in fields(EnvironmentArguments)} | {"total_tokens": 1024}
-    found = {name: trained.get(name, usual[name]) for name in names if getattr(script, name) is None}
-    if told := {name: value for name, value in found.items() if name in trained and value != usual[name]}:
-        print(f"as {policy} was trained: {', '.join(f'--{name} {value}' for name, value in told.items())}")
+    usual = {field.name: field.default for field in fields(EnvironmentArguments)} | {
+        "total_tokens": 1024
+    }
+    found = {
+        name: trained.get(name, usual[name]) for name in names if getattr(script, name) is None
+    }
+    if told := {
+        name: value for name, value in found.items() if name in trained and value != usual[name]
+    }:
+        print(
+            f"as {policy} was trained: {', '.join(f'--{name} {value}' for name, value in told.items())}"
+        )
     script = replace(script, **found)
     alone = dialects.load(script.dialect).search_tool is not None
     return script if script.triples else replace(script, triples="none" if alone else "world")
 
 
-def within_the_same_bounds(scripts: dict[str, EvaluationArguments]) -> dict[str, EvaluationArguments]:
+def within_the_same_bounds(
+    scripts: dict[str, EvaluationArguments],
+) -> dict[str, EvaluationArguments]:
     """What is compared may write and read as much: the most that either was trained with."""
     widest = {name: max(getattr(script, name) for script in scripts.values()) for name in BOUNDS}
     return {policy: replace(script, **widest) for policy, script in scripts.items()}

@@ -70,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         return leave(record, "recipes/pokee.py", given, repository)
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[PokeeArguments, SearchGRPOConfig, ModelConfig]:
+def parse(
+    argv: Sequence[str] | None = None,
+) -> tuple[PokeeArguments, SearchGRPOConfig, ModelConfig]:
     """The three dataclasses, with settings that contradict each other refused (`ConfigError`)."""
     return parse_run(PokeeArguments, argv, DEFAULT_CONFIG, PokeeConfig)
 
@@ -78,7 +80,9 @@ def parse(argv: Sequence[str] | None = None) -> tuple[PokeeArguments, SearchGRPO
 def build_reward(script: PokeeArguments, judge: Judge | None = None) -> Mix:
     """AI feedback (or a comparison of strings) and the small format reward."""
     asked = judge if script.answer_reward == "judge" else None
-    return pokee_mix(asked, metric=cast(Any, script.answer_reward), format_weight=script.format_weight)
+    return pokee_mix(
+        asked, metric=cast(Any, script.answer_reward), format_weight=script.format_weight
+    )
 
 
 if __name__ == "__main__":

@@ -71,35 +71,52 @@ class PoUArguments(RunArguments):
     reward: str = flag("pou", "'pou', or 'answer_only' (format and answer, the baseline)")
     budget: int = flag(1, "B_max: steps perturbed per rollout; -1: all of them, 0 leaves R_pt out")
     draws: str = flag(
-        "rollout", "what R_pt's probes are drawn by: 'rollout', or 'question': common to a question's rollouts"
+        "rollout",
+        "what R_pt's probes are drawn by: 'rollout', or 'question': common to a question's rollouts",
     )
-    centre: bool = flag(False, "subtract from R_pt's moves the batch's mean of their case (yes or no)")
+    centre: bool = flag(
+        False, "subtract from R_pt's moves the batch's mean of their case (yes or no)"
+    )
     foils: str = flag(
         "none",
         "'world': R_pt replaces evidence by the bundled world's own passages, alike but for the fact; "
         "'auto': where that world is searched",
     )
     hard: float = flag(1.0, "share of probes made with --foils; the others are as without")
-    shuffle_sensitivity: bool = flag(False, "a control: R_pt goes to another rollout of its question")
+    shuffle_sensitivity: bool = flag(
+        False, "a control: R_pt goes to another rollout of its question"
+    )
     snippets: int = flag(
-        0, "corpus passages that replace evidence where it is exchanged; 0: the batch's other questions'"
+        0,
+        "corpus passages that replace evidence where it is exchanged; 0: the batch's other questions'",
     )
     correctness: str = flag("em", "R_anc: 'em', 'f1', or 'judge' (after an EM short-cut)")
-    source_gated: bool = flag(False, "R_anc counts only where the cited evidence supports the answer")
+    source_gated: bool = flag(
+        False, "R_anc counts only where the cited evidence supports the answer"
+    )
     source_gated_by: str = flag(
         "words", "who says so: 'words' (the answer occurs), or 'support' (whoever judges R_ans)"
     )
-    likelihood_gap: bool = flag(False, "another part: how much more probable its evidence makes the answer (CTRL-RAG)")
-    process_on_right: bool = flag(False, "all but R_anc counts on right answers only, and is 0 elsewhere")
+    likelihood_gap: bool = flag(
+        False, "another part: how much more probable its evidence makes the answer (CTRL-RAG)"
+    )
+    process_on_right: bool = flag(
+        False, "all but R_anc counts on right answers only, and is 0 elsewhere"
+    )
     lures: str = flag("template", "who writes R_pt's lures: 'template' or 'judge'")
-    condense: bool = flag(False, "let the judge's model shorten pages and facts to what a query asks for")
+    condense: bool = flag(
+        False, "let the judge's model shorten pages and facts to what a query asks for"
+    )
     support: bool = flag(True, "false leaves R_ans out (α = 0)")
     support_by: str = flag(
-        "auto", "R_ans by 'words' or the bundled world's 'facts'; 'auto': the judge, else facts where known"
+        "auto",
+        "R_ans by 'words' or the bundled world's 'facts'; 'auto': the judge, else facts where known",
     )
     alpha_fixed: float | None = flag(None, "a fixed α; 0.5 is the paper's static mix")
     alpha_beta: float = flag(0.9, "EMA of the batch's correctness")
-    alpha_start: float | None = flag(None, "the EMA before the first batch; by default that batch's correctness")
+    alpha_start: float | None = flag(
+        None, "the EMA before the first batch; by default that batch's correctness"
+    )
     alpha_tau: float = flag(0.5, "correctness at which α is one half")
     alpha_kappa: float = flag(10.0, "sharpness of α's transition")
 
@@ -119,21 +136,30 @@ class PoUArguments(RunArguments):
         }
         asked = " and ".join(f"--{name}" for name, given in probed.items() if given)
         why = f"--budget is {self.budget}" if self.reward == "pou" else f"--reward is {self.reward}"
-        probe = (
-            f"{asked}: there is no R_pt to use it, since {why}; give --reward pou and --budget 1, or -1 for all steps"
+        probe = f"{asked}: there is no R_pt to use it, since {why}; give --reward pou and --budget 1, or -1 for all steps"
+        ungated = (
+            f"--source_gated_by {self.source_gated_by}: there is no gate; give --source_gated true"
         )
-        ungated = f"--source_gated_by {self.source_gated_by}: there is no gate; give --source_gated true"
         alone = "--process_on_right true: --reward answer_only has nothing but the answer's reward"
         writer = "--condense true needs a judge with a model that writes: --judge endpoint, say"
-        reader = "--correctness judge and --lures judge need a judge with a model: --judge endpoint, say"
+        reader = (
+            "--correctness judge and --lures judge need a judge with a model: --judge endpoint, say"
+        )
         budget = f"budget must be -1 (all steps), 0 (no R_pt) or more, not {self.budget}"
         fixed = "--alpha_fixed is R_ans's weight, which --support false leaves out"
         foils = f"--foils world knows the bundled world's facts only, not those of {self.corpus!r}"
-        facts = f"--support_by facts knows the bundled world's questions only, not {self.questions!r}"
+        facts = (
+            f"--support_by facts knows the bundled world's questions only, not {self.questions!r}"
+        )
         refuse(
             [
                 (self.source_gated_by != "words" and not self.source_gated, ungated),
-                (self.process_on_right and self.reward == "answer_only" and not self.likelihood_gap, alone),
+                (
+                    self.process_on_right
+                    and self.reward == "answer_only"
+                    and not self.likelihood_gap,
+                    alone,
+                ),
                 (self.condense and not judged, writer),
                 (not judged and "judge" in (self.correctness, self.lures), reader),
                 (self.budget < -1, budget),
@@ -149,7 +175,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     given = list(sys.argv[1:] if argv is None else argv)
     flags = script, args, _ = parse(given)
     repository = takes_over(args)
-    with trained(flags, partial(build_reward, script), condenser=partial(build_condenser, script)) as record:
+    with trained(
+        flags, partial(build_reward, script), condenser=partial(build_condenser, script)
+    ) as record:
         return leave(record, "recipes/pou.py", given, repository)
 
 
@@ -179,7 +207,11 @@ def build_reward(script: PoUArguments, judge: Judge | None = None) -> Mix:
     right = Correctness(script.correctness, judge=judge if script.correctness == "judge" else None)  # type: ignore[arg-type]
     by = _support(script, judge) if script.source_gated_by == "support" else AnswerSupport()
     correctness = SourceGated(right, by) if script.source_gated else right
-    rows = ({"title": own.title, "text": own.text} for own in script.corpus_passages()) if script.snippets else ()
+    rows = (
+        ({"title": own.title, "text": own.text} for own in script.corpus_passages())
+        if script.snippets
+        else ()
+    )
     snippets = corpus_snippets(rows, script.snippets) if script.snippets else ()
     if script.reward == "answer_only":
         mix = answer_only_mix(correctness)
@@ -192,7 +224,9 @@ def build_reward(script: PoUArguments, judge: Judge | None = None) -> Mix:
     return replace(mix, parts={**mix.parts, **gap}, only_right=only_right)
 
 
-def _proof_of_use(script: PoUArguments, judge: Judge | None, correctness: Reward, snippets: tuple[Passage, ...]) -> Mix:
+def _proof_of_use(
+    script: PoUArguments, judge: Judge | None, correctness: Reward, snippets: tuple[Passage, ...]
+) -> Mix:
     foils = None
     if script.foils != "none" and script.corpus in WORLD:
         from faithful_search.world import bundled_world  # reads the whole world

@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     return veritas.run(parse(given), "recipes/ppo.py", given)
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[veritas.VeritasArguments, SearchGRPOConfig, ModelConfig]:
+def parse(
+    argv: Sequence[str] | None = None,
+) -> tuple[veritas.VeritasArguments, SearchGRPOConfig, ModelConfig]:
     """As `veritas.parse`, with PPO's embedded default."""
     return veritas.parse(argv, DEFAULT_CONFIG)
 

@@ -46,21 +46,25 @@ class RewardModelArguments(Distillation, StartArguments):
     """What is learnt from, which head learns it, and what is measured beside it."""
 
     pairs: list[str] = flag(
-        ["world"], "'world' (made from the bundled world), labelled files, directories or Hub datasets"
+        ["world"],
+        "'world' (made from the bundled world), labelled files, directories or Hub datasets",
     )
     limit: int = flag(0, "most pairs of each source and split; 0: all")
     second_labels: str | None = flag(
         None, "the same pairs, labelled once more: how far the labeller agrees with itself"
     )
     beside: list[str] = flag(
-        ["lexical"], "judges measured on the same held-out pairs: lexical, nli:MODEL, embedding:MODEL, …"
+        ["lexical"],
+        "judges measured on the same held-out pairs: lexical, nli:MODEL, embedding:MODEL, …",
     )
     license: str | None = flag(None, "of the weights, for the card")
 
 
 def main(argv: Sequence[str] | None = None) -> Distilled:
     given = list(sys.argv[1:] if argv is None else argv)
-    script, args, model_args = parse_recipe((RewardModelArguments, SearchSFTConfig, ModelConfig), given, DEFAULT_CONFIG)
+    script, args, model_args = parse_recipe(
+        (RewardModelArguments, SearchSFTConfig, ModelConfig), given, DEFAULT_CONFIG
+    )
     check_least(script, limit=0)
     with started(script, args):
         repository = takes_over(args)
@@ -72,13 +76,17 @@ def main(argv: Sequence[str] | None = None) -> Distilled:
     return found
 
 
-def distil(script: RewardModelArguments, args: SearchSFTConfig, model_args: ModelConfig) -> Distilled:
+def distil(
+    script: RewardModelArguments, args: SearchSFTConfig, model_args: ModelConfig
+) -> Distilled:
     """Pairs, training, and measurement."""
     name = str(model_args.model_name_or_path)
     rows = load_pairs(script.pairs, script.limit or None, args.seed)
     held_out = sum(row.split == "heldout" for row in rows)
     PartialState().print(f"{len(rows)} labelled pairs, {held_out} of them held out")
-    kwargs = {key: value for key, value in model_init_kwargs(model_args).items() if value is not None}
+    kwargs = {
+        key: value for key, value in model_init_kwargs(model_args).items() if value is not None
+    }
     return train_judge(
         rows,
         str(tiny_policy()) if name == "tiny" else name,
@@ -94,7 +102,11 @@ def distil(script: RewardModelArguments, args: SearchSFTConfig, model_args: Mode
 
 
 def finish(
-    found: Distilled, script: RewardModelArguments, args: SearchSFTConfig, name: str, given: Sequence[str]
+    found: Distilled,
+    script: RewardModelArguments,
+    args: SearchSFTConfig,
+    name: str,
+    given: Sequence[str],
 ) -> None:
     """The model card, and the table for those who watch."""
     judge_card(

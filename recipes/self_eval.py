@@ -31,7 +31,15 @@ from faithful_search.flags import check_choices, flag
 from faithful_search.hub.pushing import takes_over
 from faithful_search.measure.behaviour import error_counts, error_table
 from faithful_search.measure.evaluation import Record
-from faithful_search.rewards import Correctness, Mix, Reward, SelfCorrectness, SelfRubric, WorldRubric, self_eval_mix
+from faithful_search.rewards import (
+    Correctness,
+    Mix,
+    Reward,
+    SelfCorrectness,
+    SelfRubric,
+    WorldRubric,
+    self_eval_mix,
+)
 from faithful_search.tasks import WORLD
 from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.runs import trained
@@ -47,14 +55,20 @@ class SelfEvalArguments(RunArguments):
     dialect: str = flag("self_eval", "how the agent writes")
     triples: str = flag("none", "as for the other recipes; the dialect has search only")
     observation_tokens: int = flag(500, "tokens of a search's result; 0: no limit")
-    reward: str = flag("trajectory", "'trajectory' (equation 3), or 'answer_only' (equation 2, the baseline)")
-    correctness: str = flag("self", "R_a by 'self' (the policy's verdict, paper), or 'em', 'f1' by words")
+    reward: str = flag(
+        "trajectory", "'trajectory' (equation 3), or 'answer_only' (equation 2, the baseline)"
+    )
+    correctness: str = flag(
+        "self", "R_a by 'self' (the policy's verdict, paper), or 'em', 'f1' by words"
+    )
     judge_temperature: float = flag(0.1, "of the policy when it judges itself")
     rubric_tokens: int = flag(256, "tokens an explained score may have")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choices(self, {"reward": ("trajectory", "answer_only"), "correctness": ("self", "em", "f1")})
+        check_choices(
+            self, {"reward": ("trajectory", "answer_only"), "correctness": ("self", "em", "f1")}
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -71,14 +85,20 @@ def show_failures(record: Record) -> None:
     """Why episodes failed, as a table and in `errors.json`; `self_preference.png` where the rule's scores are known."""
     out = Path(record.folder)
     runs = {"before": record.before, "after": record.after}
-    counts = {when: error_counts(run.trajectories) for when, run in runs.items() if run and run.trajectories}
+    counts = {
+        when: error_counts(run.trajectories)
+        for when, run in runs.items()
+        if run and run.trajectories
+    }
     (out / "errors.json").write_text(json.dumps(counts, indent=1), encoding="utf-8")
     print(f"\nwhy episodes failed:\n{error_table(counts)}")
     if any("self_gap" in row for row in record.history):
         self_preference(record.history, out / "self_preference.png")
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[SelfEvalArguments, SearchGRPOConfig, ModelConfig]:
+def parse(
+    argv: Sequence[str] | None = None,
+) -> tuple[SelfEvalArguments, SearchGRPOConfig, ModelConfig]:
     """The three dataclasses, with settings that contradict each other refused (`ConfigError`)."""
     return parse_run(SelfEvalArguments, argv, DEFAULT_CONFIG)
 

@@ -36,7 +36,14 @@ from faithful_search import dialects
 from faithful_search.bundled import REMEMBERED, world_file
 from faithful_search.coldstart.decorators import Memory
 from faithful_search.coldstart.experts import DRILL, Habits, Played, run_experts
-from faithful_search.coldstart.filtering import accept, by_tools, read_written, reject, summary, write_written
+from faithful_search.coldstart.filtering import (
+    accept,
+    by_tools,
+    read_written,
+    reject,
+    summary,
+    write_written,
+)
 from faithful_search.coldstart.plans import Plan, counted, plan_all, planner_for
 from faithful_search.coldstart.rubric import (
     LABEL,
@@ -48,7 +55,13 @@ from faithful_search.coldstart.rubric import (
     scored_file,
 )
 from faithful_search.coldstart.sft import Reading, build_dataset, sft_trainer
-from faithful_search.coldstart.swap_names import NameSwapper, check_unseen, swapped_copies, world_part, world_swapper
+from faithful_search.coldstart.swap_names import (
+    NameSwapper,
+    check_unseen,
+    swapped_copies,
+    world_part,
+    world_swapper,
+)
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.flags import check_least, flag
@@ -70,7 +83,12 @@ from faithful_search.training.starting import StartArguments, parse_recipe, run_
 from faithful_search.trajectory import Trajectory, write_jsonl
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "sft_tiny.yaml"
-MAPPINGS: dict[str, Any] = {"habits": Habits, "memory": Memory, "rubric": Teaching, "tiny": TinyConfig}
+MAPPINGS: dict[str, Any] = {
+    "habits": Habits,
+    "memory": Memory,
+    "rubric": Teaching,
+    "tiny": TinyConfig,
+}
 """Flags that hold several settings: a mapping in YAML, JSON on the command line."""
 
 
@@ -91,12 +109,20 @@ class ExpertArguments(StartArguments):
     max_episode_steps: int = flag(10, "most steps of an episode that is kept")
     habits: dict | str | None = flag(None, "rates of mishaps: fields of Habits, as JSON")
     dialect: str = flag("pou", "how the agent writes")
-    loss_on: Literal["agent", "all"] = flag("agent", "'agent': what the agent writes; 'all': every token")
+    loss_on: Literal["agent", "all"] = flag(
+        "agent", "'agent': what the agent writes; 'all': every token"
+    )
     verdict_weight: float = flag(1.0, "how many times a verdict's token counts in the loss")
-    copied_weight: float = flag(1.0, "the same of tokens taken from what was just found; rare ones count more")
+    copied_weight: float = flag(
+        1.0, "the same of tokens taken from what was just found; rare ones count more"
+    )
     reading_weight: float = flag(0.0, "what the reading loss counts; 0: none")
-    reading_layers: list[int] = flag([], "whose hidden states the reading loss reads, from 1; not the last one")
-    kept_responses: int = flag(0, "how many of the last tool responses the agent sees; 0: all; see docs/veritas.md")
+    reading_layers: list[int] = flag(
+        [], "whose hidden states the reading loss reads, from 1; not the last one"
+    )
+    kept_responses: int = flag(
+        0, "how many of the last tool responses the agent sees; 0: all; see docs/veritas.md"
+    )
     swaps_per_episode: int = flag(0, "copies of an episode about other names; 0: itself")
     swaps_per_twin: int = flag(0, "the same of a twin, see the habit `twins`")
     learn: list[Literal["episodes", "twins", "drills"]] = flag(
@@ -106,15 +132,20 @@ class ExpertArguments(StartArguments):
     memory: dict | str | None = flag(
         None, "also learn answers by heart, and to dress them up: fields of Memory, as JSON"
     )
-    rubric: dict | str | None = flag(None, "also learn to score trajectories by a rubric: fields of Teaching, as JSON")
+    rubric: dict | str | None = flag(
+        None, "also learn to score trajectories by a rubric: fields of Teaching, as JSON"
+    )
     rubric_files: list[str] = flag(
-        [], "also trajectories that somebody scored, or the policy's own; see docs/self-evaluation.md"
+        [],
+        "also trajectories that somebody scored, or the policy's own; see docs/self-evaluation.md",
     )
     rubric_tokens: int = flag(256, "tokens of an explained score, when it is measured")
     names: str = flag("world", "JSON file {name: type} of what may be swapped, or 'world'")
     tiny: dict | str | None = flag(None, "shape of model 'tiny': TinyConfig, as JSON")
     save_dtype: str | None = flag(None, "dtype of the saved weights, such as float16")
-    save_merged: bool = flag(False, "with --use_peft: also the full model, merged, in output_dir/merged")
+    save_merged: bool = flag(
+        False, "with --use_peft: also the full model, merged, in output_dir/merged"
+    )
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -128,7 +159,9 @@ class ExpertArguments(StartArguments):
         try:
             names = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
         except (OSError, msgspec.DecodeError) as error:
-            raise DataError(f"--names {path} is no JSON file of names and their types: {error}") from error
+            raise DataError(
+                f"--names {path} is no JSON file of names and their types: {error}"
+            ) from error
         return world_swapper(names)
 
 
@@ -152,7 +185,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         run(script, args, model_args, given)
 
 
-def run(script: ExpertArguments, args: SearchSFTConfig, model_args: ModelConfig, given: Sequence[str]) -> None:
+def run(
+    script: ExpertArguments, args: SearchSFTConfig, model_args: ModelConfig, given: Sequence[str]
+) -> None:
     """Episodes, rows, training, and what is left of it in the output directory."""
     repository, out = takes_over(args), Path(args.output_dir or ".")
     sources = sources_of(script)
@@ -168,12 +203,24 @@ def run(script: ExpertArguments, args: SearchSFTConfig, model_args: ModelConfig,
     scored, held_out = scored_of(built, script, args.seed)
     if scored:
         teaching, longest = chosen(script, "rubric"), args.max_length
-        parts.append(Dataset.from_list(evaluator_rows(scored, chat, teaching, args.seed, script.loss_on, longest)))
-        say(f"{len(scored)} scored trajectories are {len(parts[-1])} rows; {len(held_out)} others are held out")
+        parts.append(
+            Dataset.from_list(
+                evaluator_rows(scored, chat, teaching, args.seed, script.loss_on, longest)
+            )
+        )
+        say(
+            f"{len(scored)} scored trajectories are {len(parts[-1])} rows; {len(held_out)} others are held out"
+        )
     dataset = concatenate_datasets(parts)
     say(f"{len(dataset)} rows of {sum(dataset['length']) / len(dataset):.0f} tokens on average")
-    reading = Reading(chat, script.reading_weight, script.reading_layers) if script.reading_weight else None
-    trainer = sft_trainer(model, args, dataset, chat.tokenizer, get_peft_config(model_args), reading)
+    reading = (
+        Reading(chat, script.reading_weight, script.reading_layers)
+        if script.reading_weight
+        else None
+    )
+    trainer = sft_trainer(
+        model, args, dataset, chat.tokenizer, get_peft_config(model_args), reading
+    )
     evaluator = EvaluatorCheck(trainer, held_out, script.rubric_tokens, say)
     if held_out:
         trainer.add_callback(evaluator)
@@ -193,8 +240,16 @@ def run(script: ExpertArguments, args: SearchSFTConfig, model_args: ModelConfig,
             history=[],
         )
         write_metrics(out / "metrics.json", record.metrics())
-        opened = {"corpus": script.corpus[0], "triples": script.triples[0], "search_top_k": script.top_k}
-        model_card(msgspec.structs.replace(record, settings={**record.settings, **opened}), "recipes/sft.py", given)
+        opened = {
+            "corpus": script.corpus[0],
+            "triples": script.triples[0],
+            "search_top_k": script.top_k,
+        }
+        model_card(
+            msgspec.structs.replace(record, settings={**record.settings, **opened}),
+            "recipes/sft.py",
+            given,
+        )
         if script.save_merged:
             merged_card(out, out / MERGED)
         if repository:
@@ -202,7 +257,9 @@ def run(script: ExpertArguments, args: SearchSFTConfig, model_args: ModelConfig,
     say(f"policy, card and episodes are in {args.output_dir}")
 
 
-def parse(argv: Sequence[str] | None = None) -> tuple[ExpertArguments, SearchSFTConfig, ModelConfig]:
+def parse(
+    argv: Sequence[str] | None = None,
+) -> tuple[ExpertArguments, SearchSFTConfig, ModelConfig]:
     """The three dataclasses, with settings that cannot be read, or that nothing reads, refused (`ConfigError`)."""
     flags = parse_recipe((ExpertArguments, SearchSFTConfig, ModelConfig), argv, DEFAULT_CONFIG)
     script: ExpertArguments = flags[0]
@@ -212,7 +269,9 @@ def parse(argv: Sequence[str] | None = None) -> tuple[ExpertArguments, SearchSFT
     check_least(script, verdict_weight=0, copied_weight=0, reading_weight=0, rubric_tokens=1)
     check_dtype(script.save_dtype)
     if script.reading_layers and not script.reading_weight:
-        raise ConfigError("--reading_layers are read with --reading_weight above 0 only; give that, or leave them out")
+        raise ConfigError(
+            "--reading_layers are read with --reading_weight above 0 only; give that, or leave them out"
+        )
     if script.kept_responses and dialects.load(script.dialect).observation_role is not None:
         raise ConfigError(
             f"--kept_responses: dialect {script.dialect!r} writes each tool response as a message of a chat, which "
@@ -230,10 +289,15 @@ def sources_of(script: ExpertArguments) -> list[Source]:
             raise ConfigError(
                 f"--{name}: {len(column)} entries for {wanted} question files; give one for each or for all"
             )
-    return [Source(*row) for row in zip(*(column * (wanted // len(column)) for column in columns), strict=True)]
+    return [
+        Source(*row)
+        for row in zip(*(column * (wanted // len(column)) for column in columns), strict=True)
+    ]
 
 
-def policy(script: ExpertArguments, args: SearchSFTConfig, model_args: ModelConfig) -> tuple[str, ChatFormat]:
+def policy(
+    script: ExpertArguments, args: SearchSFTConfig, model_args: ModelConfig
+) -> tuple[str, ChatFormat]:
     """The model's directory or Hub id, and its chat format; `tiny` is built from nothing."""
     name = str(model_args.model_name_or_path)
     if name == "tiny":
@@ -246,21 +310,31 @@ def policy(script: ExpertArguments, args: SearchSFTConfig, model_args: ModelConf
     return name, ChatFormat.of(tokenizer, dialects.load(script.dialect))
 
 
-def episodes_of(source: Source, script: ExpertArguments, seed: int) -> tuple[list[Played], list[dict[str, Any]]]:
+def episodes_of(
+    source: Source, script: ExpertArguments, seed: int
+) -> tuple[list[Played], list[dict[str, Any]]]:
     """The expert's episodes on one source, fit or not, with their twins, and the schemas of the tools it had."""
     tasks = load_tasks(source.questions)
     plans, skipped = plan_all(tasks, planner_for(source.kind, tasks))
-    say(f"{source.questions}: {len(plans)} of {len(tasks)} questions planned; skipped: {counted(skipped)}")
+    say(
+        f"{source.questions}: {len(plans)} of {len(tasks)} questions planned; skipped: {counted(skipped)}"
+    )
     plans = repeated(plans, script.episodes or len(plans))
     with toolbox_of(source, script) as toolbox:
         habits, dialect = chosen(script, "habits"), dialects.load(script.dialect)
         progress = PartialState().is_local_main_process
-        return run_experts(plans, toolbox, dialect, habits, seed, progress=progress), toolbox.schemas
+        return run_experts(
+            plans, toolbox, dialect, habits, seed, progress=progress
+        ), toolbox.schemas
 
 
 def repeated(plans: Sequence[Plan], wanted: int) -> list[Plan]:
     """The plans, again when they run out; a copy's id ends in `#n`, so its draws differ."""
-    every = (replace(plan, id=f"{plan.id}#{copy}" if copy else plan.id) for copy in count() for plan in plans)
+    every = (
+        replace(plan, id=f"{plan.id}#{copy}" if copy else plan.id)
+        for copy in count()
+        for plan in plans
+    )
     return list(islice(every, wanted))
 
 
@@ -278,14 +352,19 @@ def written_of(script: ExpertArguments, args: SearchSFTConfig, chat: ChatFormat)
     say("\n".join(summary(rows)))
     if PartialState().is_main_process:
         write_written(args.output_dir or ".", rows)
-    return [([Played(episode, []) for episode in episodes], described) for episodes, described in by_tools(rows)]
+    return [
+        ([Played(episode, []) for episode in episodes], described)
+        for episodes, described in by_tools(rows)
+    ]
 
 
 def toolbox_of(source: Source, script: ExpertArguments) -> Toolbox:
     """The expert's tools; those of the world hold its training part only."""
     corpus: Any = world_part("passages") if source.corpus == "world" else source.corpus
     search = LocalSearch.from_corpus(corpus, top_k=script.top_k)
-    tools: list[Any] = [replace(search, name=dialects.load(script.dialect).search_tool or search.name)]
+    tools: list[Any] = [
+        replace(search, name=dialects.load(script.dialect).search_tool or search.name)
+    ]
     if source.triples != "none":
         triples: Any = world_part("triples") if source.triples == "world" else source.triples
         tools.append(KnowledgeGraph.from_triples(triples, top_k=script.top_k))
@@ -305,38 +384,58 @@ def rows_of(
     if not kept:
         raise DataError(f"all {len(played)} episodes were rejected: {counted(reasons)}")
     remembered = memory_rows(kept, script, args)
-    twins = [twin for one in played if reject(one.episode, *script.steps) is None for twin in one.twins]
+    twins = [
+        twin for one in played if reject(one.episode, *script.steps) is None for twin in one.twins
+    ]
     if twins:
         say(f"{len(twins)} twins: {counted(Counter(twin.meta['twin'] for twin in twins))}")
-    twins = [twin for twin in twins if ("drills" if twin.meta["twin"] == DRILL else "twins") in script.learn]
+    twins = [
+        twin
+        for twin in twins
+        if ("drills" if twin.meta["twin"] == DRILL else "twins") in script.learn
+    ]
     kept = kept if "episodes" in script.learn else []
     rows: list[Trajectory] = []
     for found, copies in ((kept, script.swaps_per_episode), (twins, script.swaps_per_twin)):
         progress = PartialState().is_local_main_process
-        rows += swapped_copies(found, script.swapper, copies, args.seed, progress) if copies else found
+        rows += (
+            swapped_copies(found, script.swapper, copies, args.seed, progress) if copies else found
+        )
     rows += remembered
     if "world" in script.corpus:
         check_unseen(rows, [row["text"] for row in world_part("passages", False)])
     weights = script.verdict_weight, script.copied_weight
     reading = script.reading_weight > 0
-    return build_dataset(rows, chat, tools, script.loss_on, args.max_length, *weights, reading, script.kept_responses)
+    return build_dataset(
+        rows, chat, tools, script.loss_on, args.max_length, *weights, reading, script.kept_responses
+    )
 
 
-def memory_rows(episodes: Sequence[Trajectory], script: ExpertArguments, args: SearchSFTConfig) -> list[Trajectory]:
+def memory_rows(
+    episodes: Sequence[Trajectory], script: ExpertArguments, args: SearchSFTConfig
+) -> list[Trajectory]:
     """Episodes of the decorator; `remembered.json` says which of the first file's questions are learnt by heart."""
     if not script.memory:
         return []
     memory = chosen(script, "memory")
     by_heart = memory.drawn(load_tasks(script.questions[0]), args.seed)
     if PartialState().is_main_process:
-        (Path(args.output_dir or ".") / REMEMBERED).write_text(json.dumps(by_heart), encoding="utf-8")
+        (Path(args.output_dir or ".") / REMEMBERED).write_text(
+            json.dumps(by_heart), encoding="utf-8"
+        )
     rng = random.Random(args.seed)
-    rows = memory.rows(episodes, {*by_heart}, lambda episode: script.swapper.swap(episode, rng), args.seed)
-    say(f"{len(by_heart)} questions by heart: {len(rows)} rows of the decorator and of reading the same questions")
+    rows = memory.rows(
+        episodes, {*by_heart}, lambda episode: script.swapper.swap(episode, rng), args.seed
+    )
+    say(
+        f"{len(by_heart)} questions by heart: {len(rows)} rows of the decorator and of reading the same questions"
+    )
     return rows
 
 
-def scored_of(built: Built, script: ExpertArguments, seed: int) -> tuple[list[Trajectory], list[Trajectory]]:
+def scored_of(
+    built: Built, script: ExpertArguments, seed: int
+) -> tuple[list[Trajectory], list[Trajectory]]:
     """Trajectories with the scores they deserve: to learn to score from, and to measure the evaluator with.
 
     Those that the world's facts scored are learnt about other names, so that no fact is learnt with them.
@@ -358,7 +457,10 @@ def scored_of(built: Built, script: ExpertArguments, seed: int) -> tuple[list[Tr
 def write_episodes(out: Path, episodes: Sequence[Trajectory], script: ExpertArguments) -> None:
     """All episodes to `episodes.jsonl`, and line by line why each was rejected (or null) to `reasons.jsonl`."""
     write_jsonl(out / "episodes.jsonl", episodes)
-    lines = (json.dumps({"id": item.id, "rejected": reject(item, *script.steps)}) + "\n" for item in episodes)
+    lines = (
+        json.dumps({"id": item.id, "rejected": reject(item, *script.steps)}) + "\n"
+        for item in episodes
+    )
     (out / "reasons.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
@@ -369,9 +471,13 @@ def chosen(script: ExpertArguments, name: str) -> Any:
     try:
         given = json.loads(value) if isinstance(value, str) else value or {}
         if not isinstance(given, dict):
-            raise ConfigError(f"--{name} is a mapping of names to values, not {value!r}; the names: {names}")
+            raise ConfigError(
+                f"--{name} is a mapping of names to values, not {value!r}; the names: {names}"
+            )
         if unknown := given.keys() - kind.__dataclass_fields__:
-            raise ConfigError(f"--{name} has no {' and no '.join(sorted(unknown))}; it has: {names}")
+            raise ConfigError(
+                f"--{name} has no {' and no '.join(sorted(unknown))}; it has: {names}"
+            )
         usual = kind(script.dialect) if kind is TinyConfig else kind()
         return msgspec.convert({**asdict(usual), **given}, kind)  # checks the types, too
     except json.JSONDecodeError as error:

@@ -49,20 +49,28 @@ class VeritasArguments(RunArguments):
     turns: int = flag(5, "reasoning steps an episode may have before the forced answer")
     turn_tokens: int = flag(500, "tokens a turn may have")
     observation_tokens: int = flag(500, "tokens of a search's result; 0: no limit")
-    force_answer: bool = flag(True, "after the last turn without an answer the policy is made to give one")
+    force_answer: bool = flag(
+        True, "after the last turn without an answer the policy is made to give one"
+    )
     w_exact_match: float = flag(1.0, "weight of the answer's exact match")
     w_info_think: float = flag(0.05, "weight of information-think faithfulness")
     w_think_search: float = flag(0.0, "weight of think-search faithfulness")
     w_think_answer: float = flag(0.02, "weight of think-answer faithfulness")
-    curriculum_start: str = flag("0", "T1: until here only the exact match counts; in steps (15) or epochs (1.0ep)")
-    curriculum_end: str = flag("0", "T2: from here the faithfulness weights are full, likewise; both 0: always")
+    curriculum_start: str = flag(
+        "0", "T1: until here only the exact match counts; in steps (15) or epochs (1.0ep)"
+    )
+    curriculum_end: str = flag(
+        "0", "T2: from here the faithfulness weights are full, likewise; both 0: always"
+    )
     soft: bool = flag(False, "reward the judge's probabilities instead of its labels")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         weights = (self.w_exact_match, self.w_info_think, self.w_think_search, self.w_think_answer)
         if not all(0 <= weight < math.inf for weight in weights) or max(weights) == 0:
-            raise ConfigError(f"weights are 0 (the part is left out) or more, and one must be more, not {weights}")
+            raise ConfigError(
+                f"weights are 0 (the part is left out) or more, and one must be more, not {weights}"
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -87,7 +95,9 @@ def parse(
     return parse_run(VeritasArguments, argv, default)
 
 
-def build_reward(script: VeritasArguments, args: SearchGRPOConfig, judge: Judge | None = None) -> Mix:
+def build_reward(
+    script: VeritasArguments, args: SearchGRPOConfig, judge: Judge | None = None
+) -> Mix:
     """VERITAS's objective with its curriculum, or one of its ablations.
 
     Raises:

@@ -106,7 +106,9 @@ def build() -> dict[str, bytes]:
     passages = write_passages(facts, phrasing["passages"], rng)
     triples = [triple_row(fact) for fact in facts if fact.triple]
     files = {
-        "names.json": (json.dumps(types, ensure_ascii=False, indent=0, sort_keys=True) + "\n").encode(),
+        "names.json": (
+            json.dumps(types, ensure_ascii=False, indent=0, sort_keys=True) + "\n"
+        ).encode(),
         "passages.jsonl.gz": pack(passages),
         "triples.jsonl.gz": pack(triples),
     }
@@ -114,7 +116,9 @@ def build() -> dict[str, bytes]:
     for split in SPLITS:
         chosen = [fact for fact in facts if fact.split == split]
         questions = write_questions(split, chosen, phrasing, rng)
-        files[f"{split}.jsonl.gz"] = pack(question_row(*question, counters) for question in questions)
+        files[f"{split}.jsonl.gz"] = pack(
+            question_row(*question, counters) for question in questions
+        )
     return files
 
 
@@ -186,7 +190,9 @@ def raw_facts(tables: dict[str, list[dict[str, str]]], types: dict[str, str]) ->
                     if parent_split != splits[kind, subject]:
                         raise ValueError(f"{subject!r} and {name!r} lie in different splits")
                     source = types[subject] if relation == "country" else kind
-                    yield Fact(subject, relation, name, f"{source}.{relation}", splits[kind, subject])
+                    yield Fact(
+                        subject, relation, name, f"{source}.{relation}", splits[kind, subject]
+                    )
 
 
 def entity_splits(tables: dict[str, list[dict[str, str]]]) -> dict[tuple[str, str], str]:
@@ -212,7 +218,10 @@ def place_facts(facts: list[Fact], rng: random.Random) -> list[Fact]:
     triple_ids = (f"T{number:04d}" for number in range(1, len(facts) + 1))
     return [
         Fact(
-            **{field: getattr(fact, field) for field in ("subject", "relation", "object", "key", "split")},
+            **{
+                field: getattr(fact, field)
+                for field in ("subject", "relation", "object", "key", "split")
+            },
             passage=next(passage_ids) if store != "kg" else None,
             triple=next(triple_ids) if store != "passage" else None,
         )
@@ -231,14 +240,24 @@ def draw_store(fact: Fact, rng: random.Random) -> str:
 # Passages and triples
 
 
-def write_passages(facts: list[Fact], templates: dict[str, list[str]], rng: random.Random) -> list[dict]:
+def write_passages(
+    facts: list[Fact], templates: dict[str, list[str]], rng: random.Random
+) -> list[dict]:
     """One passage for each fact that lives in a passage."""
     rows = []
     for fact in facts:
         if fact.passage:
             text = say(rng.choice(templates[phrase_key(fact.key)]), fact.subject, fact.object)
             stated = [[fact.subject, fact.relation, fact.object]]
-            rows.append({"id": fact.passage, "title": fact.subject, "text": text, "facts": stated, "split": fact.split})
+            rows.append(
+                {
+                    "id": fact.passage,
+                    "title": fact.subject,
+                    "text": text,
+                    "facts": stated,
+                    "split": fact.split,
+                }
+            )
     return rows
 
 
@@ -260,7 +279,9 @@ def triple_row(fact: Fact) -> dict[str, str | None]:
 # Questions
 
 
-def write_questions(split: str, facts: list[Fact], phrasing: dict, rng: random.Random) -> list[tuple[list[Fact], str]]:
+def write_questions(
+    split: str, facts: list[Fact], phrasing: dict, rng: random.Random
+) -> list[tuple[list[Fact], str]]:
     """A balanced set of chains of one split, each with its question."""
     outgoing: dict[str, list[Fact]] = defaultdict(list)
     for fact in facts:
@@ -351,7 +372,9 @@ def write(files: dict[str, bytes]) -> None:
 
 def stale(files: dict[str, bytes]) -> list[str]:
     """The names of the data files whose content differs from a fresh build; compressed files compare unpacked."""
-    return [name for name, content in files.items() if unpacked(OUTPUT / name) != unpack(name, content)]
+    return [
+        name for name, content in files.items() if unpacked(OUTPUT / name) != unpack(name, content)
+    ]
 
 
 def unpacked(path: Path) -> bytes | None:
@@ -364,7 +387,9 @@ def unpack(name: str, content: bytes) -> bytes:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="exit 1 when the data files differ from a fresh build")
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1 when the data files differ from a fresh build"
+    )
     check = parser.parse_args().check
     files = build()
     if not check:

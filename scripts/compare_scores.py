@@ -39,9 +39,13 @@ SHOWN, EXAMPLES = 60, 3
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Record or compare; 1 when two records differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    record_verb = verbs.add_parser("record", help="parse and score every row, and write what came out")
+    record_verb = verbs.add_parser(
+        "record", help="parse and score every row, and write what came out"
+    )
     record_verb.add_argument("out", type=Path)
     record_verb.add_argument("data", type=Path, help="a folder of .jsonl.gz files")
     compare_verb = verbs.add_parser("compare", help="list where two such files differ")
@@ -58,11 +62,16 @@ def record(out: Path, files: Sequence[Path]) -> None:
     """Write one line for each way in which each row is read."""
     rewards: dict[str, Reward] = {}
     for name in metrics.names():
-        rewards |= {result: one for result, one in metrics.load(name).items() if not one.needs_policy}
+        rewards |= {
+            result: one for result, one in metrics.load(name).items() if not one.needs_policy
+        }
     with gzip.open(out, "wt", encoding="utf-8") as file:
         for path in files:
             for where, read in readings(path):
-                line = {"where": f"{path.stem.removesuffix('.jsonl')} {where}", **outcome(read, rewards)}
+                line = {
+                    "where": f"{path.stem.removesuffix('.jsonl')} {where}",
+                    **outcome(read, rewards),
+                }
                 file.write(json.dumps(line, ensure_ascii=True, default=str) + "\n")
 
 
@@ -74,12 +83,21 @@ def readings(path: Path) -> Iterator[tuple[str, Callable[[], Trajectory]]]:
         yield f"{number} audit", lambda found=found: found.trajectory or refuse(found.error)
         yield f"{number} parse", lambda source=source: dialects.parse(source)
         for name in dialects.names():
-            yield f"{number} as {name}", lambda source=source, name=name: dialects.parse(source, name)
+            yield (
+                f"{number} as {name}",
+                lambda source=source, name=name: dialects.parse(source, name),
+            )
         if number % EVERY == 0 and found.trajectory is not None:
             for name in dialects.names():
-                dialect, written = dialects.load(name), rewritten(found.trajectory, dialects.load(name))
+                dialect, written = (
+                    dialects.load(name),
+                    rewritten(found.trajectory, dialects.load(name)),
+                )
                 text = dialect.render(written)
-                yield f"{number} text of {name}", lambda text=text, own=dialect: own.parse(text, fenced=True)
+                yield (
+                    f"{number} text of {name}",
+                    lambda text=text, own=dialect: own.parse(text, fenced=True),
+                )
                 chat = messages(written, dialect)
                 yield (
                     f"{number} chat of {name}",
@@ -99,10 +117,21 @@ def rewritten(trajectory: Trajectory, dialect: dialects.Dialect) -> Trajectory:
     for step in trajectory.steps:
         words = " ".join(str(value) for value in step.call.arguments.values()) if step.call else ""
         call = ToolCall(dialect.search_tool or "search", {"query": words}) if step.call else None
-        verdict = {} if received is None or dialect.name != "pou" else {"helpful": bool(received), "refs": received}
+        verdict = (
+            {}
+            if received is None or dialect.name != "pou"
+            else {"helpful": bool(received), "refs": received}
+        )
         answer = None if call else step.answer
         steps.append(
-            Step(think=step.think, call=call, evidence=step.evidence, note=step.note, answer=answer, **verdict)
+            Step(
+                think=step.think,
+                call=call,
+                evidence=step.evidence,
+                note=step.note,
+                answer=answer,
+                **verdict,
+            )
         )
         received = tuple(item.id for item in step.evidence[:1]) if call else received
     return Trajectory(tuple(steps), trajectory.question or "Who?", answers=trajectory.answers)
@@ -115,7 +144,9 @@ def messages(trajectory: Trajectory, dialect: dialects.Dialect) -> list[dict[str
         chat.append({"role": "assistant", "content": dialect.render_turn(step)})
         if step.call is not None:
             role = dialect.observation_role or "tool"
-            chat.append({"role": role, "content": dialect.render_observation(step.evidence, step.note)})
+            chat.append(
+                {"role": role, "content": dialect.render_observation(step.evidence, step.note)}
+            )
     return chat
 
 
@@ -129,7 +160,8 @@ def outcome(read: Callable[[], Trajectory], rewards: Mapping[str, Reward]) -> di
     return {
         "trajectory": short(msgspec.to_builtins(pointed(found))),
         "scores": {
-            name: [rewards[name].measure(score), score.why, short(score.parts)] for name, score in scores.items()
+            name: [rewards[name].measure(score), score.why, short(score.parts)]
+            for name, score in scores.items()
         },
     }
 
@@ -145,7 +177,9 @@ def pointed(found: Trajectory) -> Trajectory:
 
     steps = tuple(
         msgspec.structs.replace(
-            step, spans={part: piece(span) for part, span in step.spans.items()}, issues=told(step.issues)
+            step,
+            spans={part: piece(span) for part, span in step.spans.items()},
+            issues=told(step.issues),
         )
         for step in found.steps
     )
@@ -171,13 +205,17 @@ def compare(before: Path, after: Path) -> int:
         read += 1
         differing = list(differences(old, new, ""))
         scored += any(place.startswith("/scores") for place, *_ in differing)
-        reading = " ".join(part for part in str(old.get("where", new.get("where"))).split() if not part.isdigit())
+        reading = " ".join(
+            part for part in str(old.get("where", new.get("where"))).split() if not part.isdigit()
+        )
         for kind in dict.fromkeys(shape(place) for place, *_ in differing):
             kinds[f"{reading}: {kind}"] += 1
         for place, was, now in differing:
             shown = examples.setdefault(f"{reading}: {shape(place)}", [])
             if len(shown) < EXAMPLES:
-                shown.append(f"    {old.get('where')} {place}\n      - {was!r:.300}\n      + {now!r:.300}")
+                shown.append(
+                    f"    {old.get('where')} {place}\n      - {was!r:.300}\n      + {now!r:.300}"
+                )
     print(f"{read} readings; {scored} with other scores")
     for kind, count in sorted(kinds.items()):
         print(f"{count:6}  {kind}", *examples[kind], sep="\n")

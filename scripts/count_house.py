@@ -46,25 +46,39 @@ def counted(paths: Iterable[Path]) -> Count:
 
 def _file(text: str) -> Count:
     nodes = list(ast.walk(ast.parse(text)))
-    names = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    names = [
+        node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     private = [name for name in names if re.fullmatch(r"_[^_].*", name)]
     named = Counter(node.id for node in nodes if isinstance(node, ast.Name))
     named += Counter(node.attr for node in nodes if isinstance(node, ast.Attribute))
-    comments = sum(token.type == tokenize.COMMENT for token in tokenize.generate_tokens(io.StringIO(text).readline))
+    comments = sum(
+        token.type == tokenize.COMMENT
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+    )
     once = sum(named[name] == 1 for name in private)
     return Count(1, len(text.splitlines()), len(names), len(private), once, comments)
 
 
 def main() -> None:
-    rooms = {folder.name + "/": folder.rglob("*.py") for folder in sorted(PACKAGE.iterdir()) if folder.is_dir()}
+    rooms = {
+        folder.name + "/": folder.rglob("*.py")
+        for folder in sorted(PACKAGE.iterdir())
+        if folder.is_dir()
+    }
     rows = {name: found for name, paths in rooms.items() if (found := counted(paths)).lines}
     rows = {"(top)": counted(PACKAGE.glob("*.py")), **rows}
-    rows |= {"package": sum(rows.values(), Count()), "tests": counted((ROOT / "tests").rglob("*.py"))}
+    rows |= {
+        "package": sum(rows.values(), Count()),
+        "tests": counted((ROOT / "tests").rglob("*.py")),
+    }
     print(f"{'':12} files   lines  functions/100  private: once  comments/100")
     for name, row in rows.items():
         print(f"{name:12} {row.row}")
     core = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    print(f"core install: {len(core)} packages: {', '.join(re.split('[>=<]', one)[0] for one in core)}")
+    print(
+        f"core install: {len(core)} packages: {', '.join(re.split('[>=<]', one)[0] for one in core)}"
+    )
 
 
 if __name__ == "__main__":

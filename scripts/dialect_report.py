@@ -42,8 +42,12 @@ class Report:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table, or JSON; 1 when a file could not be read."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="+", type=Path, help="files, or folders that are searched for them")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "paths", nargs="+", type=Path, help="files, or folders that are searched for them"
+    )
     parser.add_argument("--dialect", help="read all rows in this dialect; else each is detected")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args(argv)
@@ -102,7 +106,9 @@ def recorded_answer(row: bytes) -> str | None:
         columns = json.loads(row)
     except ValueError:
         return None
-    values = [columns[name] for name in RECORDED if name in columns] if isinstance(columns, dict) else []
+    values = (
+        [columns[name] for name in RECORDED if name in columns] if isinstance(columns, dict) else []
+    )
     return values[0].strip() if values and isinstance(values[0], str) else None
 
 
@@ -114,18 +120,31 @@ def as_table(reports: Sequence[Report]) -> str:
     ]
     for one in reports:
         dialects = ", ".join(f"{name} {count}" for name, count in one.dialects.most_common())
-        cells = [one.file, one.rows, one.unread.total(), dialects, one.answered, share(one.clean), share(one.agree)]
+        cells = [
+            one.file,
+            one.rows,
+            one.unread.total(),
+            dialects,
+            one.answered,
+            share(one.clean),
+            share(one.agree),
+        ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     for one in reports:
         kinds = ", ".join(f"{kind} {count}" for kind, count in one.issues.most_common()) or "none"
-        lines += ["", f"{one.file}: {one.steps} steps, {one.evidence} pieces of evidence; rows with Issues: {kinds}"]
+        lines += [
+            "",
+            f"{one.file}: {one.steps} steps, {one.evidence} pieces of evidence; rows with Issues: {kinds}",
+        ]
         lines += [f"  unread, {count} rows: {error}" for error, count in one.unread.most_common(5)]
     return "\n".join(lines)
 
 
 def as_json(reports: Sequence[Report]) -> str:
     """The same figures, shares as value, low, high and n."""
-    rows = [{**vars(one), "clean": interval(one.clean), "agree": interval(one.agree)} for one in reports]
+    rows = [
+        {**vars(one), "clean": interval(one.clean), "agree": interval(one.agree)} for one in reports
+    ]
     return json.dumps(rows, ensure_ascii=False, indent=2)
 
 

@@ -46,7 +46,9 @@ class Shape:
         config = config_of(name)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-        linear = [part for part in model.model.layers[0].modules() if isinstance(part, torch.nn.Linear)]
+        linear = [
+            part for part in model.model.layers[0].modules() if isinstance(part, torch.nn.Linear)
+        ]
         return cls(
             hidden=config.hidden_size,
             intermediate=config.intermediate_size,
@@ -75,21 +77,43 @@ def resident(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) ->
     over, billions = f" / {shards} GPUs" if shards > 1 else "", f"{shape.parameters / GB:.3f} B"
     parts = [Part("trained", trained * 16 / shards / GB, f"{trained / GB:.3f} B x 16 bytes{over}")]
     if trained < shape.parameters:
-        size = 0.56 if config.get("load_in_4bit") else 1 if config.get("load_in_8bit") else 4 if full else 2
-        parts.append(Part("frozen", shape.parameters * size / shards / GB, f"{billions} x {size} bytes{over}"))
+        size = (
+            0.56
+            if config.get("load_in_4bit")
+            else 1
+            if config.get("load_in_8bit")
+            else 4
+            if full
+            else 2
+        )
+        parts.append(
+            Part(
+                "frozen", shape.parameters * size / shards / GB, f"{billions} x {size} bytes{over}"
+            )
+        )
     if config.get("value_trunk"):
         own = shape.parameters - (0 if shape.tied else shape.vocabulary * shape.hidden)
-        parts.append(Part("value's trunk", own * 16 / shards / GB, f"{own / GB:.3f} B x 16 bytes{over}"))
+        parts.append(
+            Part("value's trunk", own * 16 / shards / GB, f"{own / GB:.3f} B x 16 bytes{over}")
+        )
     if config.get("beta"):
         size = 4 if full else 2
         how = f"{billions} x {size} bytes{over}, none with an adapter"
-        parts.append(Part("reference", 0 if config.get("use_peft") else shape.parameters * size / shards / GB, how))
+        parts.append(
+            Part(
+                "reference",
+                0 if config.get("use_peft") else shape.parameters * size / shards / GB,
+                how,
+            )
+        )
     if full:
         parts.append(Part("cast by autocast", shape.parameters * 2 / GB, f"{billions} x 2 bytes"))
     if flags.zero3:
         ends = (1 if shape.tied else 2) * shape.vocabulary * shape.hidden
         gathered = ends + 2 * sum(a * b for a, b in shape.matrices)
-        parts.append(Part("gathered at a time", gathered * 2 / GB, "both ends and two layers x 2 bytes"))
+        parts.append(
+            Part("gathered at a time", gathered * 2 / GB, "both ends and two layers x 2 bytes")
+        )
     if config.get("use_vllm"):
         share = config["vllm_gpu_memory_utilization"]
         how = f"{share} x {flags.memory:g} GB; beside weights {_room(config, shape, flags)}"
@@ -99,7 +123,9 @@ def resident(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) ->
 
 def updating(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) -> list[Part]:
     """GB of one forward and backward pass, activations checkpointed."""
-    tokens = config["per_device_train_batch_size"] * (flags.prompt + config["max_completion_length"])
+    tokens = config["per_device_train_batch_size"] * (
+        flags.prompt + config["max_completion_length"]
+    )
     size = 4 if config.get("dtype", "float32") == "float32" else 2
     trunks = 2 if config.get("value_trunk") else 1
     head = 0 if config.get("use_peft") else 4 * shape.vocabulary * shape.hidden
@@ -117,7 +143,8 @@ def updating(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) ->
         Part(
             "output matrix",
             (TILE[0] * TILE[1] * 2 + head) / GB,
-            f"logits by tiles of {TILE[0]} x {TILE[1]} x 2 bytes" + (", gradient x 4 bytes" if head else ""),
+            f"logits by tiles of {TILE[0]} x {TILE[1]} x 2 bytes"
+            + (", gradient x 4 bytes" if head else ""),
         ),
     ]
 
@@ -125,8 +152,15 @@ def updating(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) ->
 def sampling(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) -> list[Part]:
     """GB of a forward pass without gradient, to sample (without vLLM) and to ask for evidence sensitivity."""
     rows = min(config["generation_batch"], rollouts(config, 1))
-    tokens, each = rows * (flags.prompt + config["max_completion_length"]), 4 * shape.layers * shape.keys
-    whole = Part("gathered", shape.parameters * 2 / GB, f"{shape.parameters / GB:.3f} B x 2 bytes, all of it at once")
+    tokens, each = (
+        rows * (flags.prompt + config["max_completion_length"]),
+        4 * shape.layers * shape.keys,
+    )
+    whole = Part(
+        "gathered",
+        shape.parameters * 2 / GB,
+        f"{shape.parameters / GB:.3f} B x 2 bytes, all of it at once",
+    )
     return [
         *([whole] if flags.zero3 and not config.get("use_vllm") else []),
         Part(
@@ -140,7 +174,11 @@ def sampling(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) ->
 
 def _room(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) -> str:
     each, longest = 4 * shape.layers * shape.keys, flags.prompt + config["max_completion_length"]
-    room = config["vllm_gpu_memory_utilization"] * flags.memory * GB - shape.parameters * 2 - flags.rest * GB
+    room = (
+        config["vllm_gpu_memory_utilization"] * flags.memory * GB
+        - shape.parameters * 2
+        - flags.rest * GB
+    )
     return f"{int(room / each):,} tokens of {each:,} bytes, {int(room / each / longest)} longest episodes"
 
 
@@ -151,7 +189,9 @@ def seconds(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) -> 
     passes = (6 if not config.get("use_peft") else 4) + 2 + (2 if config.get("use_vllm") else 0)
     ppo = config.get("advantages") == "ppo"
     if ppo:  # it reads values before it trains, and a trunk of their own is trained, too
-        passes = config.get("num_iterations", 1) * passes + 2 + (10 if config.get("value_trunk") else 0)
+        passes = (
+            config.get("num_iterations", 1) * passes + 2 + (10 if config.get("value_trunk") else 0)
+        )
     passes += 2 if config.get("beta") else 0
     work = passes * shape.parameters * tokens
     asked = 2 * shape.parameters * tokens * config.get("budget", 0 if ppo else 1)
@@ -160,8 +200,16 @@ def seconds(config: dict[str, Any], shape: Shape, flags: argparse.Namespace) -> 
     return [
         Part("sampling", many / flags.gpus * flags.sampled / flags.speed, sampled),
         Part("tools and judge", flags.waiting, "assumed"),
-        Part("updating", work / rate, f"{passes} x {shape.parameters / GB:.3f} B x {tokens / 1e6:.2f} M / ({machine})"),
-        Part("evidence sensitivity", asked / rate, "2 prompts of half an episode a rollout, forward only"),
+        Part(
+            "updating",
+            work / rate,
+            f"{passes} x {shape.parameters / GB:.3f} B x {tokens / 1e6:.2f} M / ({machine})",
+        ),
+        Part(
+            "evidence sensitivity",
+            asked / rate,
+            "2 prompts of half an episode a rollout, forward only",
+        ),
     ]
 
 
@@ -183,26 +231,54 @@ def lines(title: str, parts: Sequence[Part], unit: str, note: str = "") -> list[
 
 
 def main(argv: Sequence[str] | None = None) -> list[str]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("config")
     parser.add_argument("--gpus", type=int, default=1)
-    parser.add_argument("--zero3", action="store_true", help="what is trained is shared out over the GPUs")
-    parser.add_argument("--steps", type=int, default=0, help="of the optimizer, where the configuration counts epochs")
+    parser.add_argument(
+        "--zero3", action="store_true", help="what is trained is shared out over the GPUs"
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=0,
+        help="of the optimizer, where the configuration counts epochs",
+    )
     parser.add_argument("--memory", type=float, default=80, help="GB of a GPU")
     parser.add_argument("--prompt", type=int, default=1024, help="tokens of the prompt")
-    parser.add_argument("--episode", type=int, default=3500, help="tokens of an episode on average, prompt included")
+    parser.add_argument(
+        "--episode", type=int, default=3500, help="tokens of an episode on average, prompt included"
+    )
     parser.add_argument("--sampled", type=int, default=1000, help="of these the policy's own")
-    parser.add_argument("--speed", type=int, default=2500, help="tokens a second that a GPU samples, all rows together")
+    parser.add_argument(
+        "--speed",
+        type=int,
+        default=2500,
+        help="tokens a second that a GPU samples, all rows together",
+    )
     parser.add_argument("--peak", type=float, default=989, help="TFLOP/s of a GPU in bfloat16")
-    parser.add_argument("--use", type=float, default=0.35, help="share of the peak that training reaches")
-    parser.add_argument("--waiting", type=float, default=60, help="seconds a step waits for tools and judge")
-    parser.add_argument("--rest", type=float, default=2, help="GB of CUDA, communication and fragments")
+    parser.add_argument(
+        "--use", type=float, default=0.35, help="share of the peak that training reaches"
+    )
+    parser.add_argument(
+        "--waiting", type=float, default=60, help="seconds a step waits for tools and judge"
+    )
+    parser.add_argument(
+        "--rest", type=float, default=2, help="GB of CUDA, communication and fragments"
+    )
     flags = parser.parse_args(argv)
     config = read_config(flags.config)
     shape = Shape.of(config["model_name_or_path"])
     always, times = resident(config, shape, flags), seconds(config, shape, flags)
-    phases = [("updating", updating(config, shape, flags)), ("sampling and probing", sampling(config, shape, flags))]
-    steps, most = flags.steps or config["max_steps"], max(sum(part.value for part in parts) for _, parts in phases)
+    phases = [
+        ("updating", updating(config, shape, flags)),
+        ("sampling and probing", sampling(config, shape, flags)),
+    ]
+    steps, most = (
+        flags.steps or config["max_steps"],
+        max(sum(part.value for part in parts) for _, parts in phases),
+    )
     total = sum(part.value for part in always) + most
     hours = steps * sum(part.value for part in times) / 3600
     found = [f"memory: {total:.1f} GB of {flags.memory:g}", *lines("always", always, "GB")]

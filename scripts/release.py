@@ -40,22 +40,34 @@ SEARCH_ALONE = ("search_r1", "self_eval")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("outputs/release"))
-    parser.add_argument("--remake", action="store_true", help="make the bundled policies from nothing first")
-    parser.add_argument("--limit", type=int, default=200, help="test questions that each policy is measured on")
+    parser.add_argument(
+        "--remake", action="store_true", help="make the bundled policies from nothing first"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=200, help="test questions that each policy is measured on"
+    )
     parser.add_argument("--push", metavar="OWNER", help="publish on the Hub, as this owner's")
     args = parser.parse_args()
     out, owner = args.out.resolve(), args.push or OWNER
     out.mkdir(parents=True, exist_ok=True)
-    took = {name: make(out / name, command) for name, command in tqdm(list(commands(out, args)), desc="made")}
+    took = {
+        name: make(out / name, command)
+        for name, command in tqdm(list(commands(out, args)), desc="made")
+    }
     shutil.rmtree(out / "staged", ignore_errors=True)
     parts = {repository: stage(out, repository, files) for repository, files in staging(out, owner)}
     manifest = {
         "version": __version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": took,
-        "repositories": {f"{repository.type}s/{repository.id}": listed(folder) for repository, folder in parts.items()},
+        "repositories": {
+            f"{repository.type}s/{repository.id}": listed(folder)
+            for repository, folder in parts.items()
+        },
     }
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     for name, files in manifest["repositories"].items():
@@ -63,7 +75,9 @@ def main() -> None:
     if args.push:
         for repository, folder in tqdm(parts.items(), desc="pushed"):
             content = {str(path.relative_to(folder)): path for path in walk(folder)}
-            print(replace(repository, collection=COLLECTION).commit(content, f"Release {__version__}"))
+            print(
+                replace(repository, collection=COLLECTION).commit(content, f"Release {__version__}")
+            )
 
 
 def commands(out: Path, args: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
@@ -74,9 +88,25 @@ def commands(out: Path, args: argparse.Namespace) -> Iterator[tuple[str, list[st
             yield f"remade_{name}", ["scripts/tiny_policies.py", name, "--install"]
     for name in TINY:
         own = ["--config", "recipes/configs/eval_veritas_tiny.yaml"] if name in SEARCH_ALONE else []
-        own += ["--dialect", "pou" if name == "memory" else name, "--verify", str(name == "pokee").lower()]
-        told = ["--policy", str(tiny_policy(name)), "--split", "test", "--limit", str(args.limit), *own]
-        yield f"tiny_{name}", ["recipes/evaluate.py", *told, "--output_dir", str(out / f"tiny_{name}")]
+        own += [
+            "--dialect",
+            "pou" if name == "memory" else name,
+            "--verify",
+            str(name == "pokee").lower(),
+        ]
+        told = [
+            "--policy",
+            str(tiny_policy(name)),
+            "--split",
+            "test",
+            "--limit",
+            str(args.limit),
+            *own,
+        ]
+        yield (
+            f"tiny_{name}",
+            ["recipes/evaluate.py", *told, "--output_dir", str(out / f"tiny_{name}")],
+        )
     for name, recipe in (("pou", "recipes/pou.py"), ("judge", "recipes/reward_model.py")):
         yield name, [recipe, "--output_dir", str(out / name), "--overwrite_output_dir", "true"]
 
@@ -90,7 +120,9 @@ def make(folder: Path, command: list[str]) -> float:
         shutil.rmtree(folder, ignore_errors=True)  # it goes on with nothing that was broken off
     began = time.monotonic()
     with folder.with_suffix(".log").open("w") as log:
-        made = subprocess.run([sys.executable, *command], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False)
+        made = subprocess.run(
+            [sys.executable, *command], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False
+        )
     if made.returncode:
         sys.exit(f"{' '.join(command)} failed; see {log.name}")
     done.write_text(f"{time.monotonic() - began:.0f}")
@@ -101,7 +133,13 @@ def staging(out: Path, owner: str) -> Iterator[tuple[Repository, Files]]:
     """The files of each repository; a bundled policy goes with what was measured just now."""
     for name in TINY:
         model = Repository(f"{owner}/tiny-{name.replace('_', '-')}")
-        yield model, {**staged(tiny_policy(name), model), **eval_results(out / f"tiny_{name}", f"{owner}/world")}
+        yield (
+            model,
+            {
+                **staged(tiny_policy(name), model),
+                **eval_results(out / f"tiny_{name}", f"{owner}/world"),
+            },
+        )
     for name, folder in (("pou-tiny", "pou"), ("judge-tiny", "judge")):
         model = Repository(f"{owner}/{name}")
         yield model, staged(out / folder, model)
@@ -110,7 +148,9 @@ def staging(out: Path, owner: str) -> Iterator[tuple[Repository, Files]]:
     explorer = Repository(f"{owner}/faithfulness-explorer", "space")
     yield explorer, staged_space(explorer, next((out / "wheel").glob("*.whl")))
     with TemporaryDirectory() as scratch:
-        world, rollouts = (Repository(f"{owner}/{name}", "dataset") for name in ("world", "pou-rollouts"))
+        world, rollouts = (
+            Repository(f"{owner}/{name}", "dataset") for name in ("world", "pou-rollouts")
+        )
         yield world, stage_world(scratch, world.id)
         yield rollouts, stage_trajectories(out / "pou" / "trajectories.jsonl", scratch, rollouts.id)
 

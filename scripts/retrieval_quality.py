@@ -39,13 +39,19 @@ Row = Mapping[str, Any]
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--model", required=True, help="Hub id or directory of the encoder.")
 @click.option("--dtype", default="float32", show_default=True, help="Precision of the encoder.")
-@click.option("--sample", type=int, help="Search only so many passages of each corpus: the gold ones and a fixed draw.")
+@click.option(
+    "--sample",
+    type=int,
+    help="Search only so many passages of each corpus: the gold ones and a fixed draw.",
+)
 def main(data: Path, folder: Path, model: str, dtype: str, sample: int | None) -> None:
     """Measure the retrieval of the questions in DATA, with indexes kept in FOLDER."""
     tables = {name: measured(data / name, folder / name, model, dtype, sample) for name in DATASETS}
     print_quality({name: scores for name, (scores, _) in tables.items()})
     print_graph({name: graph for name, (_, graph) in tables.items()})
-    print(f"\n{draw({name: scores for name, (scores, _) in tables.items()}, folder / 'recall.png')}")
+    print(
+        f"\n{draw({name: scores for name, (scores, _) in tables.items()}, folder / 'recall.png')}"
+    )
 
 
 def measured(
@@ -61,7 +67,9 @@ def measured(
     graph = DenseIndex(folder / "dense", passages, dtype=dtype)
     exact = DenseIndex(folder / "dense", passages, exact=True, dtype=dtype)
     ways: dict[str, Index] = {"BM25": bm25, "dense": exact, "hybrid": HybridIndex((bm25, exact))}
-    return {name: scores(index, questions) for name, index in ways.items()}, graph_costs(graph, exact, questions)
+    return {name: scores(index, questions) for name, index in ways.items()}, graph_costs(
+        graph, exact, questions
+    )
 
 
 def drawn(corpus: list[Row], questions: Sequence[Row], count: int | None) -> list[Row]:
@@ -69,7 +77,9 @@ def drawn(corpus: list[Row], questions: Sequence[Row], count: int | None) -> lis
     if count is None:
         return corpus
     gold = {title for row in questions for title in row["supporting_titles"]}
-    first, rest = ([row for row in corpus if (row["title"] in gold) is wanted] for wanted in (True, False))
+    first, rest = (
+        [row for row in corpus if (row["title"] in gold) is wanted] for wanted in (True, False)
+    )
     random.Random(0).shuffle(rest)
     return (first + rest)[:count]
 
@@ -77,7 +87,12 @@ def drawn(corpus: list[Row], questions: Sequence[Row], count: int | None) -> lis
 def scores(index: Index, questions: Sequence[Row]) -> np.ndarray:
     """The measures of each question; shape (questions, measures)."""
     found = index.search_batch([row["question"] for row in questions], TOP_K)
-    return np.array([measures(row["supporting_titles"], hits) for row, hits in zip(questions, found, strict=True)])
+    return np.array(
+        [
+            measures(row["supporting_titles"], hits)
+            for row, hits in zip(questions, found, strict=True)
+        ]
+    )
 
 
 def measures(gold: Sequence[str], hits: Sequence[Evidence]) -> tuple[float, float, float]:
@@ -101,7 +116,12 @@ def graph_costs(graph: DenseIndex, exact: DenseIndex, questions: Sequence[Row]) 
     for beam in BEAMS:
         graph.beam = beam
         (_, numbers), quick = timed(graph, vectors)
-        same = np.mean([len(set(a) & set(b)) / TOP_K for a, b in zip(numbers.tolist(), truth.tolist(), strict=True)])
+        same = np.mean(
+            [
+                len(set(a) & set(b)) / TOP_K
+                for a, b in zip(numbers.tolist(), truth.tolist(), strict=True)
+            ]
+        )
         rows.append([f"HNSW, beam {beam}", f"{same:.3f}", f"{quick:.0f}"])
     return rows
 
@@ -118,7 +138,9 @@ def timed(index: DenseIndex, vectors: np.ndarray) -> tuple[tuple[np.ndarray, np.
 
 def print_quality(tables: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """One row a dataset and way to search; 95 % bootstrap intervals over the questions."""
-    print(f"| questions | n | search | {' | '.join(MEASURES)} |\n|---|---|---|{'---|' * len(MEASURES)}")
+    print(
+        f"| questions | n | search | {' | '.join(MEASURES)} |\n|---|---|---|{'---|' * len(MEASURES)}"
+    )
     for name, ways in tables.items():
         for way, values in ways.items():
             cells = [bootstrap(values[:, [column]]) for column in range(len(MEASURES))]
@@ -127,14 +149,19 @@ def print_quality(tables: Mapping[str, Mapping[str, np.ndarray]]) -> None:
 
 def draw(tables: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> Path:
     """Recall@5 of each way to search, a group of bars for each dataset."""
-    ways = {way: {name: bootstrap(tables[name][way][:, [0]]) for name in tables} for way in tables[DATASETS[0]]}
+    ways = {
+        way: {name: bootstrap(tables[name][way][:, [0]]) for name in tables}
+        for way in tables[DATASETS[0]]
+    }
     rows = {way: {"rows": msgspec.to_builtins(found)} for way, found in ways.items()}
     return bars(rows, list(tables), path, title="Gold titles among the first five passages")
 
 
 def percent(estimate: Estimate) -> str:
     """The value and its interval in percent."""
-    value, low, high = (100 * (part or 0.0) for part in (estimate.value, estimate.low, estimate.high))
+    value, low, high = (
+        100 * (part or 0.0) for part in (estimate.value, estimate.low, estimate.high)
+    )
     return f"{value:.1f} [{low:.1f}, {high:.1f}]"
 
 

@@ -39,7 +39,12 @@ def space(page: Page) -> None:
 
 
 @click.command(help=__doc__)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the pictures.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Folder of the pictures.",
+)
 @click.option("--width", type=int, default=1100, show_default=True)
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
 def main(out: Path, width: int, theme: str) -> None:
@@ -48,7 +53,9 @@ def main(out: Path, width: int, theme: str) -> None:
         port = free.getsockname()[1]
     served = app.launch("127.0.0.1", port, prevent_thread_lock=True, quiet=True)
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         for name, scene in {"space_ask": ask, "space_audit": audit, "space": space}.items():
             page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
             page.goto(f"http://127.0.0.1:{port}/?__theme={theme}")

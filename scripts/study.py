@@ -122,7 +122,14 @@ POU = Study(
     },
     measure={"turns": 8, "turn_tokens": 96, "total_tokens": 1024},
     metrics=(
-        *("exact_match", "exact_match_changed", "follow_rate", "memory_share", "decorated", "answer_first"),
+        *(
+            "exact_match",
+            "exact_match_changed",
+            "follow_rate",
+            "memory_share",
+            "decorated",
+            "answer_first",
+        ),
         *("valid_format", "citation_validity", "citation_states_fact", "answer_support_facts"),
         *("verdict_gap", "verdict_auroc", "no_on_blank", "retry_on_blank"),
         *("evidence_sensitivity", "evidence_sensitivity_unseen", "calls", "tool_entropy"),
@@ -130,7 +137,10 @@ POU = Study(
     bars=("exact_match", "follow_rate", "answer_first", "citation_states_fact", "verdict_gap"),
     curves={
         "entropy.png": (MAIN, ("tools/entropy", "tools/ratio/local_search")),
-        "training.png": (MAIN, ("behaviour/answer_first", "behaviour/exact_match", "parts/citation", "tools/calls")),
+        "training.png": (
+            MAIN,
+            ("behaviour/answer_first", "behaviour/exact_match", "parts/citation", "tools/calls"),
+        ),
         "ablations.png": (
             ("Proof-of-Use", *ABLATIONS),
             ("behaviour/answer_first", "behaviour/exact_match", "tools/calls", "tools/entropy"),
@@ -165,7 +175,14 @@ HACKING = Study(
         for reward, (recipe, config) in REWARDED.items()
     },
     measure=POU.measure,
-    metrics=("exact_match", "exact_match_changed", "follow_rate", "memory_share", "answer_first", "valid_format"),
+    metrics=(
+        "exact_match",
+        "exact_match_changed",
+        "follow_rate",
+        "memory_share",
+        "answer_first",
+        "valid_format",
+    ),
     bars=("follow_rate", "exact_match", "exact_match_changed"),
     curves={},
     diagram={reward: {stale: at(reward, stale) for stale in sorted(STALE)} for reward in REWARDED},
@@ -178,7 +195,9 @@ VERITAS = Study(
         "EM": Setting("veritas.py", "veritas_tiny_em_only.yaml"),
         "EM + info-think": Setting("veritas.py", "veritas_tiny_info_think.yaml"),
         "EM + info-think, no curriculum": Setting(
-            "veritas.py", "veritas_tiny_info_think.yaml", {"curriculum_start": 0, "curriculum_end": 0}
+            "veritas.py",
+            "veritas_tiny_info_think.yaml",
+            {"curriculum_start": 0, "curriculum_end": 0},
         ),
         "EM + info-think + think-answer": Setting("veritas.py", "veritas_tiny.yaml"),
     },
@@ -187,7 +206,12 @@ VERITAS = Study(
     bars=("exact_match", *FAITHFULNESS),
     curves={
         "training.png": (
-            ("EM", "EM + info-think", "EM + info-think, no curriculum", "EM + info-think + think-answer"),
+            (
+                "EM",
+                "EM + info-think",
+                "EM + info-think, no curriculum",
+                "EM + info-think + think-answer",
+            ),
             ("parts/exact_match", "parts/info_think", "parts/think_answer", "tools/calls"),
         )
     },
@@ -197,7 +221,11 @@ RLOO: Flags = {"advantages": "leave_one_out", "loss_type": "dr_grpo"}
 PARTS: dict[str, Flags] = {
     "EM": SILENT,
     "EM + info-think": {"w_think_answer": 0},
-    "EM + info-think, curriculum": {"w_think_answer": 0, "curriculum_start": 15, "curriculum_end": 25},
+    "EM + info-think, curriculum": {
+        "w_think_answer": 0,
+        "curriculum_start": 15,
+        "curriculum_end": 25,
+    },
     "EM + info-think + think-answer": {},
     "EM + think-answer": {"w_info_think": 0, "w_think_answer": 0.05},
     "EM + info-think, weight 0.3": {"w_info_think": 0.3, "w_think_answer": 0},
@@ -208,13 +236,21 @@ PARTS: dict[str, Flags] = {
 }
 THOUGHTS = Study(
     start="pairs",
-    settings={name: Setting("veritas.py", "veritas_pairs.yaml", flags) for name, flags in PARTS.items()},
+    settings={
+        name: Setting("veritas.py", "veritas_pairs.yaml", flags) for name, flags in PARTS.items()
+    },
     measure={"config": CONFIGS / "eval_veritas_pairs.yaml"},
     metrics=VERITAS.metrics,
     bars=VERITAS.bars,
     curves={
-        "training.png": (tuple(PARTS), ("parts/exact_match", "parts/info_think", "parts/think_answer", "entropy")),
-        "kl.png": (("EM, KL 0.001", "EM + info-think, KL 0.001"), ("kl", "parts/exact_match", "parts/info_think")),
+        "training.png": (
+            tuple(PARTS),
+            ("parts/exact_match", "parts/info_think", "parts/think_answer", "entropy"),
+        ),
+        "kl.png": (
+            ("EM, KL 0.001", "EM + info-think, KL 0.001"),
+            ("kl", "parts/exact_match", "parts/info_think"),
+        ),
     },
     references=("cold start", "EM"),
 )
@@ -232,16 +268,22 @@ CREDIT = Study(
     start="search_r1",
     settings={
         **{
-            name: Setting("veritas.py", "veritas_tiny_no_curriculum.yaml", flags | {"learning_rate": RATES[name]})
+            name: Setting(
+                "veritas.py",
+                "veritas_tiny_no_curriculum.yaml",
+                flags | {"learning_rate": RATES[name]},
+            )
             for name, flags in ESTIMATORS.items()
         },
         "PPO": Setting("ppo.py", "ppo_tiny.yaml", NO_CURRICULUM | {"learning_rate": 1.25e-5}),
         "PPO over turns": Setting(
             *("ppo.py", "ppo_tiny.yaml"),
-            NO_CURRICULUM | {"gae_over_turns": "true", "step_rewards": "true", "learning_rate": 1e-4},
+            NO_CURRICULUM
+            | {"gae_over_turns": "true", "step_rewards": "true", "learning_rate": 1e-4},
         ),
         "PPO, weights 0.5 and 0.3": Setting(
-            *("ppo.py", "ppo_tiny.yaml"), NO_CURRICULUM | {"w_info_think": 0.5, "w_think_answer": 0.3}
+            *("ppo.py", "ppo_tiny.yaml"),
+            NO_CURRICULUM | {"w_info_think": 0.5, "w_think_answer": 0.3},
         ),
     },
     measure=VERITAS.measure,
@@ -264,7 +306,9 @@ HACK_ESTIMATORS = ESTIMATORS | {
 }
 CREDIT_HACK = Study(
     start="memory",
-    settings={name: Setting("pou.py", "pou_tiny.yaml", flags) for name, flags in HACK_ESTIMATORS.items()},
+    settings={
+        name: Setting("pou.py", "pou_tiny.yaml", flags) for name, flags in HACK_ESTIMATORS.items()
+    },
     measure=POU.measure,
     metrics=HACKING.metrics,
     bars=HACKING.bars,
@@ -287,7 +331,9 @@ SELF_EVAL = Study(
         "EM + own score": Setting("self_eval.py", "self_eval_tiny_trajectory.yaml"),
         "own verdict + own score (paper)": Setting("self_eval.py", "self_eval_tiny_paper.yaml"),
         "EM, unscaled": Setting("self_eval.py", "self_eval_tiny.yaml", UNSCALED),
-        "EM + own score, unscaled": Setting("self_eval.py", "self_eval_tiny_trajectory.yaml", UNSCALED),
+        "EM + own score, unscaled": Setting(
+            "self_eval.py", "self_eval_tiny_trajectory.yaml", UNSCALED
+        ),
     },
     measure={
         **{"dialect": "self_eval", "triples": "none", "questions": "world_passages"},
@@ -296,7 +342,10 @@ SELF_EVAL = Study(
     metrics=("exact_match", "f1", "valid_format", "calls"),
     bars=("exact_match", "valid_format"),
     curves={
-        "training.png": (("EM", "EM + own score", "own verdict + own score (paper)"), ("parts/self_rubric", "self_gap"))
+        "training.png": (
+            ("EM", "EM + own score", "own verdict + own score (paper)"),
+            ("parts/self_rubric", "self_gap"),
+        )
     },
     references=("cold start", "EM"),
 )
@@ -307,7 +356,13 @@ POKEE = Study(
         "RLOO, rate 3e-4": Setting("pokee.py", "pokee_tiny.yaml", {"learning_rate": 3e-4}),
         "RLOO, F1": Setting("pokee.py", "pokee_tiny.yaml", {"answer_reward": "f1"}),
     },
-    measure={"dialect": "pokee", "verify": "true", "turns": 10, "turn_tokens": 96, "total_tokens": 1024},
+    measure={
+        "dialect": "pokee",
+        "verify": "true",
+        "turns": 10,
+        "turn_tokens": 96,
+        "total_tokens": 1024,
+    },
     metrics=("exact_match", "f1", "info_think_lexical", "valid_format", "calls"),
     bars=("exact_match", "info_think_lexical"),
     curves={"training.png": (("RLOO", "RLOO, rate 3e-4", "RLOO, F1"), ("reward", "tools/calls"))},
@@ -335,18 +390,27 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study", choices=list(STUDIES))
     parser.add_argument("--out", type=Path, default=Path("outputs/study"))
     parser.add_argument("--steps", type=int, default=40, help="steps of every run")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--limit", type=int, default=None, help="questions of the split; all without it")
+    parser.add_argument(
+        "--limit", type=int, default=None, help="questions of the split; all without it"
+    )
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument(
-        "--only", nargs="+", metavar="SETTING", help="these settings alone, by their names in the tables"
+        "--only",
+        nargs="+",
+        metavar="SETTING",
+        help="these settings alone, by their names in the tables",
     )
     parser.add_argument("--seeds", type=int, default=None, help="at most so many of each setting")
-    parser.add_argument("--measured", action="store_true", help="train nothing: tables and figures of what is there")
+    parser.add_argument(
+        "--measured", action="store_true", help="train nothing: tables and figures of what is there"
+    )
     args = parser.parse_args()
     study = narrowed(STUDIES[args.study], args.only, args.seeds)
     runs = plan(study, args)
@@ -354,7 +418,13 @@ def main() -> None:
         runs = [run for run in runs if (run.folder / "test" / "metrics.json").exists()]
         return summarise(study, runs, args.out)
     with ThreadPoolExecutor(args.workers) as pool:
-        list(tqdm(pool.map(lambda run: do(run, study.measure, args), runs), total=len(runs), desc="runs"))
+        list(
+            tqdm(
+                pool.map(lambda run: do(run, study.measure, args), runs),
+                total=len(runs),
+                desc="runs",
+            )
+        )
     summarise(study, runs, args.out)
 
 
@@ -364,11 +434,20 @@ def narrowed(study: Study, only: Sequence[str] | None, seeds: int | None) -> Stu
     if unknown := [name for name in names if name not in study.settings]:
         sys.exit(f"no setting {', '.join(unknown)}; there are: {', '.join(study.settings)}")
     chosen = [study.settings[name] for name in names]
-    fewer = (replace(setting, seeds=min(seeds or setting.seeds, setting.seeds)) for setting in chosen)
+    fewer = (
+        replace(setting, seeds=min(seeds or setting.seeds, setting.seeds)) for setting in chosen
+    )
     settings = dict(zip(names, fewer, strict=True))
-    shown = {file: tuple(name for name in own if name in settings) for file, (own, _) in study.curves.items()}
-    curves = {file: (shown[file], drawn) for file, (_, drawn) in study.curves.items() if shown[file]}
-    references = tuple(name for name in study.references if name == "cold start" or name in settings)
+    shown = {
+        file: tuple(name for name in own if name in settings)
+        for file, (own, _) in study.curves.items()
+    }
+    curves = {
+        file: (shown[file], drawn) for file, (_, drawn) in study.curves.items() if shown[file]
+    }
+    references = tuple(
+        name for name in study.references if name == "cold start" or name in settings
+    )
     return replace(study, settings=settings, curves=curves, references=references)
 
 
@@ -385,8 +464,16 @@ def plan(study: Study, args: argparse.Namespace) -> list[Run]:
 
 def command(setting: Setting, folder: Path, seed: int, steps: int) -> tuple[str, ...]:
     trained = {} if setting.recipe == "sft.py" else {"eval_limit": 0}
-    own = {"config": CONFIGS / setting.config, "output_dir": folder, "seed": seed, "max_steps": steps, "threads": 1}
-    own["overwrite_output_dir"] = "true"  # of what was stopped; what is finished is not trained again
+    own = {
+        "config": CONFIGS / setting.config,
+        "output_dir": folder,
+        "seed": seed,
+        "max_steps": steps,
+        "threads": 1,
+    }
+    own["overwrite_output_dir"] = (
+        "true"  # of what was stopped; what is finished is not trained again
+    )
     return (str(RECIPES / setting.recipe), *_flags({**own, **trained, **setting.flags}))
 
 
@@ -398,7 +485,13 @@ def do(run: Run, measure: Flags, args: argparse.Namespace) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     if run.command and not (run.folder / "model.safetensors").exists():
         _python(run.command, run.folder / "train.log")
-    flags = {**measure, "policy": run.policy, "split": args.split, "output_dir": measured, "threads": 1}
+    flags = {
+        **measure,
+        "policy": run.policy,
+        "split": args.split,
+        "output_dir": measured,
+        "threads": 1,
+    }
     flags["resume"] = "true"
     limit = {"limit": args.limit} if args.limit else {}
     _python((str(RECIPES / "evaluate.py"), *_flags({**flags, **limit})), run.folder / "test.log")
@@ -413,8 +506,14 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
         measured = next(value for key, value in metrics.items() if key != "script")
         found.setdefault(run.setting, []).append(Evaluation.from_dict(measured))
         if (run.folder / "history.json").exists():
-            histories.setdefault(run.setting, []).append(json.loads((run.folder / "history.json").read_text()))
-    tables = {"Values": {name: {m: over_seeds(own, m) for m in study.metrics} for name, own in found.items()}}
+            histories.setdefault(run.setting, []).append(
+                json.loads((run.folder / "history.json").read_text())
+            )
+    tables = {
+        "Values": {
+            name: {m: over_seeds(own, m) for m in study.metrics} for name, own in found.items()
+        }
+    }
     for reference in filter(found.get, study.references):
         tables[f"Paired differences to: {reference}"] = {
             name: {metric: over_seeds(own, metric, found[reference]) for metric in study.metrics}
@@ -422,7 +521,9 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
             if name not in ("cold start", reference)
         }
     write_metrics(out / "study.json", tables)
-    text = "\n\n".join(f"## {title}\n\n{markdown(table, study.metrics)}" for title, table in tables.items())
+    text = "\n\n".join(
+        f"## {title}\n\n{markdown(table, study.metrics)}" for title, table in tables.items()
+    )
     (out / "study.md").write_text(text + "\n", encoding="utf-8")
     for file, (settings, curves) in study.curves.items():
         if drawn := {name: histories[name] for name in settings if name in histories}:
@@ -437,7 +538,9 @@ def summarise(study: Study, runs: list[Run], out: Path) -> None:
     print(text)
 
 
-def over_seeds(runs: list[Evaluation], metric: str, reference: list[Evaluation] | None = None) -> Estimate:
+def over_seeds(
+    runs: list[Evaluation], metric: str, reference: list[Evaluation] | None = None
+) -> Estimate:
     """The mean over runs of a row, or of its difference to the reference's runs, with an interval over both: questions
     are resampled, the same ones for all runs, and so are seeds. n counts the runs."""
     value, drawn = _resampled_runs(runs, metric)
@@ -464,7 +567,9 @@ def _replicates(run: Evaluation, metric: str) -> tuple[float, Floats]:
         np.add.at(sums, [places[question] for question in run.questions], table)
         return pooled_values(sums, lambda drawn: function(by_name(columns, drawn)))
     means = question_means(run.questions, run.values[metric])
-    sums = np.array([[means.get(question, 0.0), question in means] for question in sorted(set(run.questions))])
+    sums = np.array(
+        [[means.get(question, 0.0), question in means] for question in sorted(set(run.questions))]
+    )
     return pooled_values(sums, lambda drawn: drawn[:, 0] / drawn[:, 1])
 
 
@@ -479,7 +584,9 @@ def markdown(rows: dict[str, dict[str, Estimate]], metrics: Iterable[str]) -> st
     lines = [f"| setting | {' | '.join(metrics)} | n |", "|---" * (len(metrics) + 2) + "|"]
     for setting, row in rows.items():
         cells = [
-            f"{item.value:.3f} [{item.low:.3f}, {item.high:.3f}]" if item.low is not None else f"{item.value}"
+            f"{item.value:.3f} [{item.low:.3f}, {item.high:.3f}]"
+            if item.low is not None
+            else f"{item.value}"
             for item in row.values()
         ]
         lines.append(f"| {setting} | {' | '.join(cells)} | {next(iter(row.values())).n} |")
@@ -488,7 +595,10 @@ def markdown(rows: dict[str, dict[str, Estimate]], metrics: Iterable[str]) -> st
 
 def _plain(rows: dict[str, dict[str, Estimate]]) -> dict[str, dict[str, dict[str, Any]]]:
     return {
-        setting: {metric: {"value": item.value, "low": item.low, "high": item.high} for metric, item in row.items()}
+        setting: {
+            metric: {"value": item.value, "low": item.low, "high": item.high}
+            for metric, item in row.items()
+        }
         for setting, row in rows.items()
     }
 
@@ -504,7 +614,11 @@ def _flags(values: dict[str, Any]) -> list[str]:
 def _python(command: tuple[str, ...], log: Path) -> None:
     with log.open("w") as file:
         done = subprocess.run(
-            [sys.executable, *command], stdout=file, stderr=subprocess.STDOUT, env=os.environ, check=False
+            [sys.executable, *command],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=os.environ,
+            check=False,
         )
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed; see {log}")

@@ -32,17 +32,27 @@ EXACT = Correctness()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rollouts", nargs="+", type=Path, help="files of rollouts, several of each question")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "rollouts", nargs="+", type=Path, help="files of rollouts, several of each question"
+    )
     parser.add_argument("--writer", required=True, help="a language model: a directory or a Hub id")
     parser.add_argument("--dtype", default="float32", help="of its weights")
-    parser.add_argument("--tokens", type=int, default=160, help="of the longest summary and synthesis")
+    parser.add_argument(
+        "--tokens", type=int, default=160, help="of the longest summary and synthesis"
+    )
     parser.add_argument("--limit", type=int, help="questions; all without it")
-    parser.add_argument("--differing", action="store_true", help="only questions whose threads answer differently")
+    parser.add_argument(
+        "--differing", action="store_true", help="only questions whose threads answer differently"
+    )
     parser.add_argument("--out", type=Path, default=Path("outputs/thread_study.jsonl"))
     args = parser.parse_args()
     groups = list(grouped(args.rollouts, args.differing).values())[: args.limit]
-    writer = GeneratorJudge.from_pretrained(args.writer, dtype=args.dtype, max_new_tokens=args.tokens)
+    writer = GeneratorJudge.from_pretrained(
+        args.writer, dtype=args.dtype, max_new_tokens=args.tokens
+    )
     how = {name: getattr(args, name) for name in ("writer", "dtype", "tokens")}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with Ledger(args.out, "study") as ledger:
@@ -65,17 +75,29 @@ def grouped(paths: list[Path], differing: bool) -> dict[str, list[Trajectory]]:
             else:
                 groups.setdefault(str(row.trajectory.question), []).append(row.trajectory)
     several = {question: own for question, own in groups.items() if len(own) > 1}
-    return {q: own for q, own in several.items() if not differing or len({one.answer for one in own}) > 1}
+    return {
+        q: own
+        for q, own in several.items()
+        if not differing or len({one.answer for one in own}) > 1
+    }
 
 
 def measured(threads: list[Trajectory], writer: GeneratorJudge) -> dict[str, Any]:
     """The answers of one question and which of them are right, 1 or 0."""
     found = synthesise(threads, writer)
     gold = threads[0].answers
-    answers = {"first": threads[0].answer, "vote": vote(threads), "synthesis": found.trajectory.answer}
+    answers = {
+        "first": threads[0].answer,
+        "vote": vote(threads),
+        "synthesis": found.trajectory.answer,
+    }
     right = {way: exact(answer, gold) for way, answer in answers.items()}
     right["any"] = max(exact(one.answer, gold) for one in threads)
-    said = {"question": threads[0].question, "gold": gold, "threads": [one.answer for one in threads]}
+    said = {
+        "question": threads[0].question,
+        "gold": gold,
+        "threads": [one.answer for one in threads],
+    }
     return said | {"answers": answers, "right": right, "by": found.by, "replaced": found.replaced}
 
 
@@ -87,11 +109,17 @@ def tell(rows: list[dict[str, Any]]) -> None:
     """The table."""
     right = {way: {row["question"]: row["right"][way] for row in rows} for way in WAYS}
     for way in WAYS:
-        change = "" if way == "first" else f"   to the first thread {paired_difference(right['first'], right[way])}"
+        change = (
+            ""
+            if way == "first"
+            else f"   to the first thread {paired_difference(right['first'], right[way])}"
+        )
         print(f"{way:10s} {mean_ci(list(right[way].values()))}{change}")
     written = sum(row["by"] == "synthesis" for row in rows)
     own = sum(any("summary" in item for item in row["replaced"]) for row in rows)
-    print(f"{len(rows)} questions; {written} syntheses were written, the others voted; {own} lacked a summary")
+    print(
+        f"{len(rows)} questions; {written} syntheses were written, the others voted; {own} lacked a summary"
+    )
 
 
 if __name__ == "__main__":

@@ -35,7 +35,9 @@ SHIPPED = ("*.safetensors", "*config.json", "tokenizer.json", "chat_template.jin
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("policy", choices=list(STAGES))
     parser.add_argument("--install", action="store_true", help="copy the policy into the package")
     args = parser.parse_args()
@@ -52,7 +54,12 @@ def make(stage: str) -> None:
         print(f"{out} is complete")
         return
     resume = ("--resume", "true") if any(out.glob("checkpoint-*")) else ()
-    command = (str(RECIPES / "sft.py"), "--config", str(RECIPES / "configs" / f"{stage}.yaml"), *resume)
+    command = (
+        str(RECIPES / "sft.py"),
+        "--config",
+        str(RECIPES / "configs" / f"{stage}.yaml"),
+        *resume,
+    )
     if subprocess.run([sys.executable, *command], check=False).returncode:
         sys.exit(f"{stage} failed; the same command goes on from its last checkpoint")
 

@@ -19,7 +19,9 @@ sys.path += [str(RECIPES), str(ROOT / "scripts")]  # behind the packages, of whi
 
 gc.set_threshold(100_000, 20, 20)  # what is imported and set up has more objects than garbage has
 
-settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("tests")
 
 

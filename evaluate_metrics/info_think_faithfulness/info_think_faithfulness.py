@@ -13,5 +13,7 @@ class InfoThinkFaithfulness(metric.TrajectoryMetric):
         "right after them is grounded in. Without a judge, words, names and numbers are compared and the result "
         "is called `info_think_lexical`."
     )
-    returns = "`info_think_lexical`, or `info_think_faithfulness` with a judge, in [0, 1]: 1 is best."
+    returns = (
+        "`info_think_lexical`, or `info_think_faithfulness` with a judge, in [0, 1]: 1 is best."
+    )
     paper = metric.VERITAS

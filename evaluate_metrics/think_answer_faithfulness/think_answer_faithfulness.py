@@ -13,5 +13,7 @@ class ThinkAnswerFaithfulness(metric.TrajectoryMetric):
         "before it. By default the normalised answer must occur in the thought (`think_answer_sub_em`); a judge "
         "adds `think_answer_faithfulness`."
     )
-    returns = "`think_answer_sub_em`, and `think_answer_faithfulness` with a judge, in [0, 1]: 1 is best."
+    returns = (
+        "`think_answer_sub_em`, and `think_answer_faithfulness` with a judge, in [0, 1]: 1 is best."
+    )
     paper = metric.VERITAS

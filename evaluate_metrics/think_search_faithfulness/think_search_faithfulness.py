@@ -13,5 +13,7 @@ class ThinkSearchFaithfulness(metric.TrajectoryMetric):
         "right before them. Without a judge, words, names and numbers are compared and the result is called "
         "`think_search_lexical`."
     )
-    returns = "`think_search_lexical`, or `think_search_faithfulness` with a judge, in [0, 1]: 1 is best."
+    returns = (
+        "`think_search_lexical`, or `think_search_faithfulness` with a judge, in [0, 1]: 1 is best."
+    )
     paper = metric.VERITAS

@@ -54,7 +54,15 @@ _NAMES = {
     "tools": ("Tool", "Toolbox"),
     "training.arguments": ("SearchGRPOConfig",),
     "training.grpo": ("SearchGRPOTrainer",),
-    "trajectory": ("Evidence", "Issue", "Step", "ToolCall", "Trajectory", "read_jsonl", "write_jsonl"),
+    "trajectory": (
+        "Evidence",
+        "Issue",
+        "Step",
+        "ToolCall",
+        "Trajectory",
+        "read_jsonl",
+        "write_jsonl",
+    ),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -56,7 +56,9 @@ def bundled_policy(name: str, dialect: str) -> str:
 
     Raises as `tiny_policy`, and `ConfigError` for a cold start that configurations name and nobody has made yet.
     """
-    if name.startswith(COLD_STARTS) and not any(Path(name).glob("*config.json")):  # an adapter's, too
+    if name.startswith(COLD_STARTS) and not any(
+        Path(name).glob("*config.json")
+    ):  # an adapter's, too
         raise ConfigError(
             f"there is no {name}, a policy that already writes the dialect. Make it first: accelerate launch "
             f"recipes/sft.py --config recipes/configs/{Path(name).name}.yaml with your --questions and --corpus"
@@ -69,8 +71,13 @@ def bundled_policy(name: str, dialect: str) -> str:
 def shipped(name: str) -> Path:
     """A folder of the checkout that the wheel carries a copy of: `evaluate_metrics`, `spaces`, `recipes/configs`."""
     package = _DATA.parent
-    places = (package / name, package.parent.parent / name)  # in an installed wheel; in an editable install's checkout
+    places = (
+        package / name,
+        package.parent.parent / name,
+    )  # in an installed wheel; in an editable install's checkout
     found = next((place for place in places if place.is_dir()), None)
     if found is None:
-        raise ConfigError(f"no folder {name} in {places[0].parent} nor {places[1].parent}: reinstall the package")
+        raise ConfigError(
+            f"no folder {name} in {places[0].parent} nor {places[1].parent}: reinstall the package"
+        )
     return found

@@ -59,12 +59,17 @@ def chain_of(task: Task) -> list[Link]:
     meta = task.meta
     try:
         if meta.get("chain"):
-            return [Link(fact["subject"], fact["relation"], fact["object"]) for fact in meta["chain"]]
+            return [
+                Link(fact["subject"], fact["relation"], fact["object"]) for fact in meta["chain"]
+            ]
         if meta.get("evidence_triples"):
             return [Link(*triple) for triple in meta["evidence_triples"]]
         if meta.get("decomposition"):
             rows, answers = meta["decomposition"], [row["answer"] for row in meta["decomposition"]]
-            return [_sub_question(row["question"], answers[:at], answers[at]) for at, row in enumerate(rows)]
+            return [
+                _sub_question(row["question"], answers[:at], answers[at])
+                for at, row in enumerate(rows)
+            ]
     except (KeyError, TypeError, IndexError) as error:
         raise DataError("its chain of facts cannot be read") from error
     raise DataError("it has no chain of facts")
@@ -133,7 +138,9 @@ class CounterfactualWorld:
                 for item in by_title[plain(row.get("title", link.subject))]:
                     named = holds(item.text, link.object) and holds(link.subject, link.subject)
                     if named and item.text == row.get("text", item.text):
-                        told = Statement(item.source, "local_search", "", *link, title=item.title, text=item.text)
+                        told = Statement(
+                            item.source, "local_search", "", *link, title=item.title, text=item.text
+                        )
                         statements[link, item.text] = told
         if not statements:
             raise DataError(
@@ -185,9 +192,15 @@ class CounterfactualWorld:
         """Why the fact at that hop cannot be changed, whatever by; empty: it can."""
         old, asked = chain[hop].object, chain[hop].asked
         stated = [self.world.by_fact.get(link.asked, []) for link in chain]
-        if any({item.object for item in items} != {link.object} for items, link in zip(stated, chain, strict=True)):
+        if any(
+            {item.object for item in items} != {link.object}
+            for items, link in zip(stated, chain, strict=True)
+        ):
             return "a fact of its chain stands in no passage or triple, or in several versions"
-        if any(later.subject != link.object for link, later in zip(chain[hop:], chain[hop + 1 :], strict=False)):
+        if any(
+            later.subject != link.object
+            for link, later in zip(chain[hop:], chain[hop + 1 :], strict=False)
+        ):
             return "its chain goes on from another fact"
         if any(holds(task.question, name) for name in (old, *task.answers)):
             return "the question names the fact's object or the answer"
@@ -197,7 +210,9 @@ class CounterfactualWorld:
             return "another text names the fact's subject and object"
         return ""
 
-    def _walked(self, task: Task, chain: Sequence[Link], hop: int, rng: random.Random) -> list[Link] | None:
+    def _walked(
+        self, task: Task, chain: Sequence[Link], hop: int, rng: random.Random
+    ) -> list[Link] | None:
         """The chain from that hop on, with another object and to another answer."""
         items = self.world.by_fact[chain[hop].asked]
         answers = set(map(normalize, task.answers))
@@ -212,12 +227,18 @@ class CounterfactualWorld:
                     return links
         return None
 
-    def _walk(self, start: Link, relations: Sequence[str], changed: Sequence[Statement]) -> list[Link] | None:
+    def _walk(
+        self, start: Link, relations: Sequence[str], changed: Sequence[Statement]
+    ) -> list[Link] | None:
         """From a changed fact on over facts of its split that are as they were; `None` where one is not known."""
         links, gone = [start], {item.text for item in changed}
         for relation in relations:
             found = self.world.by_fact.get(Asked(links[-1].object, relation), [])
-            known = {item.object for item in found if item.split == changed[0].split and item.text not in gone}
+            known = {
+                item.object
+                for item in found
+                if item.split == changed[0].split and item.text not in gone
+            }
             if len(known) != 1:
                 return None
             links.append(Link(links[-1].object, relation, *known))
@@ -234,7 +255,13 @@ class CounterfactualWorld:
         facts = []
         for link, own in zip(links, stated, strict=True):  # as the bundled questions have them
             held = {item.tool: item.source for item in own}
-            facts.append({**link._asdict(), "passage": held.get("local_search"), "triple": held.get("knowledge_graph")})
+            facts.append(
+                {
+                    **link._asdict(),
+                    "passage": held.get("local_search"),
+                    "triple": held.get("knowledge_graph"),
+                }
+            )
         change = Change(*new.asked, old.object, new.object, hop, walked[-1].asked, task.answers)
         meta = {key: value for key, value in task.meta.items() if key not in _ANNOTATIONS}
         return msgspec.structs.replace(
@@ -242,7 +269,11 @@ class CounterfactualWorld:
             answers=(walked[-1].object,),
             supporting_ids=tuple(sources) if task.supporting_ids else (),
             supporting_titles=tuple(titles) if task.supporting_titles else (),
-            meta={**meta, "chain": facts, "counterfactual": msgspec.json.decode(msgspec.json.encode(change))},
+            meta={
+                **meta,
+                "chain": facts,
+                "counterfactual": msgspec.json.decode(msgspec.json.encode(change)),
+            },
             edits={item.text: item.saying(new.object).text for item in items},
         )
 
@@ -257,7 +288,9 @@ class CounterfactualWorld:
     @cached_property
     def _naming(self) -> dict[str, set[str]]:
         """The texts that name each subject and object, in their titles, too; those of `others` included."""
-        names = NameFinder({name: "" for item in self.world.statements for name in (item.subject, item.object)})
+        names = NameFinder(
+            {name: "" for item in self.world.statements for name in (item.subject, item.object)}
+        )
         found: defaultdict[str, set[str]] = defaultdict(set)
         read = {(item.title, item.text) for item in self.world.statements}
         for title, text in read | {(item.title, item.text) for item in self.others}:

@@ -36,7 +36,12 @@ class ToolError(FaithfulSearchError):
         status: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.passing, self.retry_after, self.tried, self.status = passing, retry_after, tried, status
+        self.passing, self.retry_after, self.tried, self.status = (
+            passing,
+            retry_after,
+            tried,
+            status,
+        )
 
     def retold(self, message: str) -> "ToolError":
         """The same failure in other words."""
@@ -67,7 +72,9 @@ def needs(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ConfigError(f"{what} needs {error.name}: pip install 'faithful-search[{extra}]'") from error
+        raise ConfigError(
+            f"{what} needs {error.name}: pip install 'faithful-search[{extra}]'"
+        ) from error
 
 
 def kind_of(thing: object) -> str:
@@ -78,7 +85,11 @@ def kind_of(thing: object) -> str:
         'KeyError'
     """
     name: str = _CLASS_NAME(type(thing))
-    return name if name.isidentifier() and len(name) <= _LONGEST_NAME else "a class without a proper name"
+    return (
+        name
+        if name.isidentifier() and len(name) <= _LONGEST_NAME
+        else "a class without a proper name"
+    )
 
 
 _CLASS_NAME = type.__dict__["__name__"].__get__  # a metaclass may put code of its own in its place

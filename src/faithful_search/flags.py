@@ -41,11 +41,20 @@ def check_choices(flags: Any, choices: Mapping[str, Sequence[str]]) -> None:
     """Raise `ConfigError` if a flag, or a setting of the configuration, is none of its choices."""
     for name, known in choices.items():
         if getattr(flags, name) not in known:
-            raise ConfigError(f"unknown {name} {getattr(flags, name)!r}; there are: {', '.join(known)}")
+            raise ConfigError(
+                f"unknown {name} {getattr(flags, name)!r}; there are: {', '.join(known)}"
+            )
 
 
 def refuse_unread(flags: Any, reads: object, names: Iterable[str], reader: str) -> None:
     """Raise `ConfigError` if, without their reader, a flag is not at its default."""
     told = [(item, getattr(flags, item.name)) for item in fields(flags) if item.name in names]
     given = " ".join(f"--{item.name} {value}" for item, value in told if value != item.default)
-    refuse([(given and not reads, f"{given}: read with {reader} only; give that, or leave the default")])
+    refuse(
+        [
+            (
+                given and not reads,
+                f"{given}: read with {reader} only; give that, or leave the default",
+            )
+        ]
+    )

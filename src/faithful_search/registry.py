@@ -10,7 +10,11 @@ from .errors import ConfigError
 
 def names(package: ModuleType, base: type) -> list[str]:
     """The files of `package` that define a concrete subclass of `base`, sorted."""
-    return sorted(info.name for info in pkgutil.iter_modules(package.__path__) if _find(package, info.name, base))
+    return sorted(
+        info.name
+        for info in pkgutil.iter_modules(package.__path__)
+        if _find(package, info.name, base)
+    )
 
 
 def load(package: ModuleType, name: str, base: type) -> type:
@@ -19,7 +23,9 @@ def load(package: ModuleType, name: str, base: type) -> type:
     found = _find(package, name, base) if name in known else None
     if found is None:
         kind = package.__name__.rsplit(".", 1)[-1]
-        raise ConfigError(f"unknown name {name!r} in {kind}; there are: {', '.join(names(package, base))}")
+        raise ConfigError(
+            f"unknown name {name!r} in {kind}; there are: {', '.join(names(package, base))}"
+        )
     return found
 
 

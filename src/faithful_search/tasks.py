@@ -16,13 +16,26 @@ from .bundled import REMEMBERED, tiny_policy, world_file
 from .errors import DataError
 from .trajectory import read_lines
 
-ANSWER_COLUMNS = ("answers", "answer", "golden_answers", "gold_answers", "ground_truth", "target", "gts")
+ANSWER_COLUMNS = (
+    "answers",
+    "answer",
+    "golden_answers",
+    "gold_answers",
+    "ground_truth",
+    "target",
+    "gts",
+)
 QUESTION_COLUMNS = ("question", "query", "problem")
 ANSWER_SPLIT = "<|answer_split|>"
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 # `*+` gives nothing back: a long text that only begins like a list is refused in linear time
 _PRINTED_LIST = re.compile(rf"\s*\[\s*(?:{_QUOTED}(?:[\s,]+{_QUOTED})*+)?[\s,]*\]\s*", re.DOTALL)
-WORLD = ("world", "world_passages", "world_remembered", "world_pairs")  # names of the bundled questions
+WORLD = (
+    "world",
+    "world_passages",
+    "world_remembered",
+    "world_pairs",
+)  # names of the bundled questions
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,10 +58,16 @@ def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -
     """Map one row of any known source to a `Task`. Raises `DataError` for one without question or answers."""
     question, answers = row_question(row), row_answers(row)
     if question is None:  # the last message of the user in a prompt
-        asked = [item for item in row.get("prompt") or () if isinstance(item, Mapping) and item.get("role") == "user"]
+        asked = [
+            item
+            for item in row.get("prompt") or ()
+            if isinstance(item, Mapping) and item.get("role") == "user"
+        ]
         question = asked[-1].get("content") if asked else None
     if question is None or answers is None:
-        missing = [name for name, value in (("question", question), ("answers", answers)) if value is None]
+        missing = [
+            name for name, value in (("question", question), ("answers", answers)) if value is None
+        ]
         named, has = " and no column ".join(missing), ", ".join(row) or "nothing"
         raise DataError(f"{where} {number}: no column {named}; it has: {has}")
     used = {*ANSWER_COLUMNS, *QUESTION_COLUMNS, "id", "supporting_ids", "supporting_titles", "meta"}
@@ -58,12 +77,17 @@ def task_from_row(row: Mapping[str, Any], number: int = 0, where: str = "row") -
         answers=answers,
         supporting_ids=tuple(row.get("supporting_ids") or ()),
         supporting_titles=tuple(row.get("supporting_titles") or ()),
-        meta={key: value for key, value in row.items() if key not in used} | dict(_mapping(row, "meta")),
+        meta={key: value for key, value in row.items() if key not in used}
+        | dict(_mapping(row, "meta")),
     )
 
 
 def load_tasks(
-    source: str | os.PathLike[str], split: str = "train", limit: int | None = None, *, seed: int | None = None
+    source: str | os.PathLike[str],
+    split: str = "train",
+    limit: int | None = None,
+    *,
+    seed: int | None = None,
 ) -> list[Task]:
     """Load tasks from `"world"` (bundled), a local `.jsonl[.gz]`, `.json`, `.csv` or `.parquet` file, or the Hub.
 
@@ -93,7 +117,9 @@ def _rows(source: str | os.PathLike[str], split: str) -> Iterator[dict[str, Any]
     if name == "world_passages":
         return (row for row in rows if all(fact.get("passage") for fact in row["meta"]["chain"]))
     if name == "world_remembered":
-        known = frozenset(json.loads((tiny_policy("memory") / REMEMBERED).read_text(encoding="utf-8")))
+        known = frozenset(
+            json.loads((tiny_policy("memory") / REMEMBERED).read_text(encoding="utf-8"))
+        )
         return (row for row in rows if row["id"] in known)
     if name == "world_pairs":
         chains = ((row, row["meta"]["chain"]) for row in rows)
@@ -113,8 +139,14 @@ def _rows_of_others(path: Path, split: str) -> Iterator[dict[str, Any]]:
         if here:
             return iter(load_dataset(path.suffix[1:], data_files=str(path), split="train"))
         return iter(load_dataset(str(path), split=split))
-    except Exception as error:  # the failures of the formats' readers and of the Hub are of many unrelated types
-        told = f"cannot read {path}" if here else f"'{path}' is neither a file here nor a dataset that could be loaded"
+    except (
+        Exception
+    ) as error:  # the failures of the formats' readers and of the Hub are of many unrelated types
+        told = (
+            f"cannot read {path}"
+            if here
+            else f"'{path}' is neither a file here nor a dataset that could be loaded"
+        )
         raise DataError(f"{told}: {error}") from error
 
 
@@ -127,7 +159,9 @@ def _pairs(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield {
                 "id": "+".join(row["id"] for row in both),
                 "question": " ".join(row["question"] for row in both),
-                "answers": [" and ".join(pair) for pair in product(*(row["answers"] for row in both))],
+                "answers": [
+                    " and ".join(pair) for pair in product(*(row["answers"] for row in both))
+                ],
                 "supporting_ids": [source for row in both for source in row["supporting_ids"]],
                 "meta": {"chains": [row["meta"]["chain"] for row in both]},
             }
@@ -141,14 +175,18 @@ def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         except ValueError as error:  # also what is not UTF-8
             raise DataError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
+            raise DataError(
+                f"{path}, line {number}: expected a JSON object, found {type(row).__name__}"
+            )
         yield row
 
 
 def row_question(row: Mapping[str, Any]) -> str | None:
     """The question in a row's own column, or in verl's `extra_info`; none where only a prompt holds it."""
     for place in (row, _mapping(row, "extra_info")):
-        if question := first(place, QUESTION_COLUMNS, lambda value: isinstance(value, str) and value.strip()):
+        if question := first(
+            place, QUESTION_COLUMNS, lambda value: isinstance(value, str) and value.strip()
+        ):
             return str(question.strip())
     return None
 
@@ -185,9 +223,13 @@ def gold_answers(value: Any) -> tuple[str, ...]:
     return tuple(answers)
 
 
-def first(row: Mapping[str, Any], names: Sequence[str], fits: Callable[[Any], Any] = lambda value: True) -> Any:
+def first(
+    row: Mapping[str, Any], names: Sequence[str], fits: Callable[[Any], Any] = lambda value: True
+) -> Any:
     """The value of the first of these columns that holds what fits; `None` is nothing."""
-    return next((row[name] for name in names if row.get(name) is not None and fits(row[name])), None)
+    return next(
+        (row[name] for name in names if row.get(name) is not None and fits(row[name])), None
+    )
 
 
 def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -50,7 +50,13 @@ def exact_match(prediction: str | None, golds: Sequence[str], how: str = "squad"
         return 0.0
     said = normalize(prediction, how)
     if not said:  # an article or a sign, as some golds are, and as an answer without content is
-        return float(any(gold.strip().lower() == prediction.strip().lower() for gold in golds if prediction.strip()))
+        return float(
+            any(
+                gold.strip().lower() == prediction.strip().lower()
+                for gold in golds
+                if prediction.strip()
+            )
+        )
     return float(any(normalize(gold, how) == said for gold in golds))
 
 
@@ -59,7 +65,9 @@ def sub_exact_match(prediction: str | None, golds: Sequence[str], how: str = "sq
     if prediction is None:
         return 0.0
     said = normalize(prediction, how)
-    return float(any(simple in said for simple in (normalize(gold, how) for gold in golds) if simple))
+    return float(
+        any(simple in said for simple in (normalize(gold, how) for gold in golds) if simple)
+    )
 
 
 def f1(prediction: str | None, golds: Sequence[str], how: str = "squad") -> float:
@@ -148,7 +156,9 @@ class NameFinder:
         for name in sorted(names, key=len, reverse=True):  # "Ann Lee" is found before "Ann"
             first = _NAME_WORD.search(name)
             if first is None:
-                raise DataError(f"the name {name!r} has no letter or digit, so it cannot be found in text")
+                raise DataError(
+                    f"the name {name!r} has no letter or digit, so it cannot be found in text"
+                )
             opened[first.group()].append((name, first.start()))
         self._opened = dict(opened)
         # The same passages are looked through again and again.
@@ -156,7 +166,9 @@ class NameFinder:
 
     def sub(self, image: Callable[[str], str], text: str) -> str:
         """`text` with every name replaced by `image(name)`."""
-        return "".join(image(part) if number % 2 else part for number, part in enumerate(self.segments(text)))
+        return "".join(
+            image(part) if number % 2 else part for number, part in enumerate(self.segments(text))
+        )
 
     def find(self, text: str) -> tuple[str, ...]:
         """The names in `text`, in order, repeats included."""
@@ -169,7 +181,11 @@ class NameFinder:
         for match in _NAME_WORD.finditer(text):
             for name, offset in self._opened.get(match.group(), ()):
                 start = match.start() - offset
-                if start >= end and text.startswith(name, start) and _whole(text, start, start + len(name)):
+                if (
+                    start >= end
+                    and text.startswith(name, start)
+                    and _whole(text, start, start + len(name))
+                ):
                     parts += (text[end:start], name)
                     end = start + len(name)
                     break

@@ -76,7 +76,9 @@ class Change(msgspec.Struct, frozen=True):
         return None if found is None else msgspec.convert(found, cls)
 
 
-@dataclass(frozen=True, eq=False)  # told apart by identity: to hash all statements takes a millisecond
+@dataclass(
+    frozen=True, eq=False
+)  # told apart by identity: to hash all statements takes a millisecond
 class World:
     """Statements, to be looked up by what they say; and foils (`rewards.perturbation.Foils`), sentences that differ
     from what was asked for in the fact alone.
@@ -143,8 +145,16 @@ class World:
         asked = self.asked(query)
         if asked is None:
             return None
-        about = [other for other in self.by_subject.get(asked.subject, []) if other.relation != asked.relation]
-        like = [other for other in self.by_relation.get(asked.relation, []) if other.subject != asked.subject]
+        about = [
+            other
+            for other in self.by_subject.get(asked.subject, [])
+            if other.relation != asked.relation
+        ]
+        like = [
+            other
+            for other in self.by_relation.get(asked.relation, [])
+            if other.subject != asked.subject
+        ]
         kinds = [about, like]
         rng.shuffle(kinds)
         own = self.stated(item.text)
@@ -163,7 +173,10 @@ class World:
             return None
         true = self.by_fact.get(asked, [])
         # a name of the same relation is of the right kind
-        names = sorted({item.object for item in self.by_relation[asked.relation]} - {item.object for item in true})
+        names = sorted(
+            {item.object for item in self.by_relation[asked.relation]}
+            - {item.object for item in true}
+        )
         if not names:
             return None
         wrong = rng.choice(names)
@@ -176,7 +189,9 @@ class World:
 @lru_cache(maxsize=64)  # a group's rollouts, and their steps, ask for the same one
 def _changed(world: World, change: Change) -> World:
     own = world.by_fact.get(Asked(change.subject, change.relation), [])
-    return World(tuple(item.saying(change.new) if item in own else item for item in world.statements))
+    return World(
+        tuple(item.saying(change.new) if item in own else item for item in world.statements)
+    )
 
 
 @lru_cache
@@ -185,12 +200,28 @@ def bundled_world(splits: tuple[str, ...] = SPLITS) -> World:
     passages = read_rows(world_file("passages.jsonl.gz"))
     triples = read_rows(world_file("triples.jsonl.gz"))
     told = [
-        Statement(row["id"], "local_search", row["split"], subject, relation, found, row["title"], row["text"])
+        Statement(
+            row["id"],
+            "local_search",
+            row["split"],
+            subject,
+            relation,
+            found,
+            row["title"],
+            row["text"],
+        )
         for row in passages
         for subject, relation, found in row["facts"]
     ]
     listed = [
-        Statement(row["id"], "knowledge_graph", row["split"], *fact, title=fact[0], text=triple_text(*fact))
+        Statement(
+            row["id"],
+            "knowledge_graph",
+            row["split"],
+            *fact,
+            title=fact[0],
+            text=triple_text(*fact),
+        )
         for row in triples
         for fact in [(row["subject"], row["relation"], row["object"])]
     ]
@@ -205,9 +236,12 @@ def world_of(change: Change | None) -> World:
 @lru_cache
 def chains_of() -> dict[str, tuple[Asked, ...]]:
     """For each bundled question the facts that lead to its answer, which is the last one's object."""
-    chains = {task.question: task.meta["chain"] for split in SPLITS for task in load_tasks("world", split)}
+    chains = {
+        task.question: task.meta["chain"] for split in SPLITS for task in load_tasks("world", split)
+    }
     return {
-        question: tuple(Asked(fact["subject"], fact["relation"]) for fact in own) for question, own in chains.items()
+        question: tuple(Asked(fact["subject"], fact["relation"]) for fact in own)
+        for question, own in chains.items()
     }
 
 

@@ -7,7 +7,9 @@ _SMALL = 15
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--attack", type=int, default=_SMALL, metavar="N", help="rounds of each attack")
+    parser.addoption(
+        "--attack", type=int, default=_SMALL, metavar="N", help="rounds of each attack"
+    )
 
 
 @pytest.fixture(params=EVERY, scope="module")

@@ -30,7 +30,9 @@ TRICKS = [
     "&#60;/{}>", "&#x3c;/{}>", "\uff1c/{}\uff1e", "\\u003c/{}\\u003e", "%3C/{}%3E", "</{}\x00>",
     "<<{}>/{}>", "</{}></{}>", "<{}/>",
 ]  # fmt: skip
-CLOSED = [trick.replace("{}", name) for name in TAGS if name != "verification_result" for trick in TRICKS]
+CLOSED = [
+    trick.replace("{}", name) for name in TAGS if name != "verification_result" for trick in TRICKS
+]
 CASED = [
     "<|STOP|>", "<|stop|>", "\uff1c\uff5cstop\uff5c\uff1e", "\uff1c|\uff53top|>", "<|sto\u0301p|>", "\u226e|stop|>",
     "<thi\u0144k>", "\ufe64think>", "<\u1d57hink>", "&#65308;think>", "&\uff1c/think>", "\uff06lt;/think>", "</\uff33>",
@@ -69,7 +71,17 @@ TEXTS = st.lists(st.sampled_from(HOSTILE) | st.text(max_size=4), max_size=5).map
 
 FORBIDDEN = [
     *(f"<{slash}{name}>" for name in TAGS for slash in ("", "/")),
-    *("[E9]", "[E1]", "<|im_start|>", "<|im_end|>", "</s>", "<s>", CAPITALS, "<|begin_of_query|>", "Doc 2(Title: "),
+    *(
+        "[E9]",
+        "[E1]",
+        "<|im_start|>",
+        "<|im_end|>",
+        "</s>",
+        "<s>",
+        CAPITALS,
+        "<|begin_of_query|>",
+        "Doc 2(Title: ",
+    ),
     *(phrase for phrases in PHRASES.values() for phrase in phrases),
 ]
 INVISIBLE = "\u034f\u200b\u0301\u0338\ufe00\u00ad\x01"
@@ -81,7 +93,9 @@ DISGUISES: list[Callable[[str, Random], str]] = [
     lambda text, random: "".join(FULLWIDTH.get(c, c) if random.random() < 0.3 else c for c in text),
     lambda text, random: text.replace("<", "\uff1c\u034f"),
     lambda text, random: text.replace("<", "\uff1c" + random.choice(INVISIBLE)),
-    lambda text, random: "".join(c + random.choice(INVISIBLE) * (random.random() < 0.2) for c in text),
+    lambda text, random: "".join(
+        c + random.choice(INVISIBLE) * (random.random() < 0.2) for c in text
+    ),
     lambda text, random: random.choice(INVISIBLE) + text + random.choice(INVISIBLE),
     lambda text, random: text.swapcase(),
     lambda text, random: text.lower(),
@@ -103,7 +117,10 @@ def disguised(random: Random) -> str:
             text = random.choice(DISGUISES)(text, random) or text
         return text
 
-    return "".join(random.choice(("", "x", " ", "\n", "&lt;", "&")) + one() for _ in range(random.randint(1, 4)))
+    return "".join(
+        random.choice(("", "x", " ", "\n", "&lt;", "&")) + one()
+        for _ in range(random.randint(1, 4))
+    )
 
 
 @cache
@@ -117,7 +134,14 @@ def steering(own: object) -> frozenset[int]:
 
 
 def said(step: Step) -> tuple[object, ...]:
-    return step.think, step.answer, step.helpful, step.refs, step.call and step.call.arguments, step.same_turn
+    return (
+        step.think,
+        step.answer,
+        step.helpful,
+        step.refs,
+        step.call and step.call.arguments,
+        step.same_turn,
+    )
 
 
 def got(step: Step) -> tuple[object, ...]:
@@ -128,11 +152,16 @@ def given(dialect: str, evidence: Sequence[Evidence]) -> list[tuple[object, ...]
     """What can be read of evidence: not every dialect shows addresses, and Proof-of-Use's only those of pages."""
     addressed = dialect in ("deep_researcher", "openai", "pokee", "web_dancer")
     page = re.compile("https?://" if dialect == "pou" else "" if addressed else "$.")
-    return [(item.id, item.title, item.text, item.url if page.match(item.url) else "") for item in evidence]
+    return [
+        (item.id, item.title, item.text, item.url if page.match(item.url) else "")
+        for item in evidence
+    ]
 
 
 def numbered(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    return tuple(msgspec.structs.replace(item, id=f"E{n}") for n, item in enumerate(evidence, start=1))
+    return tuple(
+        msgspec.structs.replace(item, id=f"E{n}") for n, item in enumerate(evidence, start=1)
+    )
 
 
 @cache
@@ -149,7 +178,12 @@ def seen(chat: ChatFormat, text: str) -> Counter[str]:
     read = chat.tokenizer.decode(ids)
     if read.startswith("\u2581"):  # to this tokenizer it is a blank
         read = read.replace("\u2581", " ")
-    phrases = [phrase for own in PHRASES.values() if own[0] in chat.tokenizer.chat_template for phrase in own]
+    phrases = [
+        phrase
+        for own in PHRASES.values()
+        if own[0] in chat.tokenizer.chat_template
+        for phrase in own
+    ]
     tags = r"<\s*/?\s*(?:{})\s*>".format("|".join(TAGS))
     found = Counter(re.findall(rf"{tags}|\[e[0-9]+\]|<\|", read, re.IGNORECASE))
     found += Counter({phrase: read.count(phrase) for phrase in phrases if phrase in read})
@@ -159,7 +193,9 @@ def seen(chat: ChatFormat, text: str) -> Counter[str]:
 @cache
 def tame(chat: ChatFormat, names: tuple[str, ...], note: bool) -> tuple[str, Counter[str]]:
     """A harmless observation with evidence of these ids, or a note, and what is seen in it."""
-    text = chat.render_observation([Evidence("x", "y", name) for name in names], "note" if note else "")
+    text = chat.render_observation(
+        [Evidence("x", "y", name) for name in names], "note" if note else ""
+    )
     return text, seen(chat, text)
 
 
@@ -169,8 +205,13 @@ def assert_data(chat: ChatFormat, evidence: Sequence[Evidence], note: str = "") 
     held = tuple(evidence) if evidence and evidence[0].id else numbered(evidence)
     shown = chat.render_observation(held, note)
     harmless, expected = tame(chat, tuple(item.id for item in held), bool(note))
-    mine = {next(filter(None, groups)).lower() for groups in re.findall(r"</?(\w+)>|<\|(\w+)\|>", harmless)}
-    mine |= {"think"} if dialect.name in ("recall", "openai") else {"think", "answer"}  # whose answer has no tag
+    mine = {
+        next(filter(None, groups)).lower()
+        for groups in re.findall(r"</?(\w+)>|<\|(\w+)\|>", harmless)
+    }
+    mine |= (
+        {"think"} if dialect.name in ("recall", "openai") else {"think", "answer"}
+    )  # whose answer has no tag
 
     def matters(key: str) -> bool:
         """Tags of another dialect are ordinary text; ids are Proof-of-Use's."""
@@ -179,10 +220,15 @@ def assert_data(chat: ChatFormat, evidence: Sequence[Evidence], note: str = "") 
         name = re.fullmatch(r"<\s*/?\s*(\w+)\s*>", key)
         return name is None or name[1].lower() in mine
 
-    counts = [{key: n for key, n in counter.items() if matters(key)} for counter in (seen(chat, shown), expected)]
+    counts = [
+        {key: n for key, n in counter.items() if matters(key)}
+        for counter in (seen(chat, shown), expected)
+    ]
     assert counts[0] == counts[1], shown
     assert own_tags(dialect.name).search(shown[slice(*dialect.response_span(shown))]) is None
     first, last = written(dialect.name).steps
-    found = dialect.parse(dialect.render_turn(first) + shown + dialect.render_turn(last), fenced=True)
+    found = dialect.parse(
+        dialect.render_turn(first) + shown + dialect.render_turn(last), fenced=True
+    )
     assert [said(step) for step in found.steps] == [said(first), said(last)] and found.answer == "d"
     assert got(found.steps[0]) == (given(dialect.name, held), "" if held else note)

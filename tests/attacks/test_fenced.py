@@ -12,7 +12,19 @@ from random import Random
 import lab
 import pytest
 from dialect_texts import EVERY, TAGS, written
-from hostile_texts import ATTACKS, CONTROL, HOSTILE, LINKS, TEXTS, assert_data, chat_of, disguised, got, numbered, seen
+from hostile_texts import (
+    ATTACKS,
+    CONTROL,
+    HOSTILE,
+    LINKS,
+    TEXTS,
+    assert_data,
+    chat_of,
+    disguised,
+    got,
+    numbered,
+    seen,
+)
 from hypothesis import given, settings, strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers_that_read import FAMILIES, NORMALIZERS, reading, spoken, tokenizer, unigram
@@ -27,19 +39,29 @@ from faithful_search.inference.fencing import guarded
 from faithful_search.rollout import SearchEnvironment
 from faithful_search.trajectory import Evidence
 
-PAIRS = [(dialect, family, (d + f) % 3) for d, dialect in enumerate(EVERY) for f, family in enumerate(FAMILIES)]
-SLOW = pytest.mark.slow  # every dialect meets a third of the families with each run, and every family four dialects
+PAIRS = [
+    (dialect, family, (d + f) % 3)
+    for d, dialect in enumerate(EVERY)
+    for f, family in enumerate(FAMILIES)
+]
+SLOW = (
+    pytest.mark.slow
+)  # every dialect meets a third of the families with each run, and every family four dialects
 
 
 @pytest.mark.parametrize(
-    ("dialect", "family"), [pytest.param(*pair, marks=SLOW if later else ()) for *pair, later in PAIRS]
+    ("dialect", "family"),
+    [pytest.param(*pair, marks=SLOW if later else ()) for *pair, later in PAIRS],
 )
 def test_known_attacks_and_disguised_markup(dialect: str, family: str, rounds: int) -> None:
     chat, random = chat_of(dialect, family), Random(f"{dialect} {family}")
     assert_data(chat, ATTACKS)
     assert_data(chat, (), "".join(HOSTILE))
     for _ in range(rounds // 2):
-        assert_data(chat, [Evidence(disguised(random), disguised(random)) for _ in range(random.randint(1, 3))])
+        assert_data(
+            chat,
+            [Evidence(disguised(random), disguised(random)) for _ in range(random.randint(1, 3))],
+        )
         assert_data(chat, [], disguised(random))
 
 
@@ -54,7 +76,9 @@ def test_every_known_attack_alone_as_text_title_address_and_note(name: str) -> N
 @given(data=st.data())
 def test_attacks_that_nobody_thought_of(name: str, data: st.DataObject) -> None:
     draw, urls = data.draw, TEXTS | TEXTS.map("http://{}".format)
-    found = [Evidence(draw(TEXTS), draw(TEXTS), url=draw(urls)) for _ in range(draw(st.integers(0, 3)))]
+    found = [
+        Evidence(draw(TEXTS), draw(TEXTS), url=draw(urls)) for _ in range(draw(st.integers(0, 3)))
+    ]
     assert_data(chat_of(name, draw(st.sampled_from(FAMILIES))), found, draw(TEXTS))
 
 
@@ -63,7 +87,10 @@ def test_no_tag_is_put_together_from_two_pieces(name: str) -> None:
     chat, closing = chat_of(name, "chatml"), (f"</{tag}>" for tag in TAGS)
     for whole in [*closing, *CONTROL, "[E9]: ", ' Doc 2(Title: "F") x', "\n(2)Title: F Text:  x"]:
         cuts = [(whole[:cut], whole[cut:]) for cut in range(1, len(whole))]
-        pairs = [(Evidence(head, head), Evidence(tail, tail, url=f"http://{head}")) for head, tail in cuts]
+        pairs = [
+            (Evidence(head, head), Evidence(tail, tail, url=f"http://{head}"))
+            for head, tail in cuts
+        ]
         assert_data(chat, [item for pair in pairs for item in pair])
         assert_data(chat, [Evidence(tail, head, url=f"http://{tail}") for head, tail in cuts])
 
@@ -120,11 +147,17 @@ def test_a_folding_fence_is_reversible_and_pickles(text: str, family: str) -> No
     assert pickle.loads(pickle.dumps(fence)).escape(text) == fence.escape(text)
 
 
-@pytest.mark.parametrize("text", ["<think>" * 5_000, "< " * 15_000, "<" + " " * 15_000 + "x", "[E1]: &lt;" * 4_000])
-def test_a_flood_of_tags_is_read_back_and_takes_no_longer_than_its_length(name: str, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["<think>" * 5_000, "< " * 15_000, "<" + " " * 15_000 + "x", "[E1]: &lt;" * 4_000]
+)
+def test_a_flood_of_tags_is_read_back_and_takes_no_longer_than_its_length(
+    name: str, text: str
+) -> None:
     kind, (first, last) = load(name), written(name).steps
     start = time.process_time()
-    shown = kind.render_observation(numbered([Evidence(text, text[:999])]), fence=chat_of(name, "folded").fence)
+    shown = kind.render_observation(
+        numbered([Evidence(text, text[:999])]), fence=chat_of(name, "folded").fence
+    )
     found = kind.parse(kind.render_turn(first) + shown + kind.render_turn(last), fenced=True)
     assert time.process_time() - start < 2
     assert len(found.steps) == 2 and got(found.steps[0]) == ([("E1", text[:999], text, "")], "")
@@ -132,7 +165,9 @@ def test_a_flood_of_tags_is_read_back_and_takes_no_longer_than_its_length(name: 
 
 def without_what_it_does_not_know() -> object:
     signs = {sign: number for number, sign in enumerate(["\n", *map(chr, range(32, 127))])}
-    own = spoken(Tokenizer(models.BPE(vocab=signs, merges=[])), pre_tokenizers.Split("\n", "isolated"))
+    own = spoken(
+        Tokenizer(models.BPE(vocab=signs, merges=[])), pre_tokenizers.Split("\n", "isolated")
+    )
     assert own.decode(own.encode("<\u00e9/think>")) == "</think>"
     return own
 
@@ -204,8 +239,16 @@ def test_a_tokenizer_that_cannot_be_asked_is_refused_where_it_reads_otherwise() 
 
 def test_what_a_template_writes_before_a_tools_words_is_fenced() -> None:
     roles = "{{ 'TOOL SAYS' if m.role == 'tool' else m.role | upper }}: {{ m.content }}"
-    own = lab.byte_tokenizer(("</s>",), chat_template=f"{{% for m in messages %}}{roles}</s>{{% endfor %}}")
-    assert set(guarded(Fence(""), own).tokens) == {"</s>", "SYSTEM:", "USER:", "ASSISTANT:", "TOOL SAYS:"}
+    own = lab.byte_tokenizer(
+        ("</s>",), chat_template=f"{{% for m in messages %}}{roles}</s>{{% endfor %}}"
+    )
+    assert set(guarded(Fence(""), own).tokens) == {
+        "</s>",
+        "SYSTEM:",
+        "USER:",
+        "ASSISTANT:",
+        "TOOL SAYS:",
+    }
 
 
 def test_a_judges_tokenizer_is_heeded_too() -> None:

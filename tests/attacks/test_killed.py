@@ -33,9 +33,14 @@ pytestmark = pytest.mark.slow
 BATCH = 64
 """Pairs whose verdicts `label` and `agreement` write down together: as many may be asked about again."""
 DATE = re.compile(rb"\d{4}-\d\d-\d\d(T[\d:+-]+)?")
-JUDGE = "--judge endpoint --judge-model stub --judge-url URL --judge-cache none --judge-concurrency 8"
+JUDGE = (
+    "--judge endpoint --judge-model stub --judge-url URL --judge-cache none --judge-concurrency 8"
+)
 COMMANDS = {
-    "audit": (200, "audit ROWS --out out --workers 2 --metrics info_think_faithfulness,answer_correctness"),
+    "audit": (
+        200,
+        "audit ROWS --out out --workers 2 --metrics info_think_faithfulness,answer_correctness",
+    ),
     "index": (4_000, "index ROWS out"),
     "label": (150, f"label ROWS --out out {JUDGE}"),
     "agreement": (150, "agreement ROWS --out out --judge lexical --judge endpoint:stub@URL"),
@@ -52,7 +57,12 @@ def row(number: int) -> dict[str, Any]:
         f"<think>Lighthouse {number} stands in {said}.</think><answer>{said}</answer>"
     )
     asked = {"question": f"Where is lighthouse {number}?", "answers": [place], "text": text}
-    return {**asked, "evidence": f"Lighthouse {number}: {place}.", "claim": said, "label": place == said}
+    return {
+        **asked,
+        "evidence": f"Lighthouse {number}: {place}.",
+        "claim": said,
+        "label": place == said,
+    }
 
 
 def run(command: Sequence[str], place: Path, moment: float | None = None) -> float | None:
@@ -75,7 +85,9 @@ def run(command: Sequence[str], place: Path, moment: float | None = None) -> flo
             said, _ = process.communicate(timeout=moment)
         except subprocess.TimeoutExpired:
             process.kill()
-            said, _ = process.communicate(timeout=60)  # until nothing that it started holds the pipe
+            said, _ = process.communicate(
+                timeout=60
+            )  # until nothing that it started holds the pipe
         if moment is not None and process.returncode == -signal.SIGKILL:
             return None
         assert process.returncode == 0, said
@@ -86,7 +98,10 @@ def run(command: Sequence[str], place: Path, moment: float | None = None) -> flo
 
 
 def attacked(
-    command: Sequence[str], at: Path, rounds: int, again: Callable[[Path], Sequence[str]] = lambda _: ()
+    command: Sequence[str],
+    at: Path,
+    rounds: int,
+    again: Callable[[Path], Sequence[str]] = lambda _: (),
 ) -> Iterator[Path]:
     """The folder of a run that nobody killed, then those of others, that went on with the flags which `again` gives."""
     usual, random, kills = run(command, at / "whole"), Random(0), min(20, max(1, rounds // 30))

@@ -40,16 +40,30 @@ KNOWN = [
     ("x", " ", "x"),
 ]
 """What once took quadratic time, or could."""
-TAILS = ["", "x", "\n", ")", "</think>", "<answer>", "<tool_response>", "</tool_response>", "<information>"]
+TAILS = [
+    "",
+    "x",
+    "\n",
+    ")",
+    "</think>",
+    "<answer>",
+    "<tool_response>",
+    "</tool_response>",
+    "<information>",
+]
 CHARACTERS = [*'x <"1\n', *map(chr, range(0x110000))]
 
 
 def patterns_of(dialect: Dialect) -> list[re.Pattern[str]]:
     """Every pattern of the modules a dialect is written in, of its class, and its grammar's."""
-    modules = {module.__name__: module for module in map(importlib.import_module, _modules(type(dialect)))}
+    modules = {
+        module.__name__: module for module in map(importlib.import_module, _modules(type(dialect)))
+    }
     grammar = getattr(dialect, "grammar", None)
     owners = [*modules.values(), *type(dialect).__mro__, *([grammar] if grammar else [])]
-    found = [value for owner in owners for value in vars(owner).values() if isinstance(value, re.Pattern)]
+    found = [
+        value for owner in owners for value in vars(owner).values() if isinstance(value, re.Pattern)
+    ]
     found += [re.compile(text) for text in (*dialect.signs, dialect.fence.pattern)]
     return list({pattern.pattern: pattern for pattern in found}.values())
 
@@ -57,8 +71,12 @@ def patterns_of(dialect: Dialect) -> list[re.Pattern[str]]:
 def _modules(kind: type[Dialect]) -> set[str]:
     """The module of this dialect and all of the package that are no dialect's own."""
     own = {f"{dialects.__name__}.{name}" for name in dialects.names()}
-    every = {f"{dialects.__name__}.{found.name}" for found in pkgutil.iter_modules(dialects.__path__)}
-    return {parent.__module__ for parent in kind.__mro__ if parent.__module__ in every} | (every - own)
+    every = {
+        f"{dialects.__name__}.{found.name}" for found in pkgutil.iter_modules(dialects.__path__)
+    }
+    return {parent.__module__ for parent in kind.__mro__ if parent.__module__ in every} | (
+        every - own
+    )
 
 
 def nearly(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
@@ -75,7 +93,9 @@ def _pieces(tree: parser.SubPattern) -> list[list[str]]:
     matches: list[list[str]] = [[]]
     for item in tree:
         first, *others = _options(tree, item)
-        matches = [[*match, *first] for match in matches] + [[*matches[0], *other] for other in others]
+        matches = [[*match, *first] for match in matches] + [
+            [*matches[0], *other] for other in others
+        ]
     return matches
 
 
@@ -138,13 +158,20 @@ def growth(dialect: Dialect, frame: str, attack: tuple[str, str, str]) -> float:
     return found
 
 
-def slow(dialect: Dialect, attacks: list[tuple[str, str, tuple[str, str, str]]]) -> dict[tuple[str, str], float]:
-    found = {(place, str(attack)): growth(dialect, frame, attack) for place, frame, attack in attacks}
+def slow(
+    dialect: Dialect, attacks: list[tuple[str, str, tuple[str, str, str]]]
+) -> dict[tuple[str, str], float]:
+    found = {
+        (place, str(attack)): growth(dialect, frame, attack) for place, frame, attack in attacks
+    }
     return {attack: times for attack, times in found.items() if times > MOST}
 
 
 def test_what_once_was_slow(name: str) -> None:
-    assert not slow(load(name), [(place, frame, attack) for attack in KNOWN for place, frame in frames(name).items()])
+    assert not slow(
+        load(name),
+        [(place, frame, attack) for attack in KNOWN for place, frame in frames(name).items()],
+    )
 
 
 @pytest.mark.slow
@@ -152,7 +179,19 @@ def test_five_megabytes_are_read_in_two_seconds(name: str) -> None:
     """Of what takes longest at a hundredth of the size, of plain text, and of transcripts one after the other."""
     dialect = load(name)
     near = {found for pattern in patterns_of(dialect) for found in nearly(pattern)}
-    near |= {("", one) for one in ("Paris. ", "<", "\n", "{", "{}", "\\boxed{", "&lt;", dialect.render(written(name)))}
+    near |= {
+        ("", one)
+        for one in (
+            "Paris. ",
+            "<",
+            "\n",
+            "{",
+            "{}",
+            "\\boxed{",
+            "&lt;",
+            dialect.render(written(name)),
+        )
+    }
     attacks = [(frame, (*found, "")) for found in sorted(near) for frame in frames(name).values()]
     attacks.sort(key=lambda attack: -seconds(dialect, filled(*attack, LARGE // 100)))
     worst = max(attacks[:8], key=lambda attack: seconds(dialect, filled(*attack, LARGE)))
@@ -161,7 +200,9 @@ def test_five_megabytes_are_read_in_two_seconds(name: str) -> None:
 
 def test_near_matches_of_every_pattern_over_and_over(name: str, rounds: int) -> None:
     dialect, random = load(name), Random(name)
-    near = list(dict.fromkeys(found for pattern in patterns_of(dialect) for found in nearly(pattern)))
+    near = list(
+        dict.fromkeys(found for pattern in patterns_of(dialect) for found in nearly(pattern))
+    )
     units = [unit for _, unit in near]
     attacks = []
     for _ in range(rounds):
@@ -175,5 +216,7 @@ def test_near_matches_of_every_pattern_over_and_over(name: str, rounds: int) -> 
 
 def test_every_pattern_of_a_dialect_is_attacked() -> None:
     found = patterns_of(load("pokee"))
-    assert {pokee._CHECK.pattern, turns.GAP.pattern, load("pokee").grammar.turn.pattern} <= {p.pattern for p in found}
+    assert {pokee._CHECK.pattern, turns.GAP.pattern, load("pokee").grammar.turn.pattern} <= {
+        p.pattern for p in found
+    }
     assert ("", "<verification>") in nearly(pokee._CHECK)

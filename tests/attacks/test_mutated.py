@@ -5,7 +5,17 @@ import json
 from random import Random
 
 import pytest
-from dialect_texts import PIECES, SLOT, TEXTS, assert_read, frames, mutated, spans, taken_apart, written
+from dialect_texts import (
+    PIECES,
+    SLOT,
+    TEXTS,
+    assert_read,
+    frames,
+    mutated,
+    spans,
+    taken_apart,
+    written,
+)
 from hypothesis import given, settings, strategies as st
 from real_texts import real, samples
 
@@ -26,7 +36,9 @@ TURNS = [
     "<tool_response>\nT [E1]: x\n</tool_response>",
     *("<|endoftext|>", "</s>", "user", "assistant\n", "\\boxed{c}", "x"),
 ]
-ANY = st.lists(st.sampled_from(TURNS) | st.sampled_from(PIECES) | TEXTS | st.text(max_size=5), max_size=14).map("".join)
+ANY = st.lists(
+    st.sampled_from(TURNS) | st.sampled_from(PIECES) | TEXTS | st.text(max_size=5), max_size=14
+).map("".join)
 
 
 def transcripts(name: str, random: Random) -> str:
@@ -42,7 +54,9 @@ def test_arbitrary_text(name: str, text: str) -> None:
 
 @given(before=st.sampled_from(["", " ", "x"]), text=ANY, data=st.data())
 def test_a_stretch_of_a_text(before: str, text: str, data: st.DataObject) -> None:
-    start, end = sorted((data.draw(st.integers(0, len(text))), data.draw(st.integers(0, len(text)))))
+    start, end = sorted(
+        (data.draw(st.integers(0, len(text))), data.draw(st.integers(0, len(text))))
+    )
     dialect = load("search_r1")
     at_once = dialect.read_turns(before + text, start, end, first=True)
     with taken_apart(dialect.grammar):
@@ -75,9 +89,15 @@ def test_a_mutated_real_trajectory_is_read(name: str, rounds: int) -> None:
 def test_a_mutated_chat_is_read(name: str, rounds: int) -> None:
     dialect, random = load(name), Random(name)
     for _ in range(rounds):
-        roles = [random.choice(("system", "user", "assistant", "tool")) for _ in range(random.randint(1, 5))]
+        roles = [
+            random.choice(("system", "user", "assistant", "tool"))
+            for _ in range(random.randint(1, 5))
+        ]
         contents = [mutated(transcripts(name, random), random, ["x"]) for _ in roles]
-        chat = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+        chat = [
+            {"role": role, "content": content}
+            for role, content in zip(roles, contents, strict=True)
+        ]
         found = dialect.parse_messages(chat)
         assert all(0 <= start <= end <= len(found.text) for start, end in spans(found))
         assert parse(chat, name).steps == found.steps

@@ -37,10 +37,40 @@ PAGES = {
     b"": False,
 }  # fmt: skip
 """What stands in an `Origin` header, and whether such a page is answered."""
-METHODS = [b"GET", b"HEAD", b"PUT", b"OPTIONS", b"PURGE", b"PATCH", b"TRACE", b"CONNECT", b"PRI", b"post", b"", b"\xff"]
+METHODS = [
+    b"GET",
+    b"HEAD",
+    b"PUT",
+    b"OPTIONS",
+    b"PURGE",
+    b"PATCH",
+    b"TRACE",
+    b"CONNECT",
+    b"PRI",
+    b"post",
+    b"",
+    b"\xff",
+]
 METHODS += [b"X" * 5000]
-TARGETS = [b"%s/", b"/%s", b"%s?a=b", b"%s%%00", b"%s%%ff", b"%s%%ed%%a0%%80", b"%s\xff", b"%s b", b"*", b"", b"/../%s"]
-TARGETS += [b"http://127.0.0.1%s", b"http://evil.example%s", b"http://evil.example", b"evil.example:80"]
+TARGETS = [
+    b"%s/",
+    b"/%s",
+    b"%s?a=b",
+    b"%s%%00",
+    b"%s%%ff",
+    b"%s%%ed%%a0%%80",
+    b"%s\xff",
+    b"%s b",
+    b"*",
+    b"",
+    b"/../%s",
+]
+TARGETS += [
+    b"http://127.0.0.1%s",
+    b"http://evil.example%s",
+    b"http://evil.example",
+    b"evil.example:80",
+]
 TARGETS += [b"/health", b"/metrics", b"%s" + b"a" * 70_000]
 VERSIONS = [b"HTTP/1.0", b"HTTP/2.0", b"HTTP/0.9", b"HTTP/1.1 x", b"", b"RTSP/1.0"]
 HEADERS = [
@@ -69,13 +99,32 @@ HEADERS = [
     b"X: a\rHost: evil.example",
     b"X: a\nHost: evil.example",
 ]
-VALUES = ["\ud800", "\x00", "x" * 200_000, float("nan"), float("inf"), 10**400, -1, 1.5, None, True, [], {}, [[]]]
+VALUES = [
+    "\ud800",
+    "\x00",
+    "x" * 200_000,
+    float("nan"),
+    float("inf"),
+    10**400,
+    -1,
+    1.5,
+    None,
+    True,
+    [],
+    {},
+    [[]],
+]
 
 CALL = {"name": "local_search", "arguments": {"query": "capital"}}
 CALLED = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": CALL}
 PAIR = {"premise": "a", "hypothesis": "b", "question": "", "task": "support"}
 KINDS = {
-    "retrieval": ("serve", ("world",), "/retrieve", {"queries": ["capital"], "topk": 3, "return_scores": True}),
+    "retrieval": (
+        "serve",
+        ("world",),
+        "/retrieve",
+        {"queries": ["capital"], "topk": 3, "return_scores": True},
+    ),
     "mcp": ("serve", ("world", "--mcp-http"), "/mcp", CALLED),
     "judge": ("serve-judge", ("lexical",), "/judge", {"pairs": [PAIR]}),
 }
@@ -102,8 +151,28 @@ def spoiled(good: object, random: Random) -> bytes:
         return json.dumps(_changed(good, random)).encode("utf-8", "surrogatepass")
     text = json.dumps(good).encode()
     start = random.randrange(len(text))
-    slip = random.choice((b"\xff", b"\\ud800", b"NaN", b"1e999", b"[" * 50_000, b'{"a":' * 50_000, b"\x00", b'"', b""))
-    return random.choice((b"", b"\xef\xbb\xbf" + text, text[:start] + slip + text[start + 1 :], text * 2, b"[" * 10**6))
+    slip = random.choice(
+        (
+            b"\xff",
+            b"\\ud800",
+            b"NaN",
+            b"1e999",
+            b"[" * 50_000,
+            b'{"a":' * 50_000,
+            b"\x00",
+            b'"',
+            b"",
+        )
+    )
+    return random.choice(
+        (
+            b"",
+            b"\xef\xbb\xbf" + text,
+            text[:start] + slip + text[start + 1 :],
+            text * 2,
+            b"[" * 10**6,
+        )
+    )
 
 
 def _changed(value: object, random: Random) -> object:
@@ -122,11 +191,19 @@ def attack(path: bytes, good: object, headers: bytes, random: Random) -> Attack:
         return usual if random.random() < 0.9 else random.choice(others)
 
     hosts = [mostly(b"localhost", list(HOSTS)) for _ in range(random.choice((0, 2, 3, *[1] * 12)))]
-    pages = [mostly(b"http://localhost", list(PAGES)) for _ in range(random.choice((1, 2, *[0] * 6)))]
-    foreign = not (hosts and all(HOSTS[host] for host in hosts) and all(PAGES[page] for page in pages))
+    pages = [
+        mostly(b"http://localhost", list(PAGES)) for _ in range(random.choice((1, 2, *[0] * 6)))
+    ]
+    foreign = not (
+        hosts and all(HOSTS[host] for host in hosts) and all(PAGES[page] for page in pages)
+    )
     method, version = mostly(b"POST", METHODS), mostly(b"HTTP/1.1", VERSIONS)
     target = mostly(b"%s", TARGETS).replace(b"%s", path).replace(b"%%", b"%")
-    lines = [headers, *(b"Host: " + host for host in hosts), *(b"Origin: " + page for page in pages)]
+    lines = [
+        headers,
+        *(b"Host: " + host for host in hosts),
+        *(b"Origin: " + page for page in pages),
+    ]
     lines += random.choices(HEADERS, k=random.choice((1, 2, *[0] * 6)))
     body = json.dumps(good).encode() if random.random() < 0.3 else spoiled(good, random)
     framing, body, ends = _framed(body, random)
@@ -182,14 +259,18 @@ class Server(NamedTuple):
         return self.body | {"id": next(NUMBERS)}
 
     def answers(self) -> bool:
-        answer = httpx.post(f"{self.url}{self.path}", json=self.asking(), headers=self.headers, timeout=PROMPT)
+        answer = httpx.post(
+            f"{self.url}{self.path}", json=self.asking(), headers=self.headers, timeout=PROMPT
+        )
         return answer.status_code == 200
 
     def lines(self) -> bytes:
         return b"".join(f"\r\n{name}: {value}".encode() for name, value in self.headers.items())
 
     def memory(self) -> int:
-        return 1024 * int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())[1])
+        return 1024 * int(
+            re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text())[1]
+        )
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -203,7 +284,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         if request.param == "mcp":
             opened = httpx.post(f"{url}{path}", json=OPENED, headers=headers, timeout=PROMPT)
             headers["Mcp-Session-Id"] = opened.headers["mcp-session-id"]
-        Thread(target=process.stdout.read, daemon=True).start()  # or its log fills the pipe, and it waits
+        Thread(
+            target=process.stdout.read, daemon=True
+        ).start()  # or its log fills the pipe, and it waits
         yield Server(process.pid, url, path, body, headers)
 
 
@@ -231,7 +314,9 @@ def asked(server: Server, *lines: bytes) -> int:
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_a_page_that_gives_its_own_name_our_address_reads_nothing(server: Server, name: bytes) -> None:
+def test_a_page_that_gives_its_own_name_our_address_reads_nothing(
+    server: Server, name: bytes
+) -> None:
     assert asked(server, b"Host: " + name) == (200 if HOSTS[name] else 421)
     for other in (b"Host: localhost", b"host: 127.0.0.1") if not HOSTS[name] else ():
         assert asked(server, b"Host: " + name, other) in (400, 421)
@@ -242,7 +327,10 @@ def test_a_page_that_gives_its_own_name_our_address_reads_nothing(server: Server
 def test_a_page_of_another_site_is_not_answered(server: Server, page: bytes) -> None:
     assert asked(server, b"Host: localhost", b"Origin: " + page) == (200 if PAGES[page] else 403)
     if not PAGES[page]:
-        assert asked(server, b"Host: localhost", b"Origin: " + page, b"Origin: http://localhost") == 403
+        assert (
+            asked(server, b"Host: localhost", b"Origin: " + page, b"Origin: http://localhost")
+            == 403
+        )
 
 
 def sent(server: Server, one: Attack, random: Random, held: deque[socket.socket]) -> list[int]:
@@ -278,7 +366,10 @@ def test_hostile_requests(server: Server, rounds: int) -> None:
             one = attack(server.path.encode(), server.asking(), server.lines()[2:], random)
             found = sent(server, one, random, held)
             assert all(status < 500 for status in found), (found, one.sent[:2000])
-            assert not one.foreign or all(status >= 400 for status in found), (found, one.sent[:2000])
+            assert not one.foreign or all(status >= 400 for status in found), (
+                found,
+                one.sent[:2000],
+            )
             seen.update(found)
             if number % 10 == 0:
                 assert server.answers()
@@ -286,7 +377,9 @@ def test_hostile_requests(server: Server, rounds: int) -> None:
         for client in held:
             client.close()
     grown, seconds = server.memory() - before, time.monotonic() - start
-    print(f"{server.path}: {rounds} in {seconds:.0f} s, {before / 1e6:.0f} MB and {grown / 1e6:.1f} more, {seen}")
+    print(
+        f"{server.path}: {rounds} in {seconds:.0f} s, {before / 1e6:.0f} MB and {grown / 1e6:.1f} more, {seen}"
+    )
     assert grown < GROWTH and server.answers()
 
 

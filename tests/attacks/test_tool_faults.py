@@ -20,7 +20,15 @@ from faithful_search import dialects
 from faithful_search.rollout import Engine, Limits
 from faithful_search.serving.mcp import as_text
 from faithful_search.tasks import Task
-from faithful_search.tools import Cassette, Observation, Patience, RemoteSearch, Tool, Toolbox, WebSearch
+from faithful_search.tools import (
+    Cassette,
+    Observation,
+    Patience,
+    RemoteSearch,
+    Tool,
+    Toolbox,
+    WebSearch,
+)
 from faithful_search.tools.outcome import EVIDENCE_LENGTH, LINE_LENGTH, LONGEST, MOST_PASSAGES
 from faithful_search.tools.web.providers.serper import Serper
 from faithful_search.trajectory import Evidence, ToolCall, Trajectory
@@ -29,7 +37,12 @@ from faithful_search.wire.cache import Cache
 from faithful_search.wire.http import Http
 
 SHARE, CALLS = 0.3, 3
-SETTINGS: dict[str, Any] = {"timeout": 100, "concurrency": 2000, "failures": 10**6, "patience": Patience(1, 0.0)}
+SETTINGS: dict[str, Any] = {
+    "timeout": 100,
+    "concurrency": 2000,
+    "failures": 10**6,
+    "patience": Patience(1, 0.0),
+}
 GOOD = "A good answer."
 FOUND = {"document": {"id": "1", "contents": f'"Page"\n{GOOD}'}, "score": 1.0}
 WAYS = FAULTS | HANGING
@@ -68,7 +81,9 @@ class Planned(lab.Writing):
         if turn == CALLS:
             return lab.answering("no", "null", "so", "Rome")
         verdict = "<helpful>no</helpful><ref>null</ref>" if turn else ""
-        return lab.searching(f"{verdict}so", self.tools[turn % len(self.tools)], self.plan[number][turn])
+        return lab.searching(
+            f"{verdict}so", self.tools[turn % len(self.tools)], self.plan[number][turn]
+        )
 
 
 def calls(ways: list[str]) -> list[ToolCall]:
@@ -99,9 +114,15 @@ def test_whatever_a_tool_does_its_neighbours_are_answered_and_it_is_told(caplog)
     for item in found[: len(FAULTS)]:
         assert_told(item)
     assert not any("did not answer" in item.note for item in found)
-    assert [[each.text for each in item.evidence] for item in found[len(FAULTS) :]] == [[GOOD]] * len(FAULTS)
+    assert [[each.text for each in item.evidence] for item in found[len(FAULTS) :]] == [
+        [GOOD]
+    ] * len(FAULTS)
     assert (stats.errors, stats.calls) == (len(FAULTS), len(ways))
-    ours = [record.getMessage() for record in caplog.records if record.name.startswith("faithful_search")]
+    ours = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("faithful_search")
+    ]
     assert ours and not any(SECRET in line for line in ours) and max(map(len, ours)) < 2 * LONGEST
 
 
@@ -115,8 +136,12 @@ def test_what_asyncio_cannot_carry_costs_a_time_out_at_most():
 def test_what_is_shared_kept_and_recorded_of_faults_is_a_tools_own_words(tmp_path):
     ways = [*FAULTS, "good"]
     cassette = Cassette(tmp_path / "calls.jsonl", "record")
-    with Toolbox([Odd("odd")], **SETTINGS, cache=Cache(tmp_path / "cache.sqlite"), cassette=cassette) as toolbox:
-        found = toolbox.run_batch([call for call in calls(ways) for _ in range(3)], [toolbox.session()] * 3 * len(ways))
+    with Toolbox(
+        [Odd("odd")], **SETTINGS, cache=Cache(tmp_path / "cache.sqlite"), cassette=cassette
+    ) as toolbox:
+        found = toolbox.run_batch(
+            [call for call in calls(ways) for _ in range(3)], [toolbox.session()] * 3 * len(ways)
+        )
     for number, way in enumerate(FAULTS):
         equal = found[3 * number : 3 * number + 3]
         assert_told(equal[0])
@@ -124,13 +149,19 @@ def test_what_is_shared_kept_and_recorded_of_faults_is_a_tools_own_words(tmp_pat
     assert {item.evidence[0].text for item in found[-3:]} == {GOOD}
     lines = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
     told = {line["arguments"]["query"].partition(" #")[0]: line.get("error") for line in lines}
-    assert set(told) == {way for way in FAULTS if way.startswith("raises said") and "group" not in way} | {"good"}
-    assert is_clean(str(told)) and is_clean((tmp_path / "cache.sqlite").read_bytes().decode("latin-1"))
+    assert set(told) == {
+        way for way in FAULTS if way.startswith("raises said") and "group" not in way
+    } | {"good"}
+    assert is_clean(str(told)) and is_clean(
+        (tmp_path / "cache.sqlite").read_bytes().decode("latin-1")
+    )
 
 
 def test_on_an_event_loop_of_the_callers_as_an_mcp_server_has():
     # on the main thread an interrupt is the user's, and the loop with its tasks and threads is the caller's
-    theirs = re.compile("Interrupt|loop|left behind|Exit in a (task|group)|StopIteration in a thread")
+    theirs = re.compile(
+        "Interrupt|loop|left behind|Exit in a (task|group)|StopIteration in a thread"
+    )
     ways = [way for way in FAULTS if not theirs.search(way)]
 
     async def ask_here(ways: list[str]) -> list[Observation]:
@@ -150,7 +181,11 @@ def test_on_an_event_loop_of_the_callers_as_an_mcp_server_has():
 @pytest.mark.parametrize("way", LARGE)
 def test_what_is_too_large_or_odd_is_cut_and_says_so(way):
     [found] = ask([way])
-    parts = [getattr(item, part) for item in found.evidence for part in ("text", "title", "source", "url")]
+    parts = [
+        getattr(item, part)
+        for item in found.evidence
+        for part in ("text", "title", "source", "url")
+    ]
     assert found.evidence and {type(part) for part in parts} == {str}
     assert sum(map(len, parts)) < EVIDENCE_LENGTH + 200 and len(found.evidence) <= MOST_PASSAGES
     assert found.evidence[-1].text.endswith("passages]") == (way in ("texts", "many", "endless"))
@@ -166,7 +201,9 @@ def test_a_tool_that_returns_much_costs_no_memory():
         with Toolbox([Odd()], **SETTINGS) as toolbox:
             session = toolbox.session()
             found = [toolbox.run_batch(calls(["texts"]), [session]) for _ in range(5)]
-            toolbox.run_batch(calls(["raises long", "raises said much", "raises long key"]), [session] * 3)
+            toolbox.run_batch(
+                calls(["raises long", "raises said much", "raises long key"]), [session] * 3
+            )
             gc.collect()
             kept = tracemalloc.get_traced_memory()[0]
     finally:
@@ -204,17 +241,23 @@ def planned(rounds: int) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_no_rollout_is_lost_and_each_fault_is_text_that_the_policy_saw(rounds, kept, tmp_path, monkeypatch):
+def test_no_rollout_is_lost_and_each_fault_is_text_that_the_policy_saw(
+    rounds, kept, tmp_path, monkeypatch
+):
     """With `--attack 1000` a thousand rollouts at once."""
     monkeypatch.setattr(logging.getLogger("faithful_search.tools.lane"), "disabled", True)
     plan = planned(rounds)
     limits = Limits(turns=6, total_tokens=10**6, observation_tokens=10_000)
     tasks = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(rounds)]
     begun = time.monotonic()
-    with Toolbox([Odd("odd")], **SETTINGS, cache=Cache(tmp_path / "cache.sqlite") if kept else None) as toolbox:
+    with Toolbox(
+        [Odd("odd")], **SETTINGS, cache=Cache(tmp_path / "cache.sqlite") if kept else None
+    ) as toolbox:
         found = Engine(Planned(plan), toolbox, limits=limits, concurrency=rounds).run(tasks)
         stats = toolbox.stats()["odd"]
-    print(f"{rounds} rollouts, {stats.calls} calls, {stats.errors} faults, {time.monotonic() - begun:.1f} s")
+    print(
+        f"{rounds} rollouts, {stats.calls} calls, {stats.errors} faults, {time.monotonic() - begun:.1f} s"
+    )
     assert [t.id for t in found] == [task.id for task in tasks]
     assert {t.stop_reason for t in found} == {"answered"} and stats.calls == CALLS * rounds
     assert stats.errors == assert_steps(found, plan) > 0.5 * SHARE * CALLS * rounds
@@ -232,7 +275,10 @@ def assert_steps(found: list[Trajectory], plan: list[list[str]]) -> int:
             failed = way.partition(" #")[0] in FAULTS
             faults += failed
             assert bool(step.note) == failed != bool(step.evidence)
-            assert dialects.load("pou").fence.escape(step.note) in t.text[slice(*step.spans["response"])]
+            assert (
+                dialects.load("pou").fence.escape(step.note)
+                in t.text[slice(*step.spans["response"])]
+            )
             assert "did not answer" not in step.note
     return faults
 
@@ -248,7 +294,9 @@ class Moody(SearchServer):
 
     def now(self, request: Request) -> str:
         super().now(request)
-        return (request.body["q"] if "q" in request.body else request.body["queries"][0]).partition(" #")[0]
+        return (request.body["q"] if "q" in request.body else request.body["queries"][0]).partition(
+            " #"
+        )[0]
 
 
 @pytest.mark.slow
@@ -256,8 +304,14 @@ def test_among_200_episodes_with_faulty_services_none_is_lost_and_each_fault_is_
     monkeypatch.setenv("SERPER_API_KEY", KEY)
     monkeypatch.setattr(http, "_CALLS", 10_000)  # else the faults of a host hide one another
     draw, ways = random.Random(7), [*SERVICES]
-    plan = [[draw.choice(ways) if draw.random() < SHARE else "good" for _ in range(CALLS)] for _ in range(200)]
-    queries = [[f"{way} #{number}-{turn}" for turn, way in enumerate(own)] for number, own in enumerate(plan)]
+    plan = [
+        [draw.choice(ways) if draw.random() < SHARE else "good" for _ in range(CALLS)]
+        for _ in range(200)
+    ]
+    queries = [
+        [f"{way} #{number}-{turn}" for turn, way in enumerate(own)]
+        for number, own in enumerate(plan)
+    ]
     asking, limits = Http(timeout=5, patience=Patience(0), per_host=1000), Limits(turns=6)
     tasks = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(200)]
     with Moody(serper) as web, Moody(lambda request: (200, {"result": [[FOUND]]})) as local:
@@ -266,10 +320,18 @@ def test_among_200_episodes_with_faulty_services_none_is_lost_and_each_fault_is_
             policy = Planned(queries, "web_search", "local_search")
             found = Engine(policy, toolbox, limits=limits, concurrency=200).run(tasks)
             errors = sum(stats.errors for stats in toolbox.stats().values())
-    assert [t.id for t in found] == [task.id for task in tasks] and {t.stop_reason for t in found} == {"answered"}
+    assert [t.id for t in found] == [task.id for task in tasks] and {
+        t.stop_reason for t in found
+    } == {"answered"}
     for t, own in zip(found, plan, strict=True):
         for step, way in zip(t.steps[:-1], own, strict=True):
-            assert bool(step.evidence) == (way == "good") != bool(step.note) and SERVICES.get(way, "") in step.note
-            assert dialects.load("pou").fence.escape(step.note) in t.text[slice(*step.spans["response"])]
+            assert (
+                bool(step.evidence) == (way == "good") != bool(step.note)
+                and SERVICES.get(way, "") in step.note
+            )
+            assert (
+                dialects.load("pou").fence.escape(step.note)
+                in t.text[slice(*step.spans["response"])]
+            )
     faults = sum(way != "good" for own in plan for way in own)
     assert errors == faults > 0.25 * CALLS * 200 and KEY not in str(found)

@@ -46,7 +46,11 @@ NORMALIZERS: dict[str, list[normalizers.Normalizer]] = {
     "folded": [normalizers.NFKC(), normalizers.Lowercase()],
     "bare": [normalizers.NFKD(), normalizers.StripAccents()],
     "precompiled": [precompiled()],
-    "replacing": [normalizers.Replace("{{", "<"), normalizers.Replace("~~", ""), normalizers.Replace("lz:", "<|")],
+    "replacing": [
+        normalizers.Replace("{{", "<"),
+        normalizers.Replace("~~", ""),
+        normalizers.Replace("lz:", "<|"),
+    ],
     "blanks": [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")],
 }
 ROLES = {
@@ -66,7 +70,9 @@ ROLES = {
         "{% elif m.role != 'system' %}<s>[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
     ),
 }
-ROLES["french"] = ROLES["vicuna"].replace("ASSISTANT:", "\nR\u00e9ponse :").replace("USER", "\nMoi ")
+ROLES["french"] = (
+    ROLES["vicuna"].replace("ASSISTANT:", "\nR\u00e9ponse :").replace("USER", "\nMoi ")
+)
 PHRASES = {
     "vicuna": ["ASSISTANT:", "USER:"],
     "alpaca": ["### Instruction:", "### Response:"],
@@ -87,32 +93,48 @@ def tokenizer(family: str) -> Any:
     if family == "bytes":
         return unigram(pre_tokenizers.Metaspace(prepend_scheme="first", split=False))
     if family == "french":
-        return reading(normalizers.Sequence([*NORMALIZERS["bare"], *NORMALIZERS["blanks"]]), ROLES[family])
+        return reading(
+            normalizers.Sequence([*NORMALIZERS["bare"], *NORMALIZERS["blanks"]]), ROLES[family]
+        )
     if family in ROLES:
         return lab.byte_tokenizer(("<s>", "</s>"), eos_token="</s>", chat_template=ROLES[family])
     return reading(normalizers.Sequence(NORMALIZERS[family]))
 
 
 def reading(normalizer: normalizers.Normalizer, template: str = lab.TEMPLATE) -> Any:
-    own = lab.byte_tokenizer(("<|im_start|>", "<|im_end|>"), eos_token="<|im_end|>", chat_template=template)
+    own = lab.byte_tokenizer(
+        ("<|im_start|>", "<|im_end|>"), eos_token="<|im_end|>", chat_template=template
+    )
     own.backend_tokenizer.normalizer = normalizer
     words = ("think", "answer", "tool_response", "information", "search", "result")
-    read = not normalizer.normalize_str("a").startswith("\u2581")  # else a token is read only behind a blank
-    own.add_tokens([AddedToken(f"<{slash}{word}>", normalized=read) for word in words for slash in ("", "/")])
-    own.add_special_tokens({"additional_special_tokens": [AddedToken(CAPITALS, normalized=True), "</s>"]})
+    read = not normalizer.normalize_str("a").startswith(
+        "\u2581"
+    )  # else a token is read only behind a blank
+    own.add_tokens(
+        [AddedToken(f"<{slash}{word}>", normalized=read) for word in words for slash in ("", "/")]
+    )
+    own.add_special_tokens(
+        {"additional_special_tokens": [AddedToken(CAPITALS, normalized=True), "</s>"]}
+    )
     return own
 
 
 def unigram(words: pre_tokenizers.PreTokenizer) -> Any:
     """Of pieces with a score each, those of single bytes among them: written out in a text, they are found there."""
     signs = [f"<0x{byte:02X}>" for byte in range(256)] + ["\u2581", *map(chr, range(33, 127))]
-    backend = Tokenizer(models.Unigram([("<unk>", 0.0), *((sign, -1.0) for sign in signs)], 0, byte_fallback=True))
+    backend = Tokenizer(
+        models.Unigram([("<unk>", 0.0), *((sign, -1.0) for sign in signs)], 0, byte_fallback=True)
+    )
     return spoken(backend, words)
 
 
 def spoken(backend: Tokenizer, words: pre_tokenizers.PreTokenizer) -> Any:
     """This model of a language as a ChatML tokenizer."""
     backend.pre_tokenizer = words
-    backend.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", chat_template=lab.TEMPLATE)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|im_end|>", chat_template=lab.TEMPLATE
+    )

@@ -41,7 +41,10 @@ Unnamed = _odd(type, __name__=property(_fails))("Unnamed", (Exception,), {})
 Hollow = _odd(ToolError, __init__=lambda self: None, __getattribute__=_fails)
 Rows = _odd(list, __iter__=_fails)
 Endless = _odd(list, __iter__=lambda self: itertools.repeat(Evidence("again")))
-Word = _odd(str, **dict.fromkeys(("__len__", "__str__", "__getitem__", "__iter__", "encode", "split"), _fails))
+Word = _odd(
+    str,
+    **dict.fromkeys(("__len__", "__str__", "__getitem__", "__iter__", "encode", "split"), _fails),
+)
 Lazy = _odd(Evidence, __getattribute__=_fails)
 
 Error = Callable[[], BaseException]
@@ -132,8 +135,24 @@ def _chained() -> BaseException:
 
 
 _KINDS = (
-    *(RuntimeError, KeyError, MemoryError, RecursionError, SystemError, UserWarning, StopIteration, StopAsyncIteration),
-    *(GeneratorExit, SystemExit, KeyboardInterrupt, BaseException, PanicException, asyncio.CancelledError),
+    *(
+        RuntimeError,
+        KeyError,
+        MemoryError,
+        RecursionError,
+        SystemError,
+        UserWarning,
+        StopIteration,
+        StopAsyncIteration,
+    ),
+    *(
+        GeneratorExit,
+        SystemExit,
+        KeyboardInterrupt,
+        BaseException,
+        PanicException,
+        asyncio.CancelledError,
+    ),
     *(asyncio.InvalidStateError, ConfigError, DataError),
 )
 ERRORS: dict[str, Error] = {
@@ -146,7 +165,9 @@ ERRORS: dict[str, Error] = {
     "half a character": lambda: ValueError("\ud800"),
     "unicode": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, ADDRESS),
     "group": lambda: ExceptionGroup(ADDRESS, [RuntimeError(ADDRESS), ToolError(ADDRESS)]),
-    "base group": lambda: BaseExceptionGroup(ADDRESS, [KeyboardInterrupt(ADDRESS), GeneratorExit()]),
+    "base group": lambda: BaseExceptionGroup(
+        ADDRESS, [KeyboardInterrupt(ADDRESS), GeneratorExit()]
+    ),
     "mute": Mute,
     "murderous": Murderous,
     "numb": Numb,
@@ -224,7 +245,9 @@ FAULTS: dict[str, Fault] = {
 
 LARGE: dict[str, Callable[[], list[Evidence]]] = {
     "texts": lambda: [Evidence("x" * 50 * MEGABYTE)] * 20,
-    "titles": lambda: [Evidence("x", "t" * 10 * MEGABYTE, url="u" * 10 * MEGABYTE, source="s" * MEGABYTE)],
+    "titles": lambda: [
+        Evidence("x", "t" * 10 * MEGABYTE, url="u" * 10 * MEGABYTE, source="s" * MEGABYTE)
+    ],
     "many": lambda: [Evidence("x")] * MEGABYTE,
     "endless": Endless,
     "words": lambda: [Evidence(Word("a word"), Word("a title"))],

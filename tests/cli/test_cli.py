@@ -40,7 +40,10 @@ def test_an_audit_prints_a_table_and_leaves_its_files(run, tmp_path):
     rollouts(tmp_path, *range(12))
     done = run("audit", "a.jsonl", "--report-rows", "4")
     assert done.exit_code == 0, done.output
-    assert "info_think_lexical" in done.output and "report.html, audit.json, scores.jsonl in a-audit" in done.output
+    assert (
+        "info_think_lexical" in done.output
+        and "report.html, audit.json, scores.jsonl in a-audit" in done.output
+    )
     assert json.loads((tmp_path / "a-audit" / "audit.json").read_text())["n"] == 12
     assert len((tmp_path / "a-audit" / "scores.jsonl").read_text().splitlines()) == 12
     page = (tmp_path / "a-audit" / "report.html").read_text()
@@ -48,7 +51,11 @@ def test_an_audit_prints_a_table_and_leaves_its_files(run, tmp_path):
     assert run("audit", "a.jsonl", "--no-report", "--out", "bare").exit_code == 0
     assert not (tmp_path / "bare" / "report.html").exists()
     refused = run("audit", "a.jsonl", "--how", "pokee")
-    assert refused.exit_code == 1 and "--overwrite" in refused.stderr and "'squad' there, 'pokee' now" in refused.stderr
+    assert (
+        refused.exit_code == 1
+        and "--overwrite" in refused.stderr
+        and "'squad' there, 'pokee' now" in refused.stderr
+    )
     assert run("audit", "a.jsonl", "--how", "pokee", "--overwrite").exit_code == 0
 
 
@@ -58,21 +65,32 @@ def test_no_terminal_obeys_what_stands_in_a_file(run, tmp_path, escape):
     file_of(tmp_path / "a.jsonl", [rollout(0), odd, f'{{"{escape}'])
     (tmp_path / f"b{escape}.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes())
     for command in (
-        *(["audit", "a.jsonl", "--no-report"], ["audit", f"b{escape}.jsonl", "--no-report", "--dialect", "pou"]),
-        *(["label", "a.jsonl"], ["label", f"b{escape}.jsonl", "--out", "b"], ["audit", f"{escape}.jsonl"]),
+        *(
+            ["audit", "a.jsonl", "--no-report"],
+            ["audit", f"b{escape}.jsonl", "--no-report", "--dialect", "pou"],
+        ),
+        *(
+            ["label", "a.jsonl"],
+            ["label", f"b{escape}.jsonl", "--out", "b"],
+            ["audit", f"{escape}.jsonl"],
+        ),
     ):
         done = run(*command, color=True)
         assert done.output and escape not in done.output, command
 
 
-def test_rows_unread_or_without_a_verdict_give_another_exit_code_and_are_named(run, tmp_path, monkeypatch):
+def test_rows_unread_or_without_a_verdict_give_another_exit_code_and_are_named(
+    run, tmp_path, monkeypatch
+):
     file_of(tmp_path / "a.jsonl", [rollout(0), "{half", *map(rollout, range(1, 5))])
     judge = CountingJudge(silent_on("Lighthouse 3"))
     monkeypatch.setattr("faithful_search.judges.arguments.load", lambda kind, model, **knobs: judge)
     command = ["audit", "a.jsonl", "--judge", "endpoint", "--judge-model", "m", "--no-report"]
     command += ["--metrics", ",".join(JUDGED)]
     done = run(*command)
-    assert done.exit_code == 3 and "rows that could not be read: 1\n  row 2: not JSON" in done.stderr
+    assert (
+        done.exit_code == 3 and "rows that could not be read: 1\n  row 2: not JSON" in done.stderr
+    )
     assert "row 5, info_think_faithfulness: the judge abstained: timed out" in done.stderr
     judge.say = lambda pair: True
     again = run(*command)
@@ -83,24 +101,39 @@ def test_rows_unread_or_without_a_verdict_give_another_exit_code_and_are_named(r
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "no rows in it"), ('{"question": "Where?"}\n', "none of its rows (1) can be read"), (None, "cannot read")],
+    [
+        ("", "no rows in it"),
+        ('{"question": "Where?"}\n', "none of its rows (1) can be read"),
+        (None, "cannot read"),
+    ],
 )
 def test_what_cannot_be_done_is_one_line_and_no_traceback(run, tmp_path, content, message):
     if content is not None:
         (tmp_path / "a.jsonl").write_text(content)
     done = run("audit", "a.jsonl")
     assert done.exit_code == 1
-    assert done.stderr.startswith("error: ") and message in done.stderr and done.stderr.count("\n") == 1
-    for arguments in (("--debug", "audit", "a.jsonl"), ("audit", "a.jsonl", "--debug", "--overwrite")):
+    assert (
+        done.stderr.startswith("error: ")
+        and message in done.stderr
+        and done.stderr.count("\n") == 1
+    )
+    for arguments in (
+        ("--debug", "audit", "a.jsonl"),
+        ("audit", "a.jsonl", "--debug", "--overwrite"),
+    ):
         again = run(*arguments)
-        assert isinstance(again.exception, fs.FaithfulSearchError) and message in str(again.exception)
+        assert isinstance(again.exception, fs.FaithfulSearchError) and message in str(
+            again.exception
+        )
 
 
 OPTIONS = {"another.yaml": "colour: red\n", "list.yaml": "- a\n", "broken.yaml": "a: [\n"}
 WRONG = ["--judge oracle", "--judge nli", "--judge-model x", "--limit 0"]
 
 
-@pytest.mark.parametrize("options", [*WRONG, *(f"--config {name}" for name in ("none.yaml", *OPTIONS))])
+@pytest.mark.parametrize(
+    "options", [*WRONG, *(f"--config {name}" for name in ("none.yaml", *OPTIONS))]
+)
 def test_wrong_usage_has_its_own_exit_code(run, tmp_path, options):
     for name, text in OPTIONS.items():
         (tmp_path / name).write_text(text)
@@ -116,8 +149,13 @@ def test_a_file_of_options_is_read_and_what_is_typed_wins(run, tmp_path):
     (tmp_path / "c.yaml").write_text(f"{options}judge_cache: none\n")
     for more in ((), ("--how", "squad", "--out", "here", "--limit", "1")):
         assert run("audit", "a.jsonl", "--config", "c.yaml", *more).exit_code == 0
-    there, here = (json.loads((tmp_path / name / "audit.json").read_text()) for name in ("there", "here"))
-    assert there["settings"]["how"] == "pokee" and there["settings"]["metrics"] == ["answer_correctness", "tool_use"]
+    there, here = (
+        json.loads((tmp_path / name / "audit.json").read_text()) for name in ("there", "here")
+    )
+    assert there["settings"]["how"] == "pokee" and there["settings"]["metrics"] == [
+        "answer_correctness",
+        "tool_use",
+    ]
     assert there["n"] == 2 and not (tmp_path / "there" / "report.html").exists()
     assert here["settings"]["how"] == "squad" and here["n"] == 1
 
@@ -138,20 +176,43 @@ def test_an_interrupted_index_says_how_to_go_on(run, tmp_path, monkeypatch):
     assert done.exit_code == 130 and "the same command goes on" in done.stderr
 
 
-def test_a_paid_judge_has_a_bill_and_a_limit_and_the_bar_moves_with_its_verdicts(run, tmp_path, monkeypatch):
+def test_a_paid_judge_has_a_bill_and_a_limit_and_the_bar_moves_with_its_verdicts(
+    run, tmp_path, monkeypatch
+):
     rollouts(tmp_path, *range(20))
     told: list[str] = []
     monkeypatch.setattr("tqdm.auto.tqdm.set_postfix_str", lambda self, text: told.append(text))
     with StubServer() as server:
-        endpoint = ("--judge", "endpoint", "--judge-model", "m", "--judge-url", server.url, "--judge-cache", "none")
-        asked = ("audit", "a.jsonl", "--no-report", "--metrics", "info_think_faithfulness", *endpoint)
+        endpoint = (
+            "--judge",
+            "endpoint",
+            "--judge-model",
+            "m",
+            "--judge-url",
+            server.url,
+            "--judge-cache",
+            "none",
+        )
+        asked = (
+            "audit",
+            "a.jsonl",
+            "--no-report",
+            "--metrics",
+            "info_think_faithfulness",
+            *endpoint,
+        )
         assert "max_cost needs prices" in run(*asked, "--max-cost", "1").stderr
         asked += ("--judge-prices", "1000,0", "--judge-concurrency", "1")  # 0.1 each
         bill = run(*asked, "--estimate")
-        assert bill.exit_code == 0 and "a.jsonl: 20 rows: about 20 calls" in bill.output, bill.output
+        assert bill.exit_code == 0 and "a.jsonl: 20 rows: about 20 calls" in bill.output, (
+            bill.output
+        )
         assert not server.calls and not (tmp_path / "a-audit").exists()
         done = run(*asked, "--max_cost", "0.45")
-        assert (done.exit_code, server.calls) == (3, 5) and "have cost 0.5000 of at most 0.45" in done.stderr
+        assert (done.exit_code, server.calls) == (
+            3,
+            5,
+        ) and "have cost 0.5000 of at most 0.45" in done.stderr
         told.clear()
         assert run(*asked).exit_code == 0 and server.calls == 20
     assert len(told) == 15 and told[-1] == "15 verdicts, cost 1.5000"
@@ -176,7 +237,10 @@ def test_the_metrics_are_listed_and_installed(run, tmp_path):
 
 def test_the_command_starts_without_heavy_packages_and_knows_its_version():
     heavy = "import sys, faithful_search.cli; print({'torch', 'numpy', 'huggingface_hub'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True).stdout == "set()\n"
+    assert (
+        subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True).stdout
+        == "set()\n"
+    )
     version = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
     assert fs.__version__ in version.stdout
 
@@ -185,7 +249,9 @@ def calls(messages):
     """An OpenAI-style model: one search, then the sentence that it read."""
     if messages[-1]["role"] == "user":
         return tool_call("local_search", json.dumps({"query": messages[-1]["content"]}))
-    return next(item["text"] for item in json.loads(messages[-1]["content"]) if "Belt" in item["text"])
+    return next(
+        item["text"] for item in json.loads(messages[-1]["content"]) if "Belt" in item["text"]
+    )
 
 
 def researches(messages):
@@ -201,7 +267,11 @@ def researches(messages):
         return f"<verification>read</verification><verification_result>{said}</verification_result>"
     if "verified to be incorrect" in last:
         return "<think>Belt, not Arvon</think><answer>Ivo Kast</answer>"
-    return "<think>Both say so.</think><answer>Ivo Kast</answer>" if "threads" in last else "no summary"
+    return (
+        "<think>Both say so.</think><answer>Ivo Kast</answer>"
+        if "threads" in last
+        else "no summary"
+    )
 
 
 def test_it_works_without_a_flag_and_its_transcript_is_audited(run, tmp_path):
@@ -209,7 +279,11 @@ def test_it_works_without_a_flag_and_its_transcript_is_audited(run, tmp_path):
     assert done.exit_code == 0, done.output
     assert "[1] " in done.output and "local_search(query=" in done.output
     assert "answer: Canberra" in done.output and '"Canberra" is supported by E' in done.output
-    assert "(cited)" in done.output and "tool calls" in done.output and "faithful-search audit ask.jsonl" in done.output
+    assert (
+        "(cited)" in done.output
+        and "tool calls" in done.output
+        and "faithful-search audit ask.jsonl" in done.output
+    )
     [kept] = read_jsonl(tmp_path / "ask.jsonl")
     assert kept.answer == "Canberra" and kept.question == BOGONG and kept.tokens is not None
     audited = run("audit", "ask.jsonl", "--no-report")
@@ -225,7 +299,9 @@ def test_json_is_one_object_and_several_threads_vote(run, tmp_path):
     assert len({row.id for row in rows}) == 3 and sum("research" in row.meta for row in rows) == 1
 
 
-def test_an_endpoint_answers_a_claim_names_its_passage_and_a_transcript_that_cannot_be_written_costs_nothing(run):
+def test_an_endpoint_answers_a_claim_names_its_passage_and_a_transcript_that_cannot_be_written_costs_nothing(
+    run,
+):
     with StubServer(label=calls) as server:
         given = ["--corpus", "corpus.jsonl", "--transcript", "no/such/folder.jsonl"]
         done = run("ask", QUESTION, "--endpoint", server.url, "--model", "stub", *given)
@@ -241,16 +317,26 @@ def test_an_endpoint_in_pokees_dialect_checks_its_answer(run, tmp_path):
         done = run("ask", QUESTION, "--endpoint", server.url, "--model", "stub", *given)
         sent = server.requests
     assert done.exit_code == 0 and "answer: Ivo Kast" in done.output, done.output
-    assert "-> INCORRECT" in done.output and "-> CORRECT" in done.output and "forged" not in done.output
+    assert (
+        "-> INCORRECT" in done.output
+        and "-> CORRECT" in done.output
+        and "forged" not in done.output
+    )
     [kept] = read_jsonl(tmp_path / "ask.jsonl")
     assert [step.verified for step in kept.steps] == [None, None, False, None, True]
-    assert kept.steps[0].evidence and "tools" not in sent[0] and sent[1]["messages"][-1]["role"] == "user"
+    assert (
+        kept.steps[0].evidence
+        and "tools" not in sent[0]
+        and sent[1]["messages"][-1]["role"] == "user"
+    )
 
 
 def test_threads_of_an_endpoint_differ_in_their_seed_and_are_put_together(run):
     given = ["--corpus", "corpus.jsonl", "--dialect", "pokee", "--threads", "2", "--json"]
     with StubServer(label=researches) as server:
-        told = json.loads(run("ask", QUESTION, "--endpoint", server.url, "--model", "stub", *given).stdout)
+        told = json.loads(
+            run("ask", QUESTION, "--endpoint", server.url, "--model", "stub", *given).stdout
+        )
         seeds = {body["seed"] for body in server.requests}
     assert told["by"] == "synthesis" and told["answer"] == "Ivo Kast" and {0, 1} <= seeds
     assert told["replaced"] == ["summary of thread 1", "summary of thread 2"]
@@ -277,7 +363,11 @@ def test_no_answer_is_exit_code_1_and_says_why(run, tmp_path):
         ([QUESTION, "--dialect", "webdancer"], 1, "webdancer"),
         ([QUESTION, "--model", "./nowhere"], 1, "nowhere"),
         ([QUESTION, "--web-search", "searxng"], 1, "--searxng_url"),
-        ([QUESTION, "--model", "m", "--endpoint", "http://h/v1", "--dialect", "search_r1"], 1, "inside one message"),
+        (
+            [QUESTION, "--model", "m", "--endpoint", "http://h/v1", "--dialect", "search_r1"],
+            1,
+            "inside one message",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_in_a_line(run, arguments, code, message):
@@ -293,7 +383,9 @@ def test_an_interrupt_leaves_a_readable_transcript(run, tmp_path):
 
     given = ["ask", QUESTION, "--model", "stub", "--corpus", "corpus.jsonl", "--endpoint"]
     with StubServer(label=slow) as server:
-        process = subprocess.Popen([*COMMAND, *given, server.url], stdout=PIPE, stderr=PIPE, text=True, env=UNBUFFERED)
+        process = subprocess.Popen(
+            [*COMMAND, *given, server.url], stdout=PIPE, stderr=PIPE, text=True, env=UNBUFFERED
+        )
         while "E1" not in (line := process.stdout.readline()):
             assert line, process.stderr.read()
         process.send_signal(signal.SIGINT)
@@ -301,7 +393,9 @@ def test_an_interrupt_leaves_a_readable_transcript(run, tmp_path):
     assert process.returncode == 130 and "what was done until then is in ask.jsonl" in errors
     assert "Traceback" not in errors
     [kept] = read_jsonl(tmp_path / "ask.jsonl")
-    assert kept.stop_reason == "interrupted" and kept.steps[0].evidence[0].text.startswith("The keeper of")
+    assert kept.stop_reason == "interrupted" and kept.steps[0].evidence[0].text.startswith(
+        "The keeper of"
+    )
     audited = run("audit", "ask.jsonl", "--no-report")
     assert audited.exit_code == 0, audited.output
 

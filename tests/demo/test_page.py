@@ -12,11 +12,11 @@ from faithful_search.errors import DataError
 from faithful_search.measure.widget import EXAMPLE, QUESTION
 
 PHONE, DESK = 390, 1600
-HOSTILE = (
-    "<script>window.pwned = 1</script>\"><img src=x onerror='window.pwned = 1'>{{ 7 * 7 }}${window.pwned = 1}</style>"
-)
+HOSTILE = "<script>window.pwned = 1</script>\"><img src=x onerror='window.pwned = 1'>{{ 7 * 7 }}${window.pwned = 1}</style>"
 FORGED = EXAMPLE.replace("<ref>E1</ref>", "<ref>E1, E7</ref>")
-ROWS = "\n".join(json.dumps({"question": QUESTION, "text": text}) for text in (EXAMPLE, FORGED, EXAMPLE))
+ROWS = "\n".join(
+    json.dumps({"question": QUESTION, "text": text}) for text in (EXAMPLE, FORGED, EXAMPLE)
+)
 AXE = """async () => (await axe.run({exclude: [["footer"], [".or"]]}, {resultTypes: ["violations"]})).violations
   .filter((found) => ["serious", "critical"].includes(found.impact))
   .map((found) => [found.id, found.nodes.map((node) => node.html)])"""
@@ -30,7 +30,9 @@ def browser():
 
 @pytest.fixture(scope="module")
 def address(browser):
-    app = pytest.importorskip("faithful_search.demo.app", exc_type=Exception, reason="Gradio is not installed")
+    app = pytest.importorskip(
+        "faithful_search.demo.app", exc_type=Exception, reason="Gradio is not installed"
+    )
     port = free_port()
     served = app.launch("127.0.0.1", port, prevent_thread_lock=True, quiet=True)
     yield f"http://127.0.0.1:{port}/"
@@ -45,11 +47,17 @@ def visit(browser, address):
     def visit(width=DESK, query="", **settings):
         contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **settings))
         page = contexts[-1].new_page()
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: problems.append(message.text) if message.type == "error" else None,
+        )
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: problems.append(dialog.message))
         known = (address, "blob:", "data:")
-        page.on("request", lambda sent: None if sent.url.startswith(known) else problems.append(sent.url))
+        page.on(
+            "request",
+            lambda sent: None if sent.url.startswith(known) else problems.append(sent.url),
+        )
         page.goto(f"{address}{query}")
         page.wait_for_selector(".trajectory")
         return page
@@ -87,13 +95,18 @@ def test_steps_are_walked_by_keyboard_and_citations_light_what_they_rest_on(visi
     rail.first.focus()
     for _ in range(5):  # there are three
         page.keyboard.press("ArrowDown")
-    assert rail.nth(2).get_attribute("aria-current") == "step" and page.locator("[aria-current=step]").count() == 1
+    assert (
+        rail.nth(2).get_attribute("aria-current") == "step"
+        and page.locator("[aria-current=step]").count() == 1
+    )
     assert page.url.endswith("#ask-step-3") and "question=On+what+continent" in page.url
     page.keyboard.press("ArrowUp")
     assert page.url.endswith("#ask-step-2")
     step = page.locator("#ask-step-3")
     step.get_by_role("button", name="E4").focus()
-    assert page.locator(".evidence.lit .text").all_inner_texts() == ["The continent of Italy is Europe."]
+    assert page.locator(".evidence.lit .text").all_inner_texts() == [
+        "The continent of Italy is Europe."
+    ]
     assert step.locator(".word.lit").all_inner_texts() == ["continent", "Italy", "Europe", "Europe"]
     page.get_by_role("button", name="Ask").hover()
     step.get_by_role("button", name="E4").hover()
@@ -111,7 +124,10 @@ def test_an_audit_is_filtered_by_a_bar_compared_and_downloaded(visit, width):
     page.get_by_text("1 trajectory of 3 cite evidence that was never returned.").wait_for()
     low = page.get_by_title(re.compile(r"citation_validity 0\.0"))
     low.click()
-    assert page.locator(".rows li:visible").count() == 1 and "1 of 3" in page.locator(".shown").inner_text()
+    assert (
+        page.locator(".rows li:visible").count() == 1
+        and "1 of 3" in page.locator(".shown").inner_text()
+    )
     page.locator(".rows li:visible").get_by_role("button").first.click()
     missing = page.locator(".cite.missing:visible")
     missing.wait_for()
@@ -156,7 +172,12 @@ def test_hostile_text_in_every_field_stays_text(visit, monkeypatch):
     page.get_by_label("Question").fill(HOSTILE)
     page.get_by_role("button", name="Ask").click()
     page.get_by_role("heading", name=HOSTILE).wait_for()
-    audit(page, EXAMPLE.replace("Teska", HOSTILE).replace("E1", f"E1{HOSTILE}").replace("local_search", HOSTILE))
+    audit(
+        page,
+        EXAMPLE.replace("Teska", HOSTILE)
+        .replace("E1", f"E1{HOSTILE}")
+        .replace("local_search", HOSTILE),
+    )
     page.locator(".trajectory:visible").wait_for()
     assert page.locator(".trajectory:visible").inner_text().count(HOSTILE) > 3
     audit(page, f"hf://{HOSTILE}")
@@ -167,7 +188,10 @@ def test_hostile_text_in_every_field_stays_text(visit, monkeypatch):
     page.locator(".card.bad").wait_for()
     page.get_by_text("Its steps with the changed evidence").first.click()
     assert page.locator(".evidence:visible", has_text=HOSTILE).count() >= 1
-    assert page.evaluate("window.pwned") is None and page.locator(".explorer :is(script, img, style)").count() == 0
+    assert (
+        page.evaluate("window.pwned") is None
+        and page.locator(".explorer :is(script, img, style)").count() == 0
+    )
 
 
 def test_nothing_of_a_visitor_is_shown_to_another(visit):

@@ -43,8 +43,13 @@ def test_search_r1_logs() -> None:
         assert found.question.rstrip("?") == row["question"].strip().rstrip("?")
         assert detect(row["solution"]).dialect == "search_r1"
         assert found.answer != "Beijing" or "Beijing" in row["extracted"]
-        made_up = [step for step in found.steps if step.call is not None and "response" in step.spans]
-        assert all(step.evidence or step.note for step in made_up) or row["solution"].count("<information>") > 2
+        made_up = [
+            step for step in found.steps if step.call is not None and "response" in step.spans
+        ]
+        assert (
+            all(step.evidence or step.note for step in made_up)
+            or row["solution"].count("<information>") > 2
+        )
     assert agree >= 598  # the others put information, which is data, inside an answer
     assert kinds["think_missing"] > 500  # this checkpoint seldom thinks before it answers
 
@@ -55,18 +60,29 @@ def test_web_dancer_chats() -> None:
     for row in rows("webdancer"):
         messages = row["messages"]
         t = parse(messages)
-        assert t.dialect == "web_dancer" and not t.all_issues() and t.question and "User:" not in t.question
+        assert (
+            t.dialect == "web_dancer"
+            and not t.all_issues()
+            and t.question
+            and "User:" not in t.question
+        )
         final = re.search(r"<answer>(.*)</answer>", messages[-1]["content"], re.DOTALL)
         assert final and t.answer == final[1].strip()
         received = "".join(m["content"] for m in messages[3:] if m["role"] == "user")
-        counts = map(int, re.findall(r"(?m)^A Google search for .* found (\d+) results:$", received))
+        counts = map(
+            int, re.findall(r"(?m)^A Google search for .* found (\d+) results:$", received)
+        )
         assert len(t.evidence) >= sum(counts)
         for form in ("<|im_start|>{role}\n{content}<|im_end|>\n", "{role}\n{content}\n"):
-            read = assert_read("web_dancer", "".join(form.format(**message) for message in messages))
+            read = assert_read(
+                "web_dancer", "".join(form.format(**message) for message in messages)
+            )
             assert essence(read) == essence(t)
 
 
-def test_the_report_counts_rows_issues_and_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_counts_rows_issues_and_agreement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     query = "a\n\n<|begin_of_query|> q<|end_of_query|>"
     good = f"{query}\n\n<|begin_of_documents|>\nNone\n<|end_of_documents|>\n\nb</think>\n\n"
     lines = [
@@ -78,7 +94,15 @@ def test_the_report_counts_rows_issues_and_agreement(tmp_path: Path, capsys: pyt
     path = file_of(tmp_path / "some.jsonl", lines)
     assert dialect_report.main([str(tmp_path), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
-    assert (found["rows"], found["dialects"], found["issues"]) == (4, {"r1_searcher": 3}, {"think_unclosed": 1})
-    assert (found["clean"]["n"], found["agree"]["value"], sum(found["unread"].values())) == (3, 0.5, 1)
+    assert (found["rows"], found["dialects"], found["issues"]) == (
+        4,
+        {"r1_searcher": 3},
+        {"think_unclosed": 1},
+    )
+    assert (found["clean"]["n"], found["agree"]["value"], sum(found["unread"].values())) == (
+        3,
+        0.5,
+        1,
+    )
     assert dialect_report.main([str(path), str(tmp_path / "none.jsonl")]) == 1
     assert "none.jsonl" in capsys.readouterr().err

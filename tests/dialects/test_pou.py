@@ -27,10 +27,23 @@ def test_reads_a_trajectory() -> None:
     t = D.parse(f"<think>plan</think>{CALL}{RESPONSE}{LAST}", question="Where?")
     one, two = t.steps
     assert (one.think, one.helpful, one.refs, one.issues) == ("plan", None, (), ())
-    assert one.call == ToolCall("local_search", {"query": "q"}, '{"name": "local_search", "arguments": {"query": "q"}}')
+    assert one.call == ToolCall(
+        "local_search", {"query": "q"}, '{"name": "local_search", "arguments": {"query": "q"}}'
+    )
     assert one.evidence == (Evidence("text", "Title", "E1"), Evidence("more\nlines", "Other", "E2"))
-    assert (two.think, two.helpful, two.refs, two.answer, two.issues) == ("so", True, ("E1", "E2"), "Paris", ())
-    assert (t.answer, t.stop_reason, t.question, t.dialect) == ("Paris", "answered", "Where?", "pou")
+    assert (two.think, two.helpful, two.refs, two.answer, two.issues) == (
+        "so",
+        True,
+        ("E1", "E2"),
+        "Paris",
+        (),
+    )
+    assert (t.answer, t.stop_reason, t.question, t.dialect) == (
+        "Paris",
+        "answered",
+        "Where?",
+        "pou",
+    )
 
 
 def test_reads_chat_markup_and_never_the_prompts_example() -> None:
@@ -39,19 +52,30 @@ def test_reads_chat_markup_and_never_the_prompts_example() -> None:
     assert essence(t) == essence(D.parse(f"<think>plan</think>{CALL}{RESPONSE}{LAST}"))
     llama = CHAT.replace("<|im_end|>\n", "<|eot_id|>")
     for role in ("system", "user", "assistant"):
-        llama = llama.replace(f"<|im_start|>{role}\n", f"<|start_header_id|>{role}<|end_header_id|>\n\n")
+        llama = llama.replace(
+            f"<|im_start|>{role}\n", f"<|start_header_id|>{role}<|end_header_id|>\n\n"
+        )
     for same in (llama, CHAT.replace("<|im_start|>", "").replace("<|im_end|>", "")):
         assert essence(D.parse(same)) == essence(t) and D.parse(same).question == "Where?"
     alone = D.parse(CHAT[: CHAT.index("<think>plan")])
-    assert (alone.steps, alone.answer, alone.stop_reason, alone.question) == ((), None, None, "Where?")
+    assert (alone.steps, alone.answer, alone.stop_reason, alone.question) == (
+        (),
+        None,
+        None,
+        "Where?",
+    )
     unprompted = CHAT[CHAT.index("<think>plan") :]
-    assert essence(D.parse(unprompted)) == essence(D.parse("<|im_end|>\n" + unprompted)) == essence(t)
+    assert (
+        essence(D.parse(unprompted)) == essence(D.parse("<|im_end|>\n" + unprompted)) == essence(t)
+    )
 
 
 def test_a_malformed_call_still_gets_its_response() -> None:
     bad = "<think>x</think><tool_call>{</tool_call>"
     t = D.parse(f"{bad}<tool_response>\nError: not JSON [E1] .\n</tool_response>{LAST}")
-    assert [len(s.issues) for s in t.steps] == [1, 0] and t.steps[0].note == "Error: not JSON [E1] ."
+    assert [len(s.issues) for s in t.steps] == [1, 0] and t.steps[
+        0
+    ].note == "Error: not JSON [E1] ."
     back, on = "<|im_end|>\n<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
     t = D.parse(f"<think>x</think><tool_call>{{{back}{RESPONSE}{on}{LAST}")
     assert len(t.steps) == 2 and list(t.evidence) == ["E1", "E2"] and t.answer == "Paris"
@@ -59,7 +83,9 @@ def test_a_malformed_call_still_gets_its_response() -> None:
 
 def test_what_was_cut_off() -> None:
     t = D.parse(f"<think>plan</think>{CALL}" + RESPONSE[:32])
-    assert [i.kind for i in t.all_issues()] == ["response_unclosed"] and t.evidence["E1"].text == "text"
+    assert [i.kind for i in t.all_issues()] == ["response_unclosed"] and t.evidence[
+        "E1"
+    ].text == "text"
     assert D.parse("<think>x</think><answer>Par").stop_reason is None
 
 
@@ -75,22 +101,38 @@ def shown(*evidence: Evidence) -> tuple[str, tuple[Evidence, ...]]:
     return text, D.parse(f"<think>x</think>{CALL}{text}", fenced=True).steps[0].evidence
 
 
-def test_the_address_of_a_page_stands_behind_its_title_and_a_note_where_there_is_no_evidence() -> None:
+def test_the_address_of_a_page_stands_behind_its_title_and_a_note_where_there_is_no_evidence() -> (
+    None
+):
     page = Evidence("Steep it.", "Tea", "E3", url="https://tea.example/a?b=c#d")
     text, found = shown(page)
     assert "\nTea <https://tea.example/a?b=c#d> [E3]: Steep it.\n" in text and found == (page,)
     text, found = shown(Evidence("a", "", "E1", url="http://x"), Evidence("b\n\nc", "T", "E2"))
-    assert "\n <http://x> [E1]: a\nT [E2]: b" in text and [item.url for item in found] == ["http://x", ""]
-    assert D.render_observation((), "No results.") == "<tool_response>\nNo results.\n</tool_response>"
+    assert "\n <http://x> [E1]: a\nT [E2]: b" in text and [item.url for item in found] == [
+        "http://x",
+        "",
+    ]
+    assert (
+        D.render_observation((), "No results.") == "<tool_response>\nNo results.\n</tool_response>"
+    )
     assert "note" not in D.render_observation((Evidence("a", "b", "E1"),), "note")
 
 
 @pytest.mark.parametrize(
-    "url", ["javascript:alert(1)", "file:///etc/passwd", "data:text/html,x", "p12", f"http://x/{'a' * 100_000}"]
+    "url",
+    [
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "data:text/html,x",
+        "p12",
+        f"http://x/{'a' * 100_000}",
+    ],
 )
 def test_what_no_policy_could_browse_is_not_shown(url: str) -> None:
     text, found = shown(Evidence("a", "T", "E1", url=url))
-    assert text == "<tool_response>\nT [E1]: a\n</tool_response>" and found == (Evidence("a", "T", "E1"),)
+    assert text == "<tool_response>\nT [E1]: a\n</tool_response>" and found == (
+        Evidence("a", "T", "E1"),
+    )
 
 
 @pytest.mark.parametrize("name", ["", "e1", "E1]: x", "doc"])
@@ -105,7 +147,9 @@ def test_the_prompt_shows_every_tool_and_parses_to_nothing() -> None:
     system, user = D.prompt("Who?", [tool, tool])
     assert user == {"role": "user", "content": "Who?"} and system["role"] == "system"
     compact = json.dumps(tool, separators=(",", ":"))
-    assert system["content"].count(compact) == 2 and "{{" not in system["content"].replace(compact, "")
+    assert system["content"].count(compact) == 2 and "{{" not in system["content"].replace(
+        compact, ""
+    )
     for needed in (*D.stop, "<helpful>", "<ref>null</ref>", "{"):
         assert needed in system["content"]
 
@@ -122,7 +166,10 @@ POU = [
     (f"<think><helpful>Yes</helpful><ref>E1</ref>so</think>{CALL}", "verdict_invalid"),
     (f"<think><helpful>yes<ref>E1</ref>so</think>{CALL}", "verdict_unclosed verdict_multiple"),
     (f"<think>{VERDICT}{VERDICT}</think>{CALL}", "verdict_multiple"),
-    (f"<think><ref>E1</ref><helpful>yes</helpful></think>{CALL}", "verdict_not_first ref_missing verdict_multiple"),
+    (
+        f"<think><ref>E1</ref><helpful>yes</helpful></think>{CALL}",
+        "verdict_not_first ref_missing verdict_multiple",
+    ),
     (f"<think><helpful>yes</helpful><ref>E1 so</think>{CALL}", "ref_unclosed"),
     (f"<think><helpful>yes</helpful><ref> </ref>so</think>{CALL}", "ref_empty"),
     (f"<think><helpful>yes</helpful><ref>null, E1</ref>so</think>{CALL}", "ref_null_mixed"),
@@ -149,7 +196,10 @@ SEARCH_R1 = [
     ("<think>a</think><search> </search>", "call_empty"),
     ("<think>a</think><search>b</search><search>c</search>", "call_multiple"),
     ("<think>a</think><information>fact</information><answer>b</answer>", "response_forged"),
-    *((f"<think>a</think>{dots}<answer>b</answer>", "elided") for dots in ("...", "\u2026", "\n...\n")),
+    *(
+        (f"<think>a</think>{dots}<answer>b</answer>", "elided")
+        for dots in ("...", "\u2026", "\n...\n")
+    ),
 ]
 R1_SEARCHER = [
     ("a <|begin_of_query|>b<|end_of_query|>", ""),
@@ -164,14 +214,22 @@ R1_SEARCHER = [
     ("a <|end_of_query|>", "tag_unbalanced no_action"),
 ]
 OTHERS = [
-    ("research", r"<think>x</think><answer>\boxed{a}</answer><answer>\boxed{b}</answer>", "answer_multiple"),
+    (
+        "research",
+        r"<think>x</think><answer>\boxed{a}</answer><answer>\boxed{b}</answer>",
+        "answer_multiple",
+    ),
     ("search_r1_like", "<think>a</think><tool_call>{oops</tool_call>", "call_json"),
     (
         "pokee",
         "<verification>hm</verification><verification_result>MAYBE</verification_result>",
         "verification_invalid",
     ),
-    ("pokee", "<answer>x</answer><verification_result>CORRECT</verification_result>", "think_missing"),
+    (
+        "pokee",
+        "<answer>x</answer><verification_result>CORRECT</verification_result>",
+        "think_missing",
+    ),
     ("web_dancer", "a</think><answer>x</answer>", "think_unopened"),
 ]
 TABLE = [
@@ -182,7 +240,9 @@ TABLE = [
 
 @pytest.mark.parametrize(("dialect", "turn", "expected"), TABLE)
 def test_issues(dialect: str, turn: str, expected: str) -> None:
-    assert {issue.kind for issue in load(dialect).parse_turn(turn, first=False).issues} == set(expected.split())
+    assert {issue.kind for issue in load(dialect).parse_turn(turn, first=False).issues} == set(
+        expected.split()
+    )
 
 
 def test_the_first_turn_has_no_verdict() -> None:
@@ -197,7 +257,12 @@ def test_what_malformed_turns_still_give() -> None:
         return D.parse_turn(turn, first=first)
 
     step = read(f"<think><helpful>Yes</helpful><ref>E1,E2 , E1</ref>so{CALL}")
-    assert (step.helpful, step.refs, step.think, step.call.name) == (True, ("E1", "E2", "E1"), "so", "local_search")
+    assert (step.helpful, step.refs, step.think, step.call.name) == (
+        True,
+        ("E1", "E2", "E1"),
+        "so",
+        "local_search",
+    )
     nested = read(f"<think>{VERDICT}<answer>x</answer></think><answer>y</answer>")
     assert nested.answer == "y" and nested.think == "<answer>x</answer>"
     assert read(f"<think>{VERDICT}</think><answer>a</answer><answer>b</answer>").answer == "a"

@@ -13,7 +13,9 @@ from faithful_search.errors import ConfigError
 from faithful_search.rollout.arguments import EnvironmentArguments
 from faithful_search.trajectory import Evidence, Step, ToolCall
 
-R1, RESEARCH, SELF_EVAL, R1_SEARCHER = map(load, ("search_r1", "research", "self_eval", "r1_searcher"))
+R1, RESEARCH, SELF_EVAL, R1_SEARCHER = map(
+    load, ("search_r1", "research", "self_eval", "r1_searcher")
+)
 DOCS = 'Doc 1(Title: "Seine") runs through Paris\nDoc 2(Title: "Loire") is long\n'
 INFO = f"\n\n<information>{DOCS}</information>\n\n"
 BODY = f"<think>plan</think>\n<search> which river </search>{INFO}<think>so</think>\n<answer> Seine </answer>"
@@ -41,22 +43,33 @@ def test_reads_a_trajectory_and_writes_it_back_to_the_letter(name: str) -> None:
     t = load(name).parse(text, question="Which?")
     call = ToolCall("search", {"query": "which river"}, " which river ")
     found = (Evidence("runs through Paris", "Seine", "E1"), Evidence("is long", "Loire", "E2"))
-    assert essence(t) == [("plan", call, None, None, (), found, ""), ("so", None, "Seine", None, (), (), "")]
+    assert essence(t) == [
+        ("plan", call, None, None, (), found, ""),
+        ("so", None, "Seine", None, (), (), ""),
+    ]
     assert (t.answer, t.stop_reason, t.question, t.dialect) == ("Seine", "answered", "Which?", name)
     assert not t.all_issues()
-    assert load(name).render(t) == text.replace("<answer> Seine </answer>", "<answer>Seine</answer>")
+    assert load(name).render(t) == text.replace(
+        "<answer> Seine </answer>", "<answer>Seine</answer>"
+    )
     assert all(text[slice(*step.spans["think"])] == step.think for step in t.steps)
 
 
 def test_observations_are_written_to_the_letter() -> None:
     pair = (Evidence("a\nb", 'x "y"'), Evidence("c", ""))
-    information = '\n\n<information>Doc 1(Title: "x "y"") a\nb\nDoc 2(Title: "") c\n</information>\n\n'
+    information = (
+        '\n\n<information>Doc 1(Title: "x "y"") a\nb\nDoc 2(Title: "") c\n</information>\n\n'
+    )
     assert R1.render_observation(pair) == information
     for dialect, note, text in (
         (R1, "No results.", "\n\n<information>No results.</information>\n\n"),
         (SELF_EVAL, "No results.", "\n<search_results>No results.</search_results>\n"),
         (RESEARCH, "nothing to search", " <result>\nnothing to search\n</result>\n"),
-        (R1_SEARCHER, "(1)Title: x", "\n\n<|begin_of_documents|>\n&#40;1)Title: x\n<|end_of_documents|>\n\n"),
+        (
+            R1_SEARCHER,
+            "(1)Title: x",
+            "\n\n<|begin_of_documents|>\n&#40;1)Title: x\n<|end_of_documents|>\n\n",
+        ),
     ):
         assert dialect.render_observation((), note) == text
         assert text[slice(*dialect.response_span(text))].strip().endswith(note[-6:])
@@ -67,16 +80,25 @@ def test_observations_are_written_to_the_letter() -> None:
 
 def test_search_r1s_example_is_never_the_answer() -> None:
     (message,) = R1.prompt("who wrote it", [])
-    assert message["role"] == "user" and message["content"].endswith("</answer>. Question: who wrote it?\n")
+    assert message["role"] == "user" and message["content"].endswith(
+        "</answer>. Question: who wrote it?\n"
+    )
     assert R1.prompt("Who? ", [])[0]["content"].endswith("Question: Who?\n")
     empty, full = R1.parse(message["content"]), R1.parse(message["content"] + BODY)
-    assert empty.answer is None and empty.steps == () and empty.question == full.question == "who wrote it?"
+    assert (
+        empty.answer is None
+        and empty.steps == ()
+        and empty.question == full.question == "who wrote it?"
+    )
     assert essence(full) == essence(R1.parse(BODY))
 
 
 @pytest.mark.parametrize("name", ["research", "r1_searcher"])
 def test_the_base_checkpoints_prompt_holds_no_answer_and_gives_the_question(name: str) -> None:
-    dialect, task = load(name), RESEARCH.prompt("Who?", [])[0]["content"].partition("Given a question")[2]
+    dialect, task = (
+        load(name),
+        RESEARCH.prompt("Who?", [])[0]["content"].partition("Given a question")[2],
+    )
     base = {
         "research": f"A conversation between User and Assistant. Given a question{task} User: Who?. Assistant:",
         "r1_searcher": (
@@ -109,8 +131,17 @@ def test_a_prompt_without_an_assistant_marker_as_papers_print_it() -> None:
     assert t.question == "which river is the one that runs through Paris ?"
     one, two, three = t.steps
     texts = [("Seine", "The Seine\nruns."), ("Loire", "long"), ("Rhine", "...")]
-    assert [(e.title, e.text) for e in one.evidence] == texts and [e.id for e in one.evidence] == ["E1", "E2", "E3"]
-    assert (one.think, one.issues, two.think, two.call.arguments) == (" a ", (), " b ", {"query": "r"})
+    assert [(e.title, e.text) for e in one.evidence] == texts and [e.id for e in one.evidence] == [
+        "E1",
+        "E2",
+        "E3",
+    ]
+    assert (one.think, one.issues, two.think, two.call.arguments) == (
+        " a ",
+        (),
+        " b ",
+        {"query": "r"},
+    )
     assert [i.kind for i in two.issues] == ["elided", "response_missing"]
     assert (three.think, three.answer, t.answer) == (None, "partner", "partner")
     assert R1.parse(SHORTENED).steps == () and R1.parse(SHORTENED).answer is None
@@ -126,14 +157,20 @@ def test_a_prompt_without_an_assistant_marker_as_papers_print_it() -> None:
     ],
 )
 def test_where_a_raw_prompts_question_ends(after: str, question: str, think: str | None) -> None:
-    t = R1.parse(f"{R1.prompt('', [])[0]['content'].removesuffix(chr(10)).removesuffix('?')}{after}")
+    t = R1.parse(
+        f"{R1.prompt('', [])[0]['content'].removesuffix(chr(10)).removesuffix('?')}{after}"
+    )
     assert t.question == question and t.answer is None
     assert [step.think for step in t.steps] == ([think] if "\n" in after or "<" in after else [])
 
 
 def test_the_prompts_words_in_evidence_begin_no_episode() -> None:
-    prompt = R1.prompt("What?", [])[0]["content"].replace("<information> and </information>", "tags")
-    t = R1.parse(f"<think>a</think><search>q</search>\n\n<information>{prompt}</information>\n\n<answer>b</answer>")
+    prompt = R1.prompt("What?", [])[0]["content"].replace(
+        "<information> and </information>", "tags"
+    )
+    t = R1.parse(
+        f"<think>a</think><search>q</search>\n\n<information>{prompt}</information>\n\n<answer>b</answer>"
+    )
     assert t.question is None and t.answer == "b" and [s.think for s in t.steps] == ["a", None]
 
 
@@ -155,8 +192,12 @@ PIECES = [
 def test_turns_lie_one_behind_the_other_and_begin_as_one_turn_would(text: str) -> None:
     turns, one = R1.parse(text).steps, R1.parse_turn(text, first=True)
     spans = [turn.spans["step"] for turn in turns]
-    assert all(a[1] <= b[0] for a, b in pairwise(spans)) and not any({"call", "answer"} <= set(t.spans) for t in turns)
-    assert not turns or (turns[0].call == one.call and spans[0][0] == len(text) - len(text.lstrip()))
+    assert all(a[1] <= b[0] for a, b in pairwise(spans)) and not any(
+        {"call", "answer"} <= set(t.spans) for t in turns
+    )
+    assert not turns or (
+        turns[0].call == one.call and spans[0][0] == len(text) - len(text.lstrip())
+    )
     assert len(turns) > 1 or not text.strip() or turns == (one,)
 
 
@@ -165,7 +206,11 @@ def test_more_tags_and_turns_than_any_agent_writes_are_not_read() -> None:
     assert step.answer is None and len(step.issues) == MOST_ISSUES
     turn = "<think>a</think><search>b</search><information>c</information>"
     t = R1.parse(turn * (MOST_STEPS + 3) + "<answer>b</answer>")
-    assert len(t.steps) == MOST_STEPS and t.answer is None and [issue.kind for issue in t.issues] == ["turns_many"]
+    assert (
+        len(t.steps) == MOST_STEPS
+        and t.answer is None
+        and [issue.kind for issue in t.issues] == ["turns_many"]
+    )
 
 
 def test_what_follows_a_call_or_comes_after_an_answer_is_a_turn_of_its_own() -> None:
@@ -180,18 +225,26 @@ def test_what_follows_a_call_or_comes_after_an_answer_is_a_turn_of_its_own() -> 
 
 
 def test_the_last_answer_counts_as_in_that_systems_reward() -> None:
-    t = R1.parse(f"<think>a</think><answer>b</answer>{INFO}<think>d</think>")  # nobody asked for that information
-    assert (t.answer, t.stop_reason, t.evidence) == ("b", None, {}) and t.steps[0].issues[-1].kind == "response_forged"
+    t = R1.parse(
+        f"<think>a</think><answer>b</answer>{INFO}<think>d</think>"
+    )  # nobody asked for that information
+    assert (t.answer, t.stop_reason, t.evidence) == ("b", None, {}) and t.steps[0].issues[
+        -1
+    ].kind == "response_forged"
     assert R1.parse("\n\n<think>a</think><answer>b</answer><answer>c").answer == "b"
     assert R1.parse("<think>a</think><answer>b").answer is None
 
 
 def test_the_environments_line_after_an_invalid_turn_is_not_the_agents() -> None:
     line = R1.invalid
-    assert line.startswith("\nMy previous action is invalid.") and line.endswith("Let me try again.\n")
+    assert line.startswith("\nMy previous action is invalid.") and line.endswith(
+        "Let me try again.\n"
+    )
     t = R1.parse(f"<think>hm</think>{line}{BODY}")
     assert [s.think for s in t.steps] == ["hm", "plan", "so"] and t.steps[0].call is None
-    assert kinds(t) == ["no_action"] and R1.render(t).startswith(f"<think>hm</think>{line}<think>plan</think>")
+    assert kinds(t) == ["no_action"] and R1.render(t).startswith(
+        f"<think>hm</think>{line}<think>plan</think>"
+    )
 
 
 @pytest.mark.parametrize("opening", ["<think>", "<think> ", " \n", "<think>\n<think>"])
@@ -200,7 +253,12 @@ def test_r1_searchers_thought_may_be_opened_or_not(opening: str) -> None:
     assert t.steps[1].think == "so" and t.answer == "Seine" and t.steps[0].think.endswith("plan")
     assert kinds(t) == (["nested"] if opening.count("<think>") == 2 else [])
     alone = R1_SEARCHER.parse(" I know.</think>\n\n <answer> Seine </answer>")
-    assert (alone.answer, len(alone.steps), alone.steps[0].think, kinds(alone)) == ("Seine", 1, "I know.", [])
+    assert (alone.answer, len(alone.steps), alone.steps[0].think, kinds(alone)) == (
+        "Seine",
+        1,
+        "I know.",
+        [],
+    )
 
 
 # passages
@@ -229,7 +287,9 @@ def test_r1_searchers_thought_may_be_opened_or_not(opening: str) -> None:
         ("r1_searcher", "\nNone\n", [], "None"),
     ],
 )  # fmt: skip
-def test_what_an_environment_returned(name: str, body: str, evidence: list[tuple[str, str]], note: str) -> None:
+def test_what_an_environment_returned(
+    name: str, body: str, evidence: list[tuple[str, str]], note: str
+) -> None:
     dialect = load(name)
     asked = dialect.render_turn(Step(think="a", call=ToolCall("search", {"query": "q"})))
     step = dialect.parse(f"{asked}{dialect.opening}{body}{dialect.closing}").steps[0]
@@ -248,7 +308,9 @@ def test_what_an_environment_returned(name: str, body: str, evidence: list[tuple
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{a} or \boxed{b", "a"),
         (r"\boxed{a \boxed{b}}", "b"),
-        *((inner, None) for inner in ("a", r"\boxed{a", "boxed{a}")),  # read as it stands, and noted
+        *(
+            (inner, None) for inner in ("a", r"\boxed{a", "boxed{a}")
+        ),  # read as it stands, and noted
     ],
 )
 def test_the_last_balanced_box_is_the_answer(inner: str, answer: str | None) -> None:
@@ -261,13 +323,17 @@ def test_the_last_balanced_box_is_the_answer(inner: str, answer: str | None) -> 
 @pytest.mark.parametrize("answer", ["a", "{a}", r"\boxed{a}", "a}b", "{", r"\boxed{"])
 def test_any_answer_survives_writing(answer: str) -> None:
     text = RESEARCH.render_turn(Step(think="x", answer=answer))
-    assert RESEARCH.parse_turn(text, first=True).answer == ("a" if answer == r"\boxed{a}" else answer)
+    assert RESEARCH.parse_turn(text, first=True).answer == (
+        "a" if answer == r"\boxed{a}" else answer
+    )
 
 
 # Search-R1 with tools
 
 
-@pytest.mark.parametrize("wrong", [{"triples": "world"}, {"corpus": "none"}, {"negative_tool": True}])
+@pytest.mark.parametrize(
+    "wrong", [{"triples": "world"}, {"corpus": "none"}, {"negative_tool": True}]
+)
 def test_more_tools_than_it_can_call_are_refused(wrong: dict[str, object]) -> None:
     said = "'search_r1' has one tool, search in a corpus: give --corpus, and set --triples"
     with pytest.raises(ConfigError, match=said):

@@ -23,19 +23,32 @@ def responds(body: Any) -> str:
 
 # what tools return
 
-SEARCHED = {"search_query": "q", "web_page_info_list": [{"title": "T", "url": "u", "quick_summary": "s &lt;b>"}]}
-PAGE = [{"url": "u", "information": [{"page_number": n, "page_summary": s} for n, s in enumerate(("one", "two"))]}]
+SEARCHED = {
+    "search_query": "q",
+    "web_page_info_list": [{"title": "T", "url": "u", "quick_summary": "s &lt;b>"}],
+}
+PAGE = [
+    {
+        "url": "u",
+        "information": [
+            {"page_number": n, "page_summary": s} for n, s in enumerate(("one", "two"))
+        ],
+    }
+]
 HIT = {"query": "q", "search_results": [{"url": "u", "title": "T", "description": "d"}]}
-READ = [{"url": "u", "information": "sum", "nested_urls": []}, {"url": "v", "error message": "down"}]
-LIKE_DOCS = 'Doc 1 (Title: "Sea")\nwet\n\nDoc 2 (Title: Lake)\nflat\n---\nDoc 1 (Title: "Hill")\nhigh'
+READ = [
+    {"url": "u", "information": "sum", "nested_urls": []},
+    {"url": "v", "error message": "down"},
+]
+LIKE_DOCS = (
+    'Doc 1 (Title: "Sea")\nwet\n\nDoc 2 (Title: Lake)\nflat\n---\nDoc 1 (Title: "Hill")\nhigh'
+)
 LINKS = (
     "A Google search for 'p' found 2 results:\n\n## Web Results\n1. [Sea (big)](https://s.org/a_(b))\n"
     "Date published: May 1\n\nwet\n\n2. [Lake](l)\n\n1. [inner](x)\n=======\n"
     "A Google search for 'q' found 1 results:\n\n## Web Results\n1. [Hill](h)\n\nhigh"
 )
-VISIT = (
-    "The useful information in https://x.org for user goal g as follows: \n\nEvidence in page: \ne\n\nSummary: \ns\n\n"
-)
+VISIT = "The useful information in https://x.org for user goal g as follows: \n\nEvidence in page: \ne\n\nSummary: \ns\n\n"
 BLOCK = '{"name": "wikipedia_search", "arguments": {}}\nresult: \n"A"\ntext of A'
 
 
@@ -67,10 +80,20 @@ BLOCK = '{"name": "wikipedia_search", "arguments": {}}\nresult: \n"A"\ntext of A
         ("openai", "{'error': f'{x}'}", [("", "{'error': f'{x}'}", "")], ""),
     ],
 )  # fmt: skip
-def test_what_tools_return(name: str, body: Any, evidence: list[tuple[str, str, str]], note: str) -> None:
-    end = "\\boxed{Ada}" if name == "recall" else "Ada" if name == "openai" else "<think>b</think><answer>Ada</answer>"
+def test_what_tools_return(
+    name: str, body: Any, evidence: list[tuple[str, str, str]], note: str
+) -> None:
+    end = (
+        "\\boxed{Ada}"
+        if name == "recall"
+        else "Ada"
+        if name == "openai"
+        else "<think>b</think><answer>Ada</answer>"
+    )
     t = load(name).parse(f"{asks('search', {'query': ['q']})}{responds(body)}{end}")
-    assert [(e.title, e.text, e.url) for e in t.evidence.values()] == evidence and t.steps[0].note == note
+    assert [(e.title, e.text, e.url) for e in t.evidence.values()] == evidence and t.steps[
+        0
+    ].note == note
     assert list(t.evidence) == [f"E{n}" for n in range(1, len(evidence) + 1)]
     assert t.answer == "Ada" and set(kinds(t)) <= {"think_missing"}
 
@@ -79,8 +102,13 @@ def test_what_tools_return(name: str, body: Any, evidence: list[tuple[str, str, 
 
 
 def test_a_bare_query_is_a_search() -> None:
-    step = load("search_r1_like").parse_turn("<think>a</think><tool_call> who was it </tool_call>", first=True)
-    assert step.call and (step.call.name, step.call.arguments) == ("search", {"query": "who was it"})
+    step = load("search_r1_like").parse_turn(
+        "<think>a</think><tool_call> who was it </tool_call>", first=True
+    )
+    assert step.call and (step.call.name, step.call.arguments) == (
+        "search",
+        {"query": "who was it"},
+    )
 
 
 # PokeeResearch's two modes
@@ -99,12 +127,17 @@ DECODED = (
 
 def test_a_decoded_rollout() -> None:
     t = POKEE.parse(DECODED)
-    assert t.question == "Who?" and t.answer == "Ada" and t.stop_reason == "answered" and not kinds(t)
+    assert (
+        t.question == "Who?" and t.answer == "Ada" and t.stop_reason == "answered" and not kinds(t)
+    )
     assert [(s.think, s.answer, s.verified) for s in t.steps] == [
         ("a user\nasked", None, None), ("b", None, None), ("c", "Bob", None), ("no", None, False),
         ("d", "Ada", None), ("yes", None, True),
     ]  # fmt: skip
-    assert [(e.id, e.text) for e in t.evidence.values()] == [("E1", "d"), ("E2", "sum")] and t.steps[1].note == "down"
+    assert [(e.id, e.text) for e in t.evidence.values()] == [
+        ("E1", "d"),
+        ("E2", "sum"),
+    ] and t.steps[1].note == "down"
     assert all(t.text[slice(*step.spans["think"])] == step.think for step in t.steps)
 
 
@@ -118,18 +151,30 @@ def test_the_same_chat_as_messages() -> None:
         ("assistant", CHECK),
     ]
     t = POKEE.parse_messages([{"role": role, "content": content} for role, content in said])
-    assert [s.verified for s in t.steps] == [None, None, False] and t.steps[0].evidence[0].url == "u"
+    assert [s.verified for s in t.steps] == [None, None, False] and t.steps[0].evidence[
+        0
+    ].url == "u"
     assert t.answer == "Bob" and t.stop_reason is None and t.question == "Who?" and not kinds(t)
 
 
 def test_a_result_goes_before_an_answer_and_is_written_as_it_is_read() -> None:
-    both = POKEE.parse_turn("<answer>x</answer><verification_result>CORRECT</verification_result>", first=False)
+    both = POKEE.parse_turn(
+        "<answer>x</answer><verification_result>CORRECT</verification_result>", first=False
+    )
     assert both.verified is True and both.answer is None
-    unsure = POKEE.parse("<verification>hm</verification><verification_result>MAYBE</verification_result>")
+    unsure = POKEE.parse(
+        "<verification>hm</verification><verification_result>MAYBE</verification_result>"
+    )
     assert unsure.steps[0].verified is None
-    steps = (Step(think="a", answer="b"), Step(think="no", verified=False), Step(think="c", answer="d"))
+    steps = (
+        Step(think="a", answer="b"),
+        Step(think="no", verified=False),
+        Step(think="c", answer="d"),
+    )
     found = POKEE.parse(POKEE.render(Trajectory(steps)), fenced=True)
-    assert [(s.think, s.answer, s.verified) for s in found.steps] == [(s.think, s.answer, s.verified) for s in steps]
+    assert [(s.think, s.answer, s.verified) for s in found.steps] == [
+        (s.think, s.answer, s.verified) for s in steps
+    ]
 
 
 # parallel calls and answers without a tag
@@ -142,7 +187,9 @@ def test_parallel_calls_are_steps_of_one_turn() -> None:
     text = f"two things</think>\n{CALL % 'a'}\n{CALL % 'b'}<|im_end|>\n<|im_start|>user\n{blocks}<|im_end|>\n"
     text += "<|im_start|>assistant\n<think>so it is</think> The answer is \\[ \\boxed{\\text{Ada}} \\]<|im_end|>"
     t = RECALL.parse(text)
-    assert [(s.think, s.same_turn, [(e.id, e.title, e.text) for e in s.evidence]) for s in t.steps] == [
+    assert [
+        (s.think, s.same_turn, [(e.id, e.title, e.text) for e in s.evidence]) for s in t.steps
+    ] == [
         ("two things", False, [("E1", "A", "text of A")]),
         (None, True, [("E2", "B", "text of B")]),
         ("so it is", False, []),
@@ -163,7 +210,10 @@ def test_a_further_call_is_a_turn_of_its_own_where_calls_are_not_parallel() -> N
 def test_a_second_call_that_is_broken_and_a_missing_response() -> None:
     text = f"<think>a</think>{CALL % 'a'}<tool_call>{{oops</tool_call><tool_response>\noutput: \n7\n</tool_response>"
     first, second = RECALL.parse(text).steps
-    assert first.evidence[0].text == "7" and {i.kind for i in second.issues} == {"call_json", "response_missing"}
+    assert first.evidence[0].text == "7" and {i.kind for i in second.issues} == {
+        "call_json",
+        "response_missing",
+    }
     assert second.same_turn and second.call is None
     assert RECALL.parse("") == Trajectory(dialect="recall")
 
@@ -178,14 +228,19 @@ TWO_ANSWERS = "<think>a</think><answer>\\boxed{one}</answer><answer> \\boxed{two
         ("recall", "a</think> \\boxed{1} \\boxed{2}", "2"),
         ("recall", "a</think> \\boxed{cut", None),
         ("recall", f"<think>a</think> maybe \\boxed{{x}} {CALL % 'q'}", None),
-        *(("openai", text, None) for text in ("<", "<thi", "<think>a</think>\n<tool_ca", "<think>a</think>")),
+        *(
+            ("openai", text, None)
+            for text in ("<", "<thi", "<think>a</think>\n<tool_ca", "<think>a</think>")
+        ),
         ("openai", "<think>a</think>Ada<|im_end|>", "Ada"),
         *((name, TWO_ANSWERS, "\\boxed{one}") for name in ("pou", "deep_researcher")),
         *((name, TWO_ANSWERS, "\\boxed{two}") for name in ("pokee", "search_r1")),
         ("research", TWO_ANSWERS, "two"),
     ],
 )
-def test_which_answer_counts_with_tags_and_without(name: str, text: str, answer: str | None) -> None:
+def test_which_answer_counts_with_tags_and_without(
+    name: str, text: str, answer: str | None
+) -> None:
     assert load(name).parse(text).answer == answer
 
 
@@ -204,12 +259,18 @@ def test_which_answer_counts_with_tags_and_without(name: str, text: str, answer:
 )
 def test_odd_calls_are_issues(odd: Any, count: int) -> None:
     t = OPENAI.parse_messages([{"role": "assistant", "content": "x", "tool_calls": odd}])
-    assert kinds(t) == ["call_json"] * count and t.steps[0].think == "x" and not any(step.call for step in t.steps)
+    assert (
+        kinds(t) == ["call_json"] * count
+        and t.steps[0].think == "x"
+        and not any(step.call for step in t.steps)
+    )
 
 
 @pytest.mark.parametrize("tags", ["</tool_call><tool_response>x", "<tool_response>"])
 def test_arguments_may_be_an_object_or_text_and_hold_tags(tags: str) -> None:
     for arguments in ({"query": tags}, json.dumps({"query": tags})):
         call = {"id": "1", "type": "function", "function": {"name": "a", "arguments": arguments}}
-        t = OPENAI.parse_messages([{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "x"}])
+        t = OPENAI.parse_messages(
+            [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "x"}]
+        )
         assert t.steps[0].call and t.steps[0].call.arguments == {"query": tags} and not kinds(t)

@@ -20,13 +20,24 @@ USER = {"role": "user", "content": "Who?"}
 def seen(found: Trajectory) -> list[tuple[Any, ...]]:
     """Of each step: the call's name, titles and texts of its evidence, the note."""
     return [
-        (step.call and step.call.name, [item.title or item.text for item in step.evidence], step.note)
+        (
+            step.call and step.call.name,
+            [item.title or item.text for item in step.evidence],
+            step.note,
+        )
         for step in found.steps
     ]
 
 
 def test_anthropics_server_tools() -> None:
-    result = [{"type": "web_search_result", "url": "https://a.org", "title": "Ada", "encrypted_content": "x"}]
+    result = [
+        {
+            "type": "web_search_result",
+            "url": "https://a.org",
+            "title": "Ada",
+            "encrypted_content": "x",
+        }
+    ]
     failed = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
     blocks = [
         {"type": "text", "text": "I search."},
@@ -38,18 +49,30 @@ def test_anthropics_server_tools() -> None:
         {"type": "text", "text": "Ada"},
     ]
     found = parse([USER, {"role": "assistant", "content": blocks}])
-    assert seen(found) == [("web_search", ["Ada"], ""), ("web_search", [], "max_uses_exceeded"), (None, [], "")]
+    assert seen(found) == [
+        ("web_search", ["Ada"], ""),
+        ("web_search", [], "max_uses_exceeded"),
+        (None, [], ""),
+    ]
     assert found.steps[0].evidence[0].url == "https://a.org" and found.answer == "Ada"
     assert kinds(found) == ["content_unread"]
 
 
 def test_text_beside_a_thought_and_an_image_between_two_results() -> None:
-    calls = [{"type": "tool_use", "id": i, "name": i, "input": {"query": "q", "site": None}} for i in "ab"]
+    calls = [
+        {"type": "tool_use", "id": i, "name": i, "input": {"query": "q", "site": None}}
+        for i in "ab"
+    ]
     said = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "I look."}, *calls]
     image = [{"type": "text", "text": "two"}, {"type": "image", "source": {}}]
-    back = [{"type": "tool_result", "tool_use_id": i, "content": what} for i, what in (("b", image), ("a", "one"))]
+    back = [
+        {"type": "tool_result", "tool_use_id": i, "content": what}
+        for i, what in (("b", image), ("a", "one"))
+    ]
     found = parse([USER, {"role": "assistant", "content": said}, {"role": "user", "content": back}])
-    assert seen(found) == [("a", ["one"], ""), ("b", ["two"], "")] and kinds(found) == ["content_unread"]
+    assert seen(found) == [("a", ["one"], ""), ("b", ["two"], "")] and kinds(found) == [
+        "content_unread"
+    ]
     assert found.steps[0].think == "Hm.\nI look."
     assert [step.call and step.call.arguments for step in found.steps] == [{"query": "q"}] * 2
     handed = {"type": "tool_use", "id": "z", "name": "final_answer", "input": {"answer": "Ada"}}
@@ -58,13 +81,33 @@ def test_text_beside_a_thought_and_an_image_between_two_results() -> None:
 
 
 def test_tools_that_openai_runs_itself() -> None:
-    searched = {"type": "search", "query": "a", "sources": [{"type": "url", "url": "https://a.org", "title": "A"}]}
+    searched = {
+        "type": "search",
+        "query": "a",
+        "sources": [{"type": "url", "url": "https://a.org", "title": "A"}],
+    }
     output = [
         {"type": "web_search_call", "id": "w", "status": "completed", "action": searched},
-        {"type": "file_search_call", "id": "f", "queries": ["b"], "results": [{"filename": "n", "text": "Ada did."}]},
-        {"type": "mcp_call", "id": "m", "name": "look", "arguments": "{}", "output": "nothing here"},
+        {
+            "type": "file_search_call",
+            "id": "f",
+            "queries": ["b"],
+            "results": [{"filename": "n", "text": "Ada did."}],
+        },
+        {
+            "type": "mcp_call",
+            "id": "m",
+            "name": "look",
+            "arguments": "{}",
+            "output": "nothing here",
+        },
         {"type": "mcp_call", "id": "n", "name": "look", "arguments": "{}", "error": "down"},
-        {"type": "message", "id": "x", "role": "assistant", "content": [{"type": "output_text", "text": "Ada"}]},
+        {
+            "type": "message",
+            "id": "x",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Ada"}],
+        },
     ]
     found = parse({"input": "Who?", "output": output})
     assert seen(found) == [
@@ -76,16 +119,32 @@ def test_tools_that_openai_runs_itself() -> None:
 
 
 def test_gemini_without_ids_and_with_code() -> None:
-    parts = [{"functionCall": {"name": "a", "args": {"q": "1"}}}, {"functionCall": {"name": "b", "args": {}}}]
-    code = [{"executableCode": {"language": "PYTHON", "code": "1"}}, {"codeExecutionResult": {"output": "1\n"}}]
+    parts = [
+        {"functionCall": {"name": "a", "args": {"q": "1"}}},
+        {"functionCall": {"name": "b", "args": {}}},
+    ]
+    code = [
+        {"executableCode": {"language": "PYTHON", "code": "1"}},
+        {"codeExecutionResult": {"output": "1\n"}},
+    ]
     contents = [
         {"role": "user", "parts": [{"text": "Who?"}]},
         {"role": "model", "parts": parts},
-        {"role": "user", "parts": [{"functionResponse": {"name": n, "response": {"result": f"r{n}"}}} for n in "ab"]},
+        {
+            "role": "user",
+            "parts": [
+                {"functionResponse": {"name": n, "response": {"result": f"r{n}"}}} for n in "ab"
+            ],
+        },
         {"role": "model", "parts": [*code, {"text": "Ada"}]},
     ]
     found = parse(contents)
-    assert seen(found) == [("a", ["ra"], ""), ("b", ["rb"], ""), ("python", ["1\n"], ""), (None, [], "")]
+    assert seen(found) == [
+        ("a", ["ra"], ""),
+        ("b", ["rb"], ""),
+        ("python", ["1\n"], ""),
+        (None, [], ""),
+    ]
     assert found.answer == "Ada" and not kinds(found)
 
 
@@ -114,7 +173,13 @@ def test_a_code_agents_last_step() -> None:
     def step(number: int, said: str, code: str, seen: str, **more: Any) -> dict[str, Any]:
         function = {"name": "python_interpreter", "arguments": code}
         call = {"id": f"call_{number}", "type": "function", "function": function}
-        return {"step_number": number, "model_output": said, "tool_calls": [call], "observations": seen, **more}
+        return {
+            "step_number": number,
+            "model_output": said,
+            "tool_calls": [call],
+            "observations": seen,
+            **more,
+        }
 
     links = "## Search Results\n\n[Ada](https://a.org)\nAda did it.\n\n[Bob](https://b.org)\nBob did not."
     last = "\nLast output from code snippet:\n"
@@ -127,11 +192,19 @@ def test_a_code_agents_last_step() -> None:
              is_final_answer=True),
     ]  # fmt: skip
     found = parse(steps)
-    assert seen(found) == [("python_interpreter", ["Ada", "Bob"], ""), (None, [], ""), (None, [], "")]
+    assert seen(found) == [
+        ("python_interpreter", ["Ada", "Bob"], ""),
+        (None, [], ""),
+        (None, [], ""),
+    ]
     assert found.steps[0].evidence[1].text == "Bob did not."
     assert [step.think for step in found.steps] == ["I search.", "hm", "So it is Ada."]
     assert (found.answer, found.question, kinds(found)) == ("Ada", "Who?", ["no_action"])
-    forced = {"step_number": 3, "action_output": "Ada", "error": {"type": "AgentMaxStepsError", "message": "Reached"}}
+    forced = {
+        "step_number": 3,
+        "action_output": "Ada",
+        "error": {"type": "AgentMaxStepsError", "message": "Reached"},
+    }
     for log in ([*steps[:3], forced], {"output": "Ada", "steps": [*steps[:3], forced]}):
         assert [step.answer for step in parse(log).steps] == [None, None, "Ada"]
 
@@ -152,15 +225,32 @@ def test_react_text() -> None:
 def test_older_forms() -> None:
     """An executor's intermediate steps, the field that came before `tool_calls`, and a second question."""
     action = {"tool": "search", "tool_input": "who", "log": "Thought: I look.\nAction: search"}
-    found = parse({"input": "Who?", "intermediate_steps": [[action, "Ada did it."]], "output": "Ada"})
+    found = parse(
+        {"input": "Who?", "intermediate_steps": [[action, "Ada did it."]], "output": "Ada"}
+    )
     assert seen(found) == [("search", ["Ada did it."], ""), (None, [], "")]
     assert (found.question, found.steps[0].think, found.answer) == ("Who?", "I look.", "Ada")
-    asked = {"role": "assistant", "content": None, "function_call": {"name": "search", "arguments": '{"query": "who"}'}}
+    asked = {
+        "role": "assistant",
+        "content": None,
+        "function_call": {"name": "search", "arguments": '{"query": "who"}'},
+    }
     returned = {"role": "function", "name": "search", "content": "Ada did it."}
     found = parse([USER, asked, returned, {"role": "assistant", "content": "Ada"}])
     assert seen(found) == [("search", ["Ada did it."], ""), (None, [], "")] and not kinds(found)
-    found = parse([USER, {"role": "assistant", "content": "Ada"}, USER, {"role": "assistant", "content": "Bob"}])
-    assert found.answer == "Bob" and kinds(found) == ["asked_again", "dialect_assumed"] and not found.evidence
+    found = parse(
+        [
+            USER,
+            {"role": "assistant", "content": "Ada"},
+            USER,
+            {"role": "assistant", "content": "Bob"},
+        ]
+    )
+    assert (
+        found.answer == "Bob"
+        and kinds(found) == ["asked_again", "dialect_assumed"]
+        and not found.evidence
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,10 +266,27 @@ def test_a_refusal_says_what_it_seems_to_be(value: Any, seems: str) -> None:
     with pytest.raises(DataError, match=seems):
         parse(value)
     with pytest.raises((DataError, DialectError), match=seems):
-        READER.parse(json.dumps(value if isinstance(value, dict) else {"text": json.dumps(value)}).encode())
+        READER.parse(
+            json.dumps(value if isinstance(value, dict) else {"text": json.dumps(value)}).encode()
+        )
 
 
-ODD = [None, "", "x", 7, -1, True, [], {}, [None], {"type": "text"}, {"role": "assistant"}, [[]], "{", "[{}]"]
+ODD = [
+    None,
+    "",
+    "x",
+    7,
+    -1,
+    True,
+    [],
+    {},
+    [None],
+    {"type": "text"},
+    {"role": "assistant"},
+    [[]],
+    "{",
+    "[{}]",
+]
 
 
 def shaken(value: Any, random: Random, odds: float = 0.04) -> Any:
@@ -187,7 +294,11 @@ def shaken(value: Any, random: Random, odds: float = 0.04) -> Any:
     if random.random() < odds:
         return random.choice(ODD)
     if isinstance(value, dict):
-        kept = {name: shaken(item, random, odds) for name, item in value.items() if random.random() > odds}
+        kept = {
+            name: shaken(item, random, odds)
+            for name, item in value.items()
+            if random.random() > odds
+        }
         return kept if random.random() > odds else list(kept.values())
     if isinstance(value, list):
         items = [shaken(item, random, odds) for item in value if random.random() > odds]

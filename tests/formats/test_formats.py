@@ -130,13 +130,25 @@ def chat(e: Episode) -> list[dict[str, Any]]:
     messages.append({"role": "user", "content": e.question})
     for thought, calls in e.done():
         made = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}}
+            {
+                "id": c.id,
+                "type": "function",
+                "function": {"name": c.name, "arguments": json.dumps(c.arguments)},
+            }
             for c in calls
         ]
-        said = {"reasoning_content": thought, "content": ""} if e.reasoning else {"content": thought or None}
+        said = (
+            {"reasoning_content": thought, "content": ""}
+            if e.reasoning
+            else {"content": thought or None}
+        )
         messages.append({"role": "assistant", **said, "tool_calls": made})
         messages += [{"role": "tool", "tool_call_id": c.id, "content": returned(c)} for c in calls]
-    return messages if e.reasoning else [*messages, {"role": "assistant", **thinking(e), "content": e.answer}]
+    return (
+        messages
+        if e.reasoning
+        else [*messages, {"role": "assistant", **thinking(e), "content": e.answer}]
+    )
 
 
 def thinking(e: Episode) -> dict[str, str]:
@@ -152,7 +164,9 @@ def returned(c: Call, text: str = "text", image: str = "image_url") -> Any:
 @written
 def openai(e: Episode) -> Any:
     dumped = [
-        message if message["role"] != "assistant" else checked("openai.types.chat", "ChatCompletionMessage", message)
+        message
+        if message["role"] != "assistant"
+        else checked("openai.types.chat", "ChatCompletionMessage", message)
         for message in chat(e)
     ]
     return {"messages": dumped}
@@ -172,12 +186,18 @@ def anthropic(e: Episode) -> Any:
         return {**({"content": whole} if whole else {}), **({"is_error": True} if c.failed else {})}
 
     def thought(said: str, apart: bool) -> list[dict[str, Any]]:
-        block = {"type": "thinking", "thinking": said, "signature": "x"} if apart else {"type": "text", "text": said}
+        block = (
+            {"type": "thinking", "thinking": said, "signature": "x"}
+            if apart
+            else {"type": "text", "text": said}
+        )
         return [block] if said else []
 
     messages: list[dict[str, Any]] = [{"role": "user", "content": e.question}]
     for said, calls in e.done():
-        uses = [{"type": "tool_use", "id": c.id, "name": c.name, "input": c.arguments} for c in calls]
+        uses = [
+            {"type": "tool_use", "id": c.id, "name": c.name, "input": c.arguments} for c in calls
+        ]
         messages.append({"content": [*thought(said, e.reasoning), *uses]})
         back = [{"type": "tool_result", "tool_use_id": c.id, **result(c)} for c in reversed(calls)]
         messages.append({"role": "user", "content": back})
@@ -188,7 +208,9 @@ def anthropic(e: Episode) -> Any:
         "id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": None, "stop_sequence": None,
     }  # fmt: skip
     dumped = [
-        message if "role" in message else checked("anthropic.types", "Message", {**whole, "usage": usage, **message})
+        message
+        if "role" in message
+        else checked("anthropic.types", "Message", {**whole, "usage": usage, **message})
         for message in messages
     ]
     return {"system": e.system, "messages": dumped}
@@ -211,17 +233,33 @@ def items(e: Episode) -> list[dict[str, Any]]:
                     "arguments": json.dumps(c.arguments)}  # fmt: skip
             made.append(checked("openai.types.responses", "ResponseFunctionToolCall", call))
         made += [
-            {"type": "function_call_output", "call_id": c.id, "output": returned(c, "input_text", "input_image")}
+            {
+                "type": "function_call_output",
+                "call_id": c.id,
+                "output": returned(c, "input_text", "input_image"),
+            }
             for c in calls
         ]
     said_last = {"type": "output_text", "text": e.answer, "annotations": []}
-    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [said_last]}
+    message = {
+        "type": "message",
+        "id": "m",
+        "role": "assistant",
+        "status": "completed",
+        "content": [said_last],
+    }
     return made if e.reasoning else [*made, *thought(e.last, 9), message]
 
 
 @written
 def responses(e: Episode) -> Any:
-    return {"object": "response", "id": "r", "instructions": e.system, "input": e.question, "output": items(e)}
+    return {
+        "object": "response",
+        "id": "r",
+        "instructions": e.system,
+        "input": e.question,
+        "output": items(e),
+    }
 
 
 @written
@@ -240,23 +278,40 @@ def langchain_messages(e: Episode) -> list[tuple[str, dict[str, Any]]]:
     made: list[tuple[str, dict[str, Any]]] = [("System", {"content": e.system})] if e.system else []
     made.append(("Human", {"content": e.question}))
     for thought, calls in e.done():
-        asked = [{"id": c.id, "name": c.name, "args": c.arguments, "type": "tool_call"} for c in calls]
-        made.append(("AI", {"content": reasoned(thought) if e.reasoning else thought, "tool_calls": asked}))
+        asked = [
+            {"id": c.id, "name": c.name, "args": c.arguments, "type": "tool_call"} for c in calls
+        ]
+        made.append(
+            ("AI", {"content": reasoned(thought) if e.reasoning else thought, "tool_calls": asked})
+        )
         for c in calls:
             status = "error" if c.failed else "success"
             content = c.returned if c.failed else returned(c)
-            made.append(("Tool", {"content": content, "tool_call_id": c.id, "name": c.name, "status": status}))
+            made.append(
+                (
+                    "Tool",
+                    {"content": content, "tool_call_id": c.id, "name": c.name, "status": status},
+                )
+            )
     if not e.reasoning:
         made.append(("AI", {"content": reasoned(e.last, {"type": "text", "text": e.answer})}))
     full = [(kind, {**fields, "type": kind.lower()}) for kind, fields in made]
-    return [(kind, checked("langchain_core.messages", f"{kind}Message", fields)) for kind, fields in full]
+    return [
+        (kind, checked("langchain_core.messages", f"{kind}Message", fields))
+        for kind, fields in full
+    ]
 
 
 @written
 def langchain(e: Episode) -> Any:
     """As `dumpd` writes messages."""
     dumped = [
-        {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", f"{kind}Message"], "kwargs": fields}
+        {
+            "lc": 1,
+            "type": "constructor",
+            "id": ["langchain", "schema", "messages", f"{kind}Message"],
+            "kwargs": fields,
+        }
         for kind, fields in langchain_messages(e)
     ]
     return {"messages": dumped}
@@ -265,7 +320,13 @@ def langchain(e: Episode) -> Any:
 @written
 def langchain_dicts(e: Episode) -> Any:
     """As `messages_to_dict` writes them, in a graph's state."""
-    return {"values": {"messages": [{"type": kind.lower(), "data": fields} for kind, fields in langchain_messages(e)]}}
+    return {
+        "values": {
+            "messages": [
+                {"type": kind.lower(), "data": fields} for kind, fields in langchain_messages(e)
+            ]
+        }
+    }
 
 
 @written
@@ -274,8 +335,18 @@ def gemini(e: Episode) -> Any:
 
     def response(c: Call) -> dict[str, Any]:
         value = json.loads(c.returned) if c.returned[:1] in ("[", "{") else c.returned or None
-        given = {"error": value} if c.failed else value if isinstance(value, dict) else {"result": value}
-        image = {"parts": [{"inlineData": {"data": "eA==", "mimeType": "image/png"}}]} if c.image else {}
+        given = (
+            {"error": value}
+            if c.failed
+            else value
+            if isinstance(value, dict)
+            else {"result": value}
+        )
+        image = (
+            {"parts": [{"inlineData": {"data": "eA==", "mimeType": "image/png"}}]}
+            if c.image
+            else {}
+        )
         return {"id": c.id, "name": c.name, "response": given, **(image if e.reasoning else {})}
 
     def thought(said: str) -> list[Any]:
@@ -285,7 +356,9 @@ def gemini(e: Episode) -> Any:
     for said, calls in e.done():
         asked = [{"functionCall": {"id": c.id, "name": c.name, "args": c.arguments}} for c in calls]
         contents.append({"role": "model", "parts": [*thought(said), *asked]})
-        contents.append({"role": "user", "parts": [{"functionResponse": response(c)} for c in calls]})
+        contents.append(
+            {"role": "user", "parts": [{"functionResponse": response(c)} for c in calls]}
+        )
         if calls[-1].image and not e.reasoning:
             contents[-1]["parts"].append({"inlineData": {"data": "eA==", "mimeType": "image/png"}})
     if e.reasoning:
@@ -304,17 +377,35 @@ def inspect_ai(e: Episode) -> Any:
     messages.append({"role": "user", "content": e.question})
     kept: dict[str, str] = {}
     for thought, calls in e.done("submit") if e.reasoning else e.turns:
-        asked = [{"id": c.id, "function": c.name, "arguments": c.arguments, "type": "function"} for c in calls]
+        asked = [
+            {"id": c.id, "function": c.name, "arguments": c.arguments, "type": "function"}
+            for c in calls
+        ]
         content: Any = [{"type": "reasoning", "reasoning": thought}] if e.reasoning else thought
         messages.append({"role": "assistant", "content": content, "tool_calls": asked})
         for c in calls:
             back: Any = "" if c.failed else c.returned
             if c.image:  # what is long is stored apart
                 kept = {"a1": c.returned, "a2": "data:image/png;base64,eA=="}
-                back = [{"type": "text", "text": "attachment://a1"}, {"type": "image", "image": "attachment://a2"}]
+                back = [
+                    {"type": "text", "text": "attachment://a1"},
+                    {"type": "image", "image": "attachment://a2"},
+                ]
             failed = {"error": {"type": "timeout", "message": c.returned}} if c.failed else {}
-            messages.append({"role": "tool", "content": back, "tool_call_id": c.id, "function": c.name, **failed})
-    said = {"role": "assistant", "content": "\n\n".join(filter(None, (e.last, e.answer))), "tool_calls": []}
+            messages.append(
+                {
+                    "role": "tool",
+                    "content": back,
+                    "tool_call_id": c.id,
+                    "function": c.name,
+                    **failed,
+                }
+            )
+    said = {
+        "role": "assistant",
+        "content": "\n\n".join(filter(None, (e.last, e.answer))),
+        "tool_calls": [],
+    }
     event = {
         "event": "tool", "id": "z", "function": "submit", "arguments": {"answer": e.answer}, "result": e.answer,
         "timestamp": "2026-11-23T12:00:00+00:00", "working_start": 1.0, "events": [],
@@ -336,8 +427,12 @@ def atif(e: Episode) -> Any:
     steps: list[dict[str, Any]] = [{"source": "system", "message": e.system}] if e.system else []
     steps.append({"source": "user", "message": e.question})
     for thought, calls in e.done():
-        asked = [{"tool_call_id": c.id, "function_name": c.name, "arguments": c.arguments} for c in calls]
-        said = {"message": "", "reasoning_content": thought} if e.reasoning else {"message": thought}
+        asked = [
+            {"tool_call_id": c.id, "function_name": c.name, "arguments": c.arguments} for c in calls
+        ]
+        said = (
+            {"message": "", "reasoning_content": thought} if e.reasoning else {"message": thought}
+        )
         results = {"results": [content(c) for c in calls]}
         steps.append({"source": "agent", **said, "tool_calls": asked, "observation": results})
     if not e.reasoning:
@@ -353,27 +448,48 @@ def smolagents(e: Episode) -> Any:
     """An agent's memory, which keeps nothing that calls at once returned where one of them fails."""
     steps: list[dict[str, Any]] = [{"task": e.question, "task_images": None}]
     for number, (thought, calls) in enumerate(e.done("final_answer"), start=1):
-        made = [{"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls]
+        made = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+            for c in calls
+        ]
         failed = [FAILED.format(c.arguments, c.returned) for c in calls if c.failed]
-        step = {"step_number": number, "model_output": thought or None, "tool_calls": [] if failed else made}
-        step["model_output_message"] = {"role": "assistant", "content": thought or None, "tool_calls": made}
-        step["error"] = {"type": "AgentToolExecutionError", "message": failed[0]} if failed else None
+        step = {
+            "step_number": number,
+            "model_output": thought or None,
+            "tool_calls": [] if failed else made,
+        }
+        step["model_output_message"] = {
+            "role": "assistant",
+            "content": thought or None,
+            "tool_calls": made,
+        }
+        step["error"] = (
+            {"type": "AgentToolExecutionError", "message": failed[0]} if failed else None
+        )
         step["observations"] = None if failed else calls[-1].returned
         step["observations_images"] = ["…"] if calls[-1].image else None
-        steps.append({**step, "action_output": None, "is_final_answer": calls[0].name == "final_answer"})
+        steps.append(
+            {**step, "action_output": None, "is_final_answer": calls[0].name == "final_answer"}
+        )
     return {"steps": steps}
 
 
 @written
 def verifiers(e: Episode) -> Any:
     """Nodes of a trace; a branch that was left stands among them."""
-    nodes = [{"parent": k - 1 if k else None, "message": message} for k, message in enumerate(chat(e))]
+    nodes = [
+        {"parent": k - 1 if k else None, "message": message} for k, message in enumerate(chat(e))
+    ]
     for node in nodes:
         calls = node["message"].pop("tool_calls", [])
         if calls:  # flat, unlike OpenAI's
-            node["message"]["tool_calls"] = [{"id": one["id"], "type": "function", **one["function"]} for one in calls]
+            node["message"]["tool_calls"] = [
+                {"id": one["id"], "type": "function", **one["function"]} for one in calls
+            ]
     nodes[-1]["parent"] = len(nodes) - 2
-    nodes.insert(len(nodes) - 1, {"parent": 0, "message": {"role": "assistant", "content": "another try"}})
+    nodes.insert(
+        len(nodes) - 1, {"parent": 0, "message": {"role": "assistant", "content": "another try"}}
+    )
     nodes = [checked("verifiers.v1.graph", "MessageNode", node) for node in nodes]
     data = {"prompt": e.question, "answer": e.answer}
     return {"version": 1, "id": "t", "task": {"type": "Search", "data": data}, "nodes": nodes}
@@ -392,9 +508,18 @@ def trl(e: Episode) -> Any:
             call["function"]["arguments"] = json.loads(call["function"]["arguments"])
         if message.pop("tool_call_id", None):
             c = next(made)
-            message |= {"name": c.name, "content": str({"error": c.returned}) if c.failed else c.returned}
+            message |= {
+                "name": c.name,
+                "content": str({"error": c.returned}) if c.failed else c.returned,
+            }
     start = 2 if e.system else 1
-    row = {"step": 3, "prompt": messages[:start], "completion": messages[start:], "em": 1.0, "advantage": 0.5}
+    row = {
+        "step": 3,
+        "prompt": messages[:start],
+        "completion": messages[start:],
+        "em": 1.0,
+        "advantage": 0.5,
+    }
     pandas.DataFrame([row]).to_parquet(file := io.BytesIO())
     return parquet.read_table(file).to_pylist()[0]
 
@@ -402,17 +527,35 @@ def trl(e: Episode) -> Any:
 @written
 def trackio(e: Episode) -> Any:
     spans = [{"id": "1", "name": "search", "kind": "tool"}]
-    return pytest.importorskip("trackio").Trace(chat(e), {"reward": 1.0}, spans)._to_dict("project", "run")
+    return (
+        pytest.importorskip("trackio")
+        .Trace(chat(e), {"reward": 1.0}, spans)
+        ._to_dict("project", "run")
+    )
 
 
 @written
 def claude_code(e: Episode) -> Any:
     """Each block of a message on a line of its own."""
     lines: list[dict[str, Any]] = [{"type": "summary", "summary": "Faust", "leafUuid": "u"}]
-    lines.append({"type": "user", "isMeta": True, "sessionId": "s", "message": {"role": "user", "content": "caveat"}})
+    lines.append(
+        {
+            "type": "user",
+            "isMeta": True,
+            "sessionId": "s",
+            "message": {"role": "user", "content": "caveat"},
+        }
+    )
     for message in anthropic(e)["messages"]:
-        for block in message["content"] if isinstance(message["content"], list) else [message["content"]]:
-            line = {"parentUuid": str(len(lines)), "sessionId": "s", "uuid": str(len(lines) + 1), "isSidechain": False}
+        for block in (
+            message["content"] if isinstance(message["content"], list) else [message["content"]]
+        ):
+            line = {
+                "parentUuid": str(len(lines)),
+                "sessionId": "s",
+                "uuid": str(len(lines) + 1),
+                "isSidechain": False,
+            }
             own = {**message, "content": block if isinstance(block, str) else [block]}
             lines.append({**line, "type": message["role"], "message": own})
     side = {"role": "assistant", "content": "side"}
@@ -427,7 +570,10 @@ def codex(e: Episode) -> Any:
     def told(role: str, text: str) -> dict[str, Any]:
         return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
 
-    given = [told("developer", e.system), told("user", "<environment_context>\n</environment_context>")]
+    given = [
+        told("developer", e.system),
+        told("user", "<environment_context>\n</environment_context>"),
+    ]
     events = [line("event_msg", {"type": "token_count"}), line("turn_context", {"cwd": "/"})]
     said = [line("response_item", item) for item in (*given, told("user", e.question), *items(e))]
     return {"lines": [line("session_meta", {"id": "s"}), *events, *said]}
@@ -435,22 +581,36 @@ def codex(e: Episode) -> Any:
 
 @written
 def pi(e: Episode) -> Any:
-    messages: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": e.question}]}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": e.question}]}
+    ]
 
     def thought(said: str) -> list[dict[str, Any]]:
         return [{"type": "thinking", "thinking": said}] if said else []
 
     for said, calls in e.done():
-        asked = [{"type": "toolCall", "id": c.id, "name": c.name, "arguments": c.arguments} for c in calls]
+        asked = [
+            {"type": "toolCall", "id": c.id, "name": c.name, "arguments": c.arguments}
+            for c in calls
+        ]
         messages.append({"role": "assistant", "content": [*thought(said), *asked]})
         for c in calls:
             content = [{"type": "text", "text": c.returned}]
             content += [{"type": "image", "data": "…"}] if c.image else []
-            result = {"role": "toolResult", "toolCallId": c.id, "toolName": c.name, "content": content}
+            result = {
+                "role": "toolResult",
+                "toolCallId": c.id,
+                "toolName": c.name,
+                "content": content,
+            }
             messages.append({**result, "isError": c.failed})
     if not e.reasoning:
-        messages.append({"role": "assistant", "content": [*thought(e.last), {"type": "text", "text": e.answer}]})
-    lines: list[dict[str, Any]] = [{"type": "session", "version": 3, "id": "s", "timestamp": "t", "cwd": "/"}]
+        messages.append(
+            {"role": "assistant", "content": [*thought(e.last), {"type": "text", "text": e.answer}]}
+        )
+    lines: list[dict[str, Any]] = [
+        {"type": "session", "version": 3, "id": "s", "timestamp": "t", "cwd": "/"}
+    ]
     for number, message in enumerate(messages):
         parent = str(number - 1) if number else None
         lines.append({"type": "message", "id": str(number), "parentId": parent, "message": message})
@@ -465,24 +625,38 @@ def otel(e: Episode) -> Any:
     told = []
     for message in chat(e):
         content = message["content"]
-        text, *image = [item.get("text") for item in content] if isinstance(content, list) else [content]
+        text, *image = (
+            [item.get("text") for item in content] if isinstance(content, list) else [content]
+        )
         if message["role"] == "tool":
-            parts = [{"type": "tool_call_response", "id": message["tool_call_id"], "response": text}]
+            parts = [
+                {"type": "tool_call_response", "id": message["tool_call_id"], "response": text}
+            ]
             parts += [{"type": "blob", "modality": "image", "content": "eA=="} for _ in image]
         else:
             thought = message.get("reasoning_content")
             parts = [{"type": "reasoning", "content": thought}] if thought else []
             parts += [{"type": "text", "content": text}] if text else []
-            parts += [{"type": "tool_call", "id": i["id"], **i["function"]} for i in message.get("tool_calls", [])]
+            parts += [
+                {"type": "tool_call", "id": i["id"], **i["function"]}
+                for i in message.get("tool_calls", [])
+            ]
         told.append({"role": message["role"], "parts": parts})
     told = told[: -1 if e.reasoning else None]  # what the last call returned went to no model
 
     def span(before: list[Any], after: list[Any]) -> dict[str, Any]:
         names = {"gen_ai.input.messages": before, "gen_ai.output.messages": after}
-        attributes = [{"key": key, "value": {"stringValue": json.dumps(value)}} for key, value in names.items()]
+        attributes = [
+            {"key": key, "value": {"stringValue": json.dumps(value)}}
+            for key, value in names.items()
+        ]
         return {"traceId": "t", "spanId": "1", "name": "chat", "attributes": attributes}
 
-    spans = [span(told[:1], told[1:2]), span(told[:-1], told[-1:]), {"traceId": "t", "attributes": []}]
+    spans = [
+        span(told[:1], told[1:2]),
+        span(told[:-1], told[-1:]),
+        {"traceId": "t", "attributes": []},
+    ]
     return {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
 
 
@@ -508,7 +682,12 @@ def react(e: Episode) -> Any:
             pytest.skip("no parallel calls")
         (c,) = calls
         asked = json.dumps(c.arguments, ensure_ascii=False)
-        lines += [f"Thought: {thought}", f"Action: {c.name}", f"Action Input: {asked}", f"Observation: {c.returned}"]
+        lines += [
+            f"Thought: {thought}",
+            f"Action: {c.name}",
+            f"Action Input: {asked}",
+            f"Observation: {c.returned}",
+        ]
     return {"output": "\n".join([*lines, f"Thought: {e.last}", f"Final Answer: {e.answer}"])}
 
 
@@ -549,7 +728,9 @@ SMOLAGENTS: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("episode", EPISODES)
 @pytest.mark.parametrize("name", FORMATS)
-def test_question_calls_evidence_thoughts_and_answer_come_out_right(name: str, episode: str) -> None:
+def test_question_calls_evidence_thoughts_and_answer_come_out_right(
+    name: str, episode: str
+) -> None:
     e, expected = EPISODES[episode], EXPECTED[episode]
     if (name, episode) == ("smolagents", "author"):
         expected = [*SMOLAGENTS, *expected[len(SMOLAGENTS) :]]
@@ -557,7 +738,9 @@ def test_question_calls_evidence_thoughts_and_answer_come_out_right(name: str, e
     row = json.dumps(FORMATS[name](e))
     assert sum(each.read(json.loads(row)) is not None for each in formats.formats().values()) <= 1
     found = READER.parse(row.encode())
-    assert steps(found) == [(think, made[called] if called else None, *rest) for think, called, *rest in expected]
+    assert steps(found) == [
+        (think, made[called] if called else None, *rest) for think, called, *rest in expected
+    ]
     assert (found.question, found.answer, found.dialect) == (e.question, e.answer, "openai")
     images = any(c.image for _, calls in e.turns for c in calls) and name not in NO_IMAGES
     kinds = {"content_unread"} if images or name in LEAVE_OUT else set()
@@ -566,9 +749,17 @@ def test_question_calls_evidence_thoughts_and_answer_come_out_right(name: str, e
 
 def test_the_same_episode_gets_the_same_scores() -> None:
     rows = [READER.parse(json.dumps(row).encode()) for row in installed("bridge").values()]
-    rewards = [own for name in metrics.names() if name != "evidence_sensitivity" for own in metrics.load(name).values()]
+    rewards = [
+        own
+        for name in metrics.names()
+        if name != "evidence_sensitivity"
+        for own in metrics.load(name).values()
+    ]
     answered = [msgspec.structs.replace(row, answers=(EPISODES["bridge"].answer,)) for row in rows]
-    assert len({tuple(reward.score(row).value for reward in rewards) for row in answered}) == 1 and len(rows) > 12
+    assert (
+        len({tuple(reward.score(row).value for reward in rewards) for row in answered}) == 1
+        and len(rows) > 12
+    )
 
 
 def test_both_kinds_of_inspects_logs_hold_the_same_samples(tmp_path: Path) -> None:
@@ -577,6 +768,11 @@ def test_both_kinds_of_inspects_logs_hold_the_same_samples(tmp_path: Path) -> No
         log.writestr("header.json", "{}")
         for number, sample in enumerate(samples, start=1):
             log.writestr(f"samples/{number}_epoch_1.json", json.dumps(sample))
-    (tmp_path / "log.json").write_text(json.dumps({"version": 2, "eval": {"task": "search"}, "samples": samples}))
-    one, two = ([row.trajectory for row in read_trajectories(tmp_path / name)] for name in ("log.eval", "log.json"))
+    (tmp_path / "log.json").write_text(
+        json.dumps({"version": 2, "eval": {"task": "search"}, "samples": samples})
+    )
+    one, two = (
+        [row.trajectory for row in read_trajectories(tmp_path / name)]
+        for name in ("log.eval", "log.json")
+    )
     assert one == two == [READER.parse(json.dumps(sample).encode()) for sample in samples]

@@ -20,10 +20,19 @@ SETTINGS = {"turns": 2, "turn_tokens": 8, "total_tokens": 4000, "learning_rate":
 
 
 def evaluation(values):
-    rows = {"exact_match": mean_ci(values), "evidence_sensitivity": Estimate(None, None, None, 0, None)}
+    rows = {
+        "exact_match": mean_ci(values),
+        "evidence_sensitivity": Estimate(None, None, None, 0, None),
+    }
     made_by = {"exact_match": "Correctness(metric='em')"}
     questions = [f"q{number}" for number in range(len(values))]
-    return Evaluation(rows, questions, {"exact_match": values}, {"local_search": [1] * len(values)}, made_by=made_by)
+    return Evaluation(
+        rows,
+        questions,
+        {"exact_match": values},
+        {"local_search": [1] * len(values)},
+        made_by=made_by,
+    )
 
 
 BEFORE, AFTER = evaluation([0.0, 1.0, 0.0, 0.0]), evaluation([1.0, 1.0, 1.0, 0.0])
@@ -31,8 +40,21 @@ BEFORE, AFTER = evaluation([0.0, 1.0, 0.0, 0.0]), evaluation([1.0, 1.0, 1.0, 0.0
 
 def card(folder, recipe="recipes/pou.py", argv=("--seed", "0"), **changes):
     """The card's text and its front matter."""
-    run = {"model": "someone/small-base", "dialect": "pou", "tools": BOTH, "questions": "world", "settings": SETTINGS}
-    run |= {"steps": 3, "history": [], "before": BEFORE, "after": AFTER, "folder": str(folder), **changes}
+    run = {
+        "model": "someone/small-base",
+        "dialect": "pou",
+        "tools": BOTH,
+        "questions": "world",
+        "settings": SETTINGS,
+    }
+    run |= {
+        "steps": 3,
+        "history": [],
+        "before": BEFORE,
+        "after": AFTER,
+        "folder": str(folder),
+        **changes,
+    }
     text = model_card(Record(**run), recipe, argv).read_text(encoding="utf-8")
     return text, yaml.safe_load(re.match(r"---\n(.*?)\n---\n\n# ", text, re.DOTALL).group(1))
 
@@ -43,9 +65,13 @@ def code_of(text):
 
 def test_front_matter_and_body_tell_how_it_was_made_and_measured(tmp_path):
     text, front = card(tmp_path / "policy")
-    assert front["library_name"] == "transformers" and "license" not in front, "the base model's is out of reach"
+    assert front["library_name"] == "transformers" and "license" not in front, (
+        "the base model's is out of reach"
+    )
     assert "The base model's licence is not known here" in text
-    assert front["base_model"] == "someone/small-base" and front["pipeline_tag"] == "text-generation"
+    assert (
+        front["base_model"] == "someone/small-base" and front["pipeline_tag"] == "text-generation"
+    )
     (result,) = front["model-index"][0]["results"]
     assert result["metrics"][0]["type"] == "exact_match" and result["metrics"][0]["args"]["n"] == 4
     assert ModelCard(text).data.eval_results[0].metric_value == 0.75
@@ -59,7 +85,10 @@ def test_front_matter_and_body_tell_how_it_was_made_and_measured(tmp_path):
 
 def test_the_licence_is_the_base_models_which_is_named_where_it_is_of_the_hub(tmp_path):
     stated = {"tiny_memory": "apache-2.0"}
-    for name, front, license in (("one", "license: llama3.2", "llama3.2"), ("broken", "license: [", None)):
+    for name, front, license in (
+        ("one", "license: llama3.2", "llama3.2"),
+        ("broken", "license: [", None),
+    ):
         stated[str(file_of(tmp_path / name / "README.md", ["---", front, "---"]).parent)] = license
     for base, license in stated.items():
         text, front = card(tmp_path / "policy", model=base)
@@ -71,18 +100,25 @@ def test_the_licence_is_the_base_models_which_is_named_where_it_is_of_the_hub(tm
 
 def test_the_card_tells_of_the_users_own_data(tmp_path):
     own = {"corpus": 'my "notes".jsonl', "triples": "none", "search_top_k": 5}
-    text, front = card(tmp_path / "policy", settings=own, questions="me/asked", tools=["local_search"])
+    text, front = card(
+        tmp_path / "policy", settings=own, questions="me/asked", tools=["local_search"]
+    )
     compile(code_of(text), "card", "exec")
     assert "corpus='my \"notes\".jsonl', triples='none', search_top_k=5" in code_of(text)
     assert "Olympus" not in text and "On the suite `me/asked`" in text
-    assert front["model-index"][0]["results"][0]["dataset"] == {"name": "me/asked", "type": "me/asked"}
+    assert front["model-index"][0]["results"][0]["dataset"] == {
+        "name": "me/asked",
+        "type": "me/asked",
+    }
     assert "Olympus" in card(tmp_path / "policy", settings={"corpus": "world"})[0]
 
 
 @pytest.mark.parametrize("nasty", ["yes: no", 'quote" and {brace}', "---\nlicense: mit"])
 def test_texts_from_outside_do_not_break_the_card(tmp_path, nasty):
     _, front = card(tmp_path / "policy", nasty, [nasty], settings={"note": nasty}, questions=nasty)
-    assert front["model-index"][0]["results"][0]["dataset"]["name"] == nasty and "license" not in front
+    assert (
+        front["model-index"][0]["results"][0]["dataset"]["name"] == nasty and "license" not in front
+    )
 
 
 def test_the_snippet_runs(tmp_path, capsys):
@@ -99,9 +135,21 @@ def test_the_snippet_runs(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("dialect", "config", "made"),
     [
-        ("pou", {"corpus": "http://h:9", "search_top_k": 2}, "corpus='http://h:9', search_top_k=2, dialect='pou'"),
-        ("pou", {"tool_cache": "here.sqlite", "cassette": "c.jsonl"}, "EnvironmentArguments(dialect='pou')"),
-        ("search_r1", {"turns": 4, "kept_responses": 1}, "turns=4, kept_responses=1, dialect='search_r1'"),
+        (
+            "pou",
+            {"corpus": "http://h:9", "search_top_k": 2},
+            "corpus='http://h:9', search_top_k=2, dialect='pou'",
+        ),
+        (
+            "pou",
+            {"tool_cache": "here.sqlite", "cassette": "c.jsonl"},
+            "EnvironmentArguments(dialect='pou')",
+        ),
+        (
+            "search_r1",
+            {"turns": 4, "kept_responses": 1},
+            "turns=4, kept_responses=1, dialect='search_r1'",
+        ),
         ("search_r1", {"total_tokens": 900}, "environment.limits(total_tokens=900)"),
     ],
 )

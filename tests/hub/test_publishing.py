@@ -80,7 +80,9 @@ print(json.dumps({
 """
 ROLLOUT = Trajectory(
     steps=(
-        Step("S", ToolCall("local_search", {"query": "q", "top_k": 2}), (Evidence("T", "t", "E1"),)),
+        Step(
+            "S", ToolCall("local_search", {"query": "q", "top_k": 2}), (Evidence("T", "t", "E1"),)
+        ),
         Step(answer="Paris", helpful=True, refs=("E1",)),
     ),
     question="Where?",
@@ -88,7 +90,12 @@ ROLLOUT = Trajectory(
     dialect="pou",
     answers=("Paris", "paris"),
     text="the text with hf_" + "a" * 30,
-    meta={"step": 3, "reward": 0.5, "scores": {"format": 1.0, "answer": None}, "reasons": {"answer": "no judge"}},
+    meta={
+        "step": 3,
+        "reward": 0.5,
+        "scores": {"format": 1.0, "answer": None},
+        "reasons": {"answer": "no judge"},
+    },
 )
 
 
@@ -98,7 +105,9 @@ def run(hub: HubServer, home: Path, *commands: list, code: str = PUSHES):
     own = {"PYTHONPATH": str(ROOT / "src"), "HF_MODULES_CACHE": str(home / "modules")}
     environment = {**os.environ, **hub.environment(home), **own}
     asked = [sys.executable, "-c", code, *words]
-    return subprocess.run(asked, capture_output=True, text=True, env=environment, check=False, timeout=240)
+    return subprocess.run(
+        asked, capture_output=True, text=True, env=environment, check=False, timeout=240
+    )
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +116,13 @@ def staged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     policy = shutil.copytree(tiny_policy(), folder / "policy")
     settings = {"corpus": "world", "search_top_k": 3, "turns": 4, "dialect": "search_r1"}
-    how = {"folder": str(policy), "model": "tiny", "dialect": "search_r1", "tools": ["search"], "questions": "world"}
+    how = {
+        "folder": str(policy),
+        "model": "tiny",
+        "dialect": "search_r1",
+        "tools": ["search"],
+        "questions": "world",
+    }
     record = Record(**how, settings=settings, steps=5, history=[])
     model_card(record, "recipes/pou.py", ["--output_dir", str(policy)], ("rewards.png",))
     after = Evaluation({"exact_match": mean_ci([0.5])}, ["q"], {"exact_match": [0.5]}, {})
@@ -133,7 +148,18 @@ def pushed(hub, staged, tmp_path_factory):
     done = run(
         hub,
         tmp_path_factory.mktemp("home"),
-        ["push", "policy", staged / "policy", "me/policy", "--merged", "--tag", "v1", "--benchmark", "me/world", *more],
+        [
+            "push",
+            "policy",
+            staged / "policy",
+            "me/policy",
+            "--merged",
+            "--tag",
+            "v1",
+            "--benchmark",
+            "me/world",
+            *more,
+        ],
         ["push", "judge", staged / "judge", "me/judge", "--private", *more],
         ["push", "trajectories", staged / "rollouts.jsonl", "me/rollouts", *more],
         ["push", "world", "me/world", *more],
@@ -149,16 +175,25 @@ def test_each_repository_is_one_commit_and_a_policy_is_there_byte_for_byte(hub, 
     assert {kind: sum(1 for found, _ in hub.repos if found == kind) for kind in kinds} == kinds
     assert all(len(repo.commits) == 2 for repo in hub.repos.values()), "what the Hub made, and one"
     assert [repo for (_, repo), found in hub.repos.items() if found.private] == ["me/judge"]
-    assert [(item["id"], item["type"]) for item in hub.collections["me/faithful-search"]["items"]] == [
+    assert [
+        (item["id"], item["type"]) for item in hub.collections["me/faithful-search"]["items"]
+    ] == [
         *(("me/policy", "model"), ("me/policy-merged", "model"), ("me/judge", "model")),
         *(("me/rollouts", "dataset"), ("me/world", "dataset"), ("me/explorer", "space")),
     ]
-    assert "not uploaded: merged/config.json, trajectories.jsonl" in pushed.stderr and "row 2" in pushed.stderr
+    assert (
+        "not uploaded: merged/config.json, trajectories.jsonl" in pushed.stderr
+        and "row 2" in pushed.stderr
+    )
     files = hub.files("me/policy")
     for path in tiny_policy().iterdir():
-        assert path.name in ("README.md", "metrics.json") or files[path.name] == path.read_bytes()  # the run's own
+        assert (
+            path.name in ("README.md", "metrics.json") or files[path.name] == path.read_bytes()
+        )  # the run's own
     text = files["README.md"].decode()
-    assert 'open_generator("me/policy")' in text and "--model me/policy" in text and "# policy" in text
+    assert (
+        'open_generator("me/policy")' in text and "--model me/policy" in text and "# policy" in text
+    )
     assert f"--output_dir {staged / 'policy'}" in text, "the command is the one that was run"
     assert "license: apache-2.0" in text and "![rewards, over training](rewards.png)" in text
     measured = files[".eval_results/faithful-search.yaml"]
@@ -176,16 +211,29 @@ def test_what_stands_there_of_a_policy_and_all_rows_load_and_say_the_same(hub, p
     assert (found["dialect"], found["licences"]) == ("search_r1", ["apache-2.0", None])
     assert found["trajectories"] == [ROLLOUT.to_json().replace("hf_" + "a" * 30, "[secret]")]
     [row] = found["rows"]
-    assert row["gold"] == ["Paris", "paris"] and row["tools"] == ["local_search"] and row["cited"] == ["E1"]
-    assert (row["score_format"], row["score_answer"], row["why_answer"], row["step"]) == (1.0, None, "no judge", 3)
+    assert (
+        row["gold"] == ["Paris", "paris"]
+        and row["tools"] == ["local_search"]
+        and row["cited"] == ["E1"]
+    )
+    assert (row["score_format"], row["score_answer"], row["why_answer"], row["step"]) == (
+        1.0,
+        None,
+        "no judge",
+        3,
+    )
     assert found["questions"]["answers"] == ["Stockholm"] and len(found["questions"]["chain"]) == 3
     assert found["passages"] > 1000
 
 
 @pytest.mark.slow
-def test_a_policy_a_judge_and_a_metric_load_from_there_and_say_the_same(hub, staged, pushed, tmp_path):
+def test_a_policy_a_judge_and_a_metric_load_from_there_and_say_the_same(
+    hub, staged, pushed, tmp_path
+):
     found = loaded(hub, tmp_path, MODELS)
-    local = load("nli", str(staged / "judge")).judge_batch([Pair("w1 w2.", "w3.", task="support")])[0]
+    local = load("nli", str(staged / "judge")).judge_batch([Pair("w1 w2.", "w3.", task="support")])[
+        0
+    ]
     assert (found["verdict"], found["format"]) == (local.p, 1.0)
 
 
@@ -199,11 +247,17 @@ def test_an_interrupted_upload_is_taken_up_where_it_was(hub, tmp_path):
     hub.fail("POST", "/commit/", 400)
     before = len(hub.log)
     done = run(hub, tmp_path, push_it, push_it, *moves, push_it)
-    assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == ["exit 1", "exit 0", "exit 0"]
+    assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == [
+        "exit 1",
+        "exit 0",
+        "exit 0",
+    ]
     assert "cannot push to 'me/interrupted' on the Hub: 400, fault 400" in done.stderr
     uploads = [path for method, path in hub.log[before:] if method == "PUT"]
     assert len(uploads) == len(set(uploads)) == 2, "what was uploaded is not sent again"
-    made, whole, last = (sorted(files) for files in hub.repos["model", "me/interrupted"].commits.values())
+    made, whole, last = (
+        sorted(files) for files in hub.repos["model", "me/interrupted"].commits.values()
+    )
     assert made == [".gitattributes"] and len(whole) == 4, "nothing was half published"
     assert last == [".gitattributes", "config.json", "model.safetensors"]
 
@@ -215,18 +269,39 @@ def test_refusals_are_one_line_that_says_what_to_do(hub, pushed, tmp_path):
     before = hub.files("me/policy")
     refused = {
         ("push", "policy", policy, "stranger/policy"): "it needs write access to this owner",
-        ("push", "policy", policy, "me/policy", "--tag", "v1"): "there is a tag 'v1' already: choose another",
+        (
+            "push",
+            "policy",
+            policy,
+            "me/policy",
+            "--tag",
+            "v1",
+        ): "there is a tag 'v1' already: choose another",
         ("push", "world", "me/world"): "409, fault 409; somebody else changes it at the same time",
-        ("push", "space", "me/explorer", "--collection", "Faithful search"): "but not tagged or collected: 500",
+        (
+            "push",
+            "space",
+            "me/explorer",
+            "--collection",
+            "Faithful search",
+        ): "but not tagged or collected: 500",
         ("push", "policy", policy, "me/no name"): "cannot push to 'me/no name' on the Hub",
-        ("push", "policy", policy, "me/policy", "--private"): "is a public repository already: make it private",
+        (
+            "push",
+            "policy",
+            policy,
+            "me/policy",
+            "--private",
+        ): "is a public repository already: make it private",
     }
     others = [["token", READER], ["push", "policy", policy, "me/other"]]
     others += [["token", expired], ["push", "policy", policy, "me/another"]]
     done = run(hub, tmp_path, *refused, *others)
     lines = done.stderr.splitlines()
     assert done.stdout.count("exit 1") == len(lines) == len(refused) + 2, done.stderr
-    for said, line in zip((*refused.values(), "403", "401, User access token is expired"), lines, strict=True):
+    for said, line in zip(
+        (*refused.values(), "403", "401, User access token is expired"), lines, strict=True
+    ):
         assert said in line and not any(token in line for token in (TOKEN, READER, expired))
     assert hub.files("me/policy") == before
 
@@ -245,13 +320,21 @@ def test_a_dry_run_shows_every_file_and_the_card_and_asks_nobody(staged, monkeyp
     assert "3 bytes  rewards.png" in said and 'open_generator("me/policy")' in said
     wheel = tmp_path / "faithful_search-9-py3-none-any.whl"
     wheel.write_bytes(b"wheel")
-    assert f"5 bytes  {wheel.name}" in push("space", "me/explorer", "--dry-run", "--wheel", wheel)[1]
+    assert (
+        f"5 bytes  {wheel.name}" in push("space", "me/explorer", "--dry-run", "--wheel", wheel)[1]
+    )
     file_of(tmp_path / "base" / "config.json", ["{}"])
     for words, message in (
         (asked, "no Hugging Face token to push to 'me/policy'"),
         (["space", "me/explorer", "--wheel", tmp_path / "none.whl"], "no wheel"),
-        (["policy", tmp_path / "base", "me/policy", "--merged"], "there is no merged model: faithful-search merge"),
-        (["policy", tmp_path, "me/policy", "--dry-run"], "there is no config.json nor adapter_config.json"),
+        (
+            ["policy", tmp_path / "base", "me/policy", "--merged"],
+            "there is no merged model: faithful-search merge",
+        ),
+        (
+            ["policy", tmp_path, "me/policy", "--dry-run"],
+            "there is no config.json nor adapter_config.json",
+        ),
     ):
         code, said = push(*words)
         assert code and message in said
@@ -269,12 +352,24 @@ def test_what_others_put_into_meta_is_pushed_and_no_key_is(tmp_path):
     foreign = [
         {"step": "final", "reward": {"a": 1}},
         {"step": 2**70, "scores": {"c": "n/a"}, "reasons": ["x"]},
-        {"step": 3, "reward": 1, "scores": {"c": 0.5, "d": True}, "reasons": {"c": 3, "d": "why"}, "key": key},
+        {
+            "step": 3,
+            "reward": 1,
+            "scores": {"c": 0.5, "d": True},
+            "reasons": {"c": 3, "d": "why"},
+            "key": key,
+        },
     ]
-    write_jsonl(tmp_path / "rollouts.jsonl", [msgspec.structs.replace(ROLLOUT, meta=meta) for meta in foreign])
+    write_jsonl(
+        tmp_path / "rollouts.jsonl",
+        [msgspec.structs.replace(ROLLOUT, meta=meta) for meta in foreign],
+    )
     stage_trajectories(tmp_path / "rollouts.jsonl", tmp_path, "me/x")
     rows = parquet.read_table(tmp_path / "train-00000.parquet").to_pylist()
-    columns = [[row[name] for name in ("step", "reward", "score_c", "score_d", "why_c", "why_d")] for row in rows]
+    columns = [
+        [row[name] for name in ("step", "reward", "score_c", "score_d", "why_c", "why_d")]
+        for row in rows
+    ]
     assert columns == [[None] * 6, [None] * 6, [3, 1.0, 0.5, None, None, "why"]]
     metas = [Trajectory.from_json(row["trajectory"]).meta for row in rows]
     assert metas == [*foreign[:2], foreign[2] | {"key": "[secret]"}]

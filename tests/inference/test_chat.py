@@ -58,41 +58,71 @@ def test_tokens_that_no_fence_can_hold_do_not_stop_construction():
 
 @pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("family", lab.FAMILIES)
-def test_the_policy_sees_what_the_template_writes_and_an_answer_ends_with_the_eos_that_trainers_know(family, closes):
+def test_the_policy_sees_what_the_template_writes_and_an_answer_ends_with_the_eos_that_trainers_know(
+    family, closes
+):
     closing, own = ENDS[family][1], lab.family(family)
-    engine, t = rollout(family, [sampled(family, turn) + closing * closes for turn in (CALL, ANSWER)])
-    assert (t.stop_reason, t.answer, [step.issues for step in t.steps]) == ("answered", "Rome", [(), ()])
+    engine, t = rollout(
+        family, [sampled(family, turn) + closing * closes for turn in (CALL, ANSWER)]
+    )
+    assert (t.stop_reason, t.answer, [step.issues for step in t.steps]) == (
+        "answered",
+        "Rome",
+        [(), ()],
+    )
     assert (t.steps[1].helpful, t.steps[1].refs) == (True, ("E1",))
     assert dialects.parse(t.text, "pou", fenced=True).steps == t.steps
     format_ = engine.chat
     assert format_.prefill == ("<think>\n" if family == "qwen3_thinking" else "")
     assert (format_.gap, format_.end, len(format_.end_ids)) == (*ENDS[family], 1)
-    assert format_.ended(format_.encode(ANSWER + closing)) and not format_.ended(format_.encode(ANSWER))
+    assert format_.ended(format_.encode(ANSWER + closing)) and not format_.ended(
+        format_.encode(ANSWER)
+    )
     messages = engine.dialect.prompt(TASK.question, engine.toolbox.schemas)
     if family in ("mistral", "llama2", "gemma"):  # whose templates refuse a system role
-        messages = [{"role": "user", "content": messages[0]["content"] + "\n\n" + messages[1]["content"]}]
+        messages = [
+            {"role": "user", "content": messages[0]["content"] + "\n\n" + messages[1]["content"]}
+        ]
     messages += [
         {"role": "assistant", "content": sampled(family, CALL)},
-        {"role": "user", "content": "<tool_response>\nPlace [E1]: It is in Rome.\n</tool_response>"},
+        {
+            "role": "user",
+            "content": "<tool_response>\nPlace [E1]: It is in Rome.\n</tool_response>",
+        },
     ]
     expected = own.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     if format_.prefill:  # earlier turns keep the thought that was opened for them
         at = expected.index(sampled(family, CALL))
         expected = expected[:at] + format_.prefill + expected[at:]
-    if format_.gap:  # what was sampled stays as it was sampled, without the blanks the template would write
-        expected = expected.replace(f"{format_.gap}{CALL}{format_.gap}", CALL + format_.gap * (not closes))
+    if (
+        format_.gap
+    ):  # what was sampled stays as it was sampled, without the blanks the template would write
+        expected = expected.replace(
+            f"{format_.gap}{CALL}{format_.gap}", CALL + format_.gap * (not closes)
+        )
     assert engine.generator.seen[1] == own(expected, add_special_tokens=False)["input_ids"]
 
     ids, mask, end = t.tokens.completion_ids, t.tokens.mask, own.convert_tokens_to_ids(closing)
-    assert sum(mask) == len(format_.encode("".join(sampled(family, x) for x in (CALL, ANSWER)))) + 2 * closes
+    assert (
+        sum(mask)
+        == len(format_.encode("".join(sampled(family, x) for x in (CALL, ANSWER)))) + 2 * closes
+    )
     if format_.prefill:  # a thought that the template opens is read, but not sampled
-        think, prompt = own.convert_tokens_to_ids("<think>"), engine.dialect.prompt("", ())[0]["content"]
+        think, prompt = (
+            own.convert_tokens_to_ids("<think>"),
+            engine.dialect.prompt("", ())[0]["content"],
+        )
         assert think not in [token for token, written in zip(ids, mask, strict=True) if written]
         assert [*t.tokens.prompt_ids, *ids].count(think) == prompt.count("<think>") + 2
-    assert ids[-1] == own.eos_token_id and ids.count(end) == (2 if closing == "</s>" else 3)  # others end all roles
+    assert ids[-1] == own.eos_token_id and ids.count(end) == (
+        2 if closing == "</s>" else 3
+    )  # others end all roles
     assert mask[-2:] == ([int(closes), 0] if end != own.eos_token_id else [mask[-2], int(closes)])
     # an end that is not the EOS is one more stop string
-    assert engine.sampling.stop == (*engine.dialect.stop, *([] if end == own.eos_token_id else [closing]))
+    assert engine.sampling.stop == (
+        *engine.dialect.stop,
+        *([] if end == own.eos_token_id else [closing]),
+    )
 
 
 def test_an_eos_of_another_name_needs_no_second_end():
@@ -107,14 +137,21 @@ def test_a_transcript_equals_the_rollout_it_writes_down(family):
     gap, end = ENDS[family]
     engine, t = rollout(family, [sampled(family, x) + gap + end for x in (CALL, ANSWER)])
     written = engine.chat.transcript(t, engine.toolbox.schemas)
-    assert (written.prompt_ids, written.completion_ids) == (t.tokens.prompt_ids, t.tokens.completion_ids)
+    assert (written.prompt_ids, written.completion_ids) == (
+        t.tokens.prompt_ids,
+        t.tokens.completion_ids,
+    )
     assert (written.mask, written.turns) == (t.tokens.mask, t.tokens.turns)
 
 
 def test_a_template_that_refuses_the_prompt_in_both_forms_is_reported():
     short = "{% if messages[0].content | length > 99 %}{{ raise_exception('too long for me') }}{% endif %}"
-    own = lab.byte_tokenizer(("<|im_end|>",), eos_token="<|im_end|>", chat_template=short + lab.TEMPLATE)
-    with pytest.raises(TemplateError, match=r"refuses the prompt of dialect 'pou' \(too long for me\)"):
+    own = lab.byte_tokenizer(
+        ("<|im_end|>",), eos_token="<|im_end|>", chat_template=short + lab.TEMPLATE
+    )
+    with pytest.raises(
+        TemplateError, match=r"refuses the prompt of dialect 'pou' \(too long for me\)"
+    ):
         ChatFormat.of(own, dialects.load("pou"))
 
 

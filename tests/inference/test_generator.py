@@ -23,7 +23,9 @@ def ids(text: str) -> list[int]:
 
 
 def test_greedy_equals_argmax_without_padding(generator):
-    completions = generator.generate([ids(text) for text in PROMPTS], Sampling(temperature=0.0, max_new_tokens=12))
+    completions = generator.generate(
+        [ids(text) for text in PROMPTS], Sampling(temperature=0.0, max_new_tokens=12)
+    )
     for text, completion in zip(PROMPTS, completions, strict=True):
         context = ids(text)
         for token in completion.ids:
@@ -33,7 +35,10 @@ def test_greedy_equals_argmax_without_padding(generator):
 
 
 def test_no_setting_that_a_model_ships_bends_the_policy(generator):
-    prompts, sampling = [ids(text) for text in PROMPTS], Sampling(temperature=0.0, max_new_tokens=12)
+    prompts, sampling = (
+        [ids(text) for text in PROMPTS],
+        Sampling(temperature=0.0, max_new_tokens=12),
+    )
     plain, model = generator.generate(prompts, sampling), lab.model()
     shipped = {"suppress_tokens": plain[0].ids, "min_new_tokens": 30, "repetition_penalty": 50.0}
     vars(model.generation_config).update(shipped, cache_implementation="static")
@@ -43,12 +48,21 @@ def test_no_setting_that_a_model_ships_bends_the_policy(generator):
 def test_a_model_without_end_of_sequence_writes_to_its_limit():
     model, bare = lab.model(), lab.byte_tokenizer(("<|im_start|>", "<|im_end|>", "<|pad|>"))
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
-    seen = TransformersGenerator(model, bare).generate([ids("a"), ids("abc")], Sampling(max_new_tokens=6), [6, 3])
+    seen = TransformersGenerator(model, bare).generate(
+        [ids("a"), ids("abc")], Sampling(max_new_tokens=6), [6, 3]
+    )
     assert [(len(item.ids), item.finish) for item in seen] == [(6, "length"), (3, "length")]
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"temperature": float("nan")}, {"top_p": 0.0}, {"top_k": -1}, {"max_new_tokens": 0}, {"stop": ("a", "")}]
+    "wrong",
+    [
+        {"temperature": float("nan")},
+        {"top_p": 0.0},
+        {"top_k": -1},
+        {"max_new_tokens": 0},
+        {"stop": ("a", "")},
+    ],
 )
 def test_sampling_that_cannot_be_is_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
@@ -57,7 +71,9 @@ def test_sampling_that_cannot_be_is_refused(wrong):
 
 def test_a_prompt_longer_than_the_model_is_refused_with_both_lengths(generator):
     assert len(generator.generate([[65] * 4095], Sampling(max_new_tokens=1))[0].ids) == 1
-    with pytest.raises(ConfigError, match=r"4096 tokens leaves no room in the model's 4096 positions"):
+    with pytest.raises(
+        ConfigError, match=r"4096 tokens leaves no room in the model's 4096 positions"
+    ):
         generator.generate([[65], [65] * 4096], Sampling(max_new_tokens=1))
 
 
@@ -97,14 +113,21 @@ def test_sampled_end_of_sequence_is_kept():
     with torch.no_grad():
         model.lm_head.weight.zero_()
         model.lm_head.weight[eos] = 1.0
-    seen = TransformersGenerator(model, lab.tokenizer()).generate([ids("x")] * 64, Sampling(max_new_tokens=3))
+    seen = TransformersGenerator(model, lab.tokenizer()).generate(
+        [ids("x")] * 64, Sampling(max_new_tokens=3)
+    )
     assert "eos" in {item.finish for item in seen} <= {"eos", "length"}
-    assert all((item.ids[-1] == eos) == (item.finish == "eos") and eos not in item.ids[:-1] for item in seen)
+    assert all(
+        (item.ids[-1] == eos) == (item.finish == "eos") and eos not in item.ids[:-1]
+        for item in seen
+    )
 
 
 def test_choice_probs_equal_the_chain_rule(generator):
     prompts = [ids(text) for text in PROMPTS]
     choices = [[ids("y"), ids("n")], [ids("yes"), ids("n")], [ids("☃"), ids("no")]]
-    for prompt, own, probs in zip(prompts, choices, generator.choice_probs(prompts, choices), strict=True):
+    for prompt, own, probs in zip(
+        prompts, choices, generator.choice_probs(prompts, choices), strict=True
+    ):
         logprobs = [lab.recomputed(generator.model, prompt, choice) for choice in own]
         assert probs == pytest.approx([math.exp(sum(each)) for each in logprobs], rel=1e-3)

@@ -37,11 +37,16 @@ def policy(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "policy"
     shutil.copytree(tiny_policy(), folder)
     auto = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
-    config = json.loads((folder / "config.json").read_text()) | {"model_type": "own_policy", "auto_map": auto}
+    config = json.loads((folder / "config.json").read_text()) | {
+        "model_type": "own_policy",
+        "auto_map": auto,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(CODE.format(mark=str(tmp_path / "ran")))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
     return folder
 
 
@@ -71,12 +76,20 @@ def test_code_beside_a_model_is_refused_without_a_question(policy, name):
 def test_it_is_run_where_that_is_asked_for(policy):
     assert type(open_generator(str(policy), trust_remote_code=True).model).__name__ == "OwnModel"
     assert GeneratorJudge.from_pretrained(str(policy), trust_remote_code=True).judge_batch([]) == []
-    own = JudgeArguments(judge="generator", judge_model=str(policy), judge_trust_remote_code=True).load_judge()
+    own = JudgeArguments(
+        judge="generator", judge_model=str(policy), judge_trust_remote_code=True
+    ).load_judge()
     assert own is not None and (policy.parent / "ran").exists()
     assert read_tokenizer(str(policy), trust_remote_code=True).chat_template
 
 
 def test_rows_on_the_standard_input_are_no_answer_to_a_question(policy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(cli, ["audit", "-", "--policy", str(policy), "--no-report"], input="y\n")
-    assert done.exit_code == 1 and "trust_remote_code" in done.stderr and not (tmp_path / "ran").exists()
+    done = CliRunner().invoke(
+        cli, ["audit", "-", "--policy", str(policy), "--no-report"], input="y\n"
+    )
+    assert (
+        done.exit_code == 1
+        and "trust_remote_code" in done.stderr
+        and not (tmp_path / "ran").exists()
+    )

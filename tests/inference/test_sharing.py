@@ -15,10 +15,15 @@ from faithful_search.inference.transformers import TransformersGenerator
 STEM, ONE, TWO = [1] * 150, [2] * 300, [3] * 200
 
 
-def both(model: Any, prompts: list[list[int]], choices: Any = None) -> tuple[list[list[float]], list[list[float]]]:
+def both(
+    model: Any, prompts: list[list[int]], choices: Any = None
+) -> tuple[list[list[float]], list[list[float]]]:
     """Probabilities with and without sharing."""
     choices = choices or [[[5], [6]]] * len(prompts)
-    shared, plain = TransformersGenerator(model, lab.tokenizer()), TransformersGenerator(model, lab.tokenizer())
+    shared, plain = (
+        TransformersGenerator(model, lab.tokenizer()),
+        TransformersGenerator(model, lab.tokenizer()),
+    )
     plain.shares = False
     return shared.choice_probs(prompts, choices), plain.choice_probs(prompts, choices)
 
@@ -55,18 +60,28 @@ def test_every_row_is_read_once_and_begins_with_its_head(rows, keep, call):
 def test_probabilities_are_those_without_sharing(rows, data):
     choices = [data.draw(st.lists(some(1, 3), min_size=1, max_size=2)) for _ in rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(batching.CALLS, "cpu", data.draw(st.sampled_from([0, 20])))  # worth while for short rows, too
+        patch.setitem(
+            batching.CALLS, "cpu", data.draw(st.sampled_from([0, 20]))
+        )  # worth while for short rows, too
         assert_same(lab.sharp(lab.model()), rows, choices)
 
 
 def test_what_a_family_shares_is_computed_once_beside_rows_of_their_own():
-    rows = [[*STEM, *ONE, 7, 8], [*STEM, *TWO, 7, 9], [*STEM, *ONE, 7, 7], [*STEM, *range(4, 40)], [*STEM, *TWO, 8, 9]]
+    rows = [
+        [*STEM, *ONE, 7, 8],
+        [*STEM, *TWO, 7, 9],
+        [*STEM, *ONE, 7, 7],
+        [*STEM, *range(4, 40)],
+        [*STEM, *TWO, 8, 9],
+    ]
     made = plan(rows)
     assert [len(made.heads[owner]) for owner in made.owners] == [451, 350, 451, 0, 350]
     assert_same(lab.sharp(lab.model()), rows)
 
 
-@pytest.mark.parametrize("rows", [[[1] * 500], [[1, 2, 3], [1, 2, 4]], [[1] * 300, [2] * 300], [[], [1]], []])
+@pytest.mark.parametrize(
+    "rows", [[[1] * 500], [[1, 2, 3], [1, 2, 4]], [[1] * 300, [2] * 300], [[], [1]], []]
+)
 def test_where_nothing_is_to_be_gained_nothing_is_shared(rows):
     assert plan(rows).heads == [[]] == plan([STEM, [*STEM, 1]], share=False).heads
 
@@ -82,7 +97,10 @@ def test_no_other_passes_cost_less(lengths, call):
         for count in range(len(lengths))
         for cuts in itertools.combinations(range(1, len(lengths)), count)
     ]
-    costs = [sum(call + (end - start) * longest[start] for start, end in itertools.pairwise(way)) for way in ways]
+    costs = [
+        sum(call + (end - start) * longest[start] for start, end in itertools.pairwise(way))
+        for way in ways
+    ]
     assert sum(call + len(group) * lengths[group[0]] for group in found) == min(costs, default=0)
     assert all(lengths[group[0]] == max(lengths[row] for row in group) for group in found)
 
@@ -91,7 +109,10 @@ def test_a_process_makes_as_many_passes_as_the_one_that_makes_most():
     asked: list[int] = []
     generator = TransformersGenerator(lab.sharp(lab.model()), lab.tokenizer())
     generator.choice_probs([], [])  # it knows now what its model remembers
-    generator.agree, counting = lambda passes: asked.append(passes) or 5, lab.Counting(generator.model)
+    generator.agree, counting = (
+        lambda passes: asked.append(passes) or 5,
+        lab.Counting(generator.model),
+    )
     rows = [[*STEM, *range(n, n + 20)] for n in range(10)]
     assert generator.choice_probs([], []) == []
     assert (counting.passes, counting.tokens, asked) == (5, 5, [0])
@@ -118,7 +139,10 @@ def test_an_adapter_that_is_switched_on_is_used():
 @pytest.mark.parametrize("kind", [*lab.READS_ON, *lab.FORGETS])
 def test_models_that_forget_do_not_share_and_all_say_the_same(kind):
     shares, (name, sizes) = kind in lab.READS_ON, (lab.READS_ON | lab.FORGETS)[kind]
-    model, rows = lab.sharp(lab.small(name, **sizes)), [[*STEM, *range(n, n + 2 + 9 * n)] for n in range(4)]
+    model, rows = (
+        lab.sharp(lab.small(name, **sizes)),
+        [[*STEM, *range(n, n + 2 + 9 * n)] for n in range(4)],
+    )
     counting = lab.Counting(model)
     assert (reads_on(model) is by_row) is shares
     assert_same(model, rows)

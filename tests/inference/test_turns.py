@@ -37,9 +37,13 @@ def model(kind: str) -> Any:
     return lab.lora(lab.sharp(lab.model())) if kind == "lora" else lab.sharp(lab.model())
 
 
-def assert_recomputed(model: Any, prompts: Rows, written: list[Completion], temperature: float = 1.0) -> None:
+def assert_recomputed(
+    model: Any, prompts: Rows, written: list[Completion], temperature: float = 1.0
+) -> None:
     for prompt, one in zip(prompts, written, strict=True):
-        assert one.logprobs == pytest.approx(lab.recomputed(model, prompt, one.ids, temperature), abs=1e-4)
+        assert one.logprobs == pytest.approx(
+            lab.recomputed(model, prompt, one.ids, temperature), abs=1e-4
+        )
 
 
 def some(least: int, most: int) -> st.SearchStrategy[list[int]]:
@@ -56,7 +60,9 @@ def ragged(draw: Any) -> list[tuple[list[int], list[tuple[int, list[int]]]]]:
     return [(stem + own, draw(st.lists(turn, min_size=1, max_size=4))) for stem, own in prompts]
 
 
-def played(generator: Any, episodes: Any, sampling: Sampling, order: random.Random) -> dict[tuple[int, int], Any]:
+def played(
+    generator: Any, episodes: Any, sampling: Sampling, order: random.Random
+) -> dict[tuple[int, int], Any]:
     """What is written in each turn of each episode and how it ends, all live ones together, in another order each time.
     Every log-probability is checked."""
     contexts = [prompt for prompt, _ in episodes]
@@ -64,7 +70,10 @@ def played(generator: Any, episodes: Any, sampling: Sampling, order: random.Rand
     for turn in range(max(len(turns) for _, turns in episodes)):
         live = [number for number, (_, turns) in enumerate(episodes) if turn < len(turns)]
         order.shuffle(live)
-        prompts, limits = [contexts[number] for number in live], [episodes[number][1][turn][0] for number in live]
+        prompts, limits = (
+            [contexts[number] for number in live],
+            [episodes[number][1][turn][0] for number in live],
+        )
         written = generator.generate(prompts, sampling, limits)
         assert_recomputed(generator.model, prompts, written, sampling.temperature or 1.0)
         for number, one in zip(live, written, strict=True):
@@ -82,7 +91,9 @@ def test_ragged_episodes_are_written_as_without_keeping(kind, episodes, batch_si
     with generator.keeping():
         assert generator._memory is not None
         kept = played(generator, episodes, GREEDY, order)
-        played(generator, episodes, Sampling(temperature=0.8, max_new_tokens=8, logprobs=True), order)
+        played(
+            generator, episodes, Sampling(temperature=0.8, max_new_tokens=8, logprobs=True), order
+        )
     assert kept == plain
 
 
@@ -105,8 +116,12 @@ def test_tokens_are_drawn_from_the_limited_distribution():
     generator = TransformersGenerator(one, lab.tokenizer(), batch_size=count)
     best = logits.topk(5).indices
     torch.manual_seed(0)
-    drawn = generator.generate([prompt] * count, Sampling(temperature=0.1, top_k=5, max_new_tokens=1, logprobs=True))
-    nucleus = generator.generate([prompt] * count, Sampling(temperature=0.1, top_p=0.02, max_new_tokens=1))
+    drawn = generator.generate(
+        [prompt] * count, Sampling(temperature=0.1, top_k=5, max_new_tokens=1, logprobs=True)
+    )
+    nucleus = generator.generate(
+        [prompt] * count, Sampling(temperature=0.1, top_p=0.02, max_new_tokens=1)
+    )
     seen = Counter(one.ids[0] for one in drawn)
     expected = dict(zip(best.tolist(), logits[best].softmax(-1).tolist(), strict=True))
     assert seen.keys() <= expected.keys()
@@ -119,7 +134,9 @@ def test_tokens_are_drawn_from_the_limited_distribution():
 
 
 def test_the_nucleus_is_of_the_most_probable_ones_and_logprobs_are_of_all():
-    shares = torch.tensor([[0.4, 0.3, 0.2, 0.1]] * 50)  # of the best two, one alone has more than half
+    shares = torch.tensor(
+        [[0.4, 0.3, 0.2, 0.1]] * 50
+    )  # of the best two, one alone has more than half
     tokens, logprobs = chooser(Sampling(top_k=2, top_p=0.5, logprobs=True))(shares.log())
     assert set(tokens) == {0} and logprobs == pytest.approx([math.log(0.4)] * 50)
 
@@ -140,8 +157,12 @@ def test_only_what_is_new_is_read():
     with generator.keeping():
         counting.taken()
         written = generator.generate(prompts, GREEDY, [3, 3, 3, 3])
-        assert counting.taken() == 2 * 199 + 3 * 4  # both prompts once, padded; then a token of each row for each step
-        further = [prompt + one.ids + [9] * 30 for prompt, one in zip(prompts, written, strict=True)]
+        assert (
+            counting.taken() == 2 * 199 + 3 * 4
+        )  # both prompts once, padded; then a token of each row for each step
+        further = [
+            prompt + one.ids + [9] * 30 for prompt, one in zip(prompts, written, strict=True)
+        ]
         generator.generate([further[3], further[0]], GREEDY, [1, 4])
         # the last token written has not been read; rows that have ended leave
         assert counting.taken() == 2 * 30 + 2 + 3
@@ -166,7 +187,9 @@ def test_a_changed_context_is_noticed_and_read_from_there():
         again = generator.generate([context], GREEDY, [5])
         assert counting.taken() == len(context) - 40 - 1 + 5
         assert_recomputed(generator.model, [context], again)
-        assert_recomputed(generator.model, [context[:60]], generator.generate([context[:60]], GREEDY, [5]))
+        assert_recomputed(
+            generator.model, [context[:60]], generator.generate([context[:60]], GREEDY, [5])
+        )
 
 
 def test_ended_episodes_are_forgotten_with_the_next_turn_and_all_at_the_end_also_after_an_error():
@@ -174,7 +197,9 @@ def test_ended_episodes_are_forgotten_with_the_next_turn_and_all_at_the_end_also
     generator = TransformersGenerator(changed, lab.tokenizer())
 
     def kept(first: int) -> weakref.ref[torch.Tensor]:
-        return weakref.ref(next(one for one in generator._memory.rows if one.ids[0] == first).layers[0][0])
+        return weakref.ref(
+            next(one for one in generator._memory.rows if one.ids[0] == first).layers[0][0]
+        )
 
     with pytest.raises(KeyError), generator.keeping():
         written = generator.generate([[7] * 50, [8] * 60, [9] * 70], GREEDY, [2, 2, 2])
@@ -195,9 +220,13 @@ def test_ended_episodes_are_forgotten_with_the_next_turn_and_all_at_the_end_also
 
 
 @pytest.mark.parametrize("kind", [*lab.FORGETS, "prompt tuning"])
-def test_models_that_forget_behind_a_window_or_hold_more_than_the_row_read_everything_again_each_turn(kind):
+def test_models_that_forget_behind_a_window_or_hold_more_than_the_row_read_everything_again_each_turn(
+    kind,
+):
     if kind == "prompt tuning":
-        own = get_peft_model(lab.model(), PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")).eval()
+        own = get_peft_model(
+            lab.model(), PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM")
+        ).eval()
     else:
         name, sizes = lab.FORGETS[kind]
         own = lab.small(name, **sizes)
@@ -220,7 +249,12 @@ def test_mode_is_restored_and_nothing_has_a_gradient():
         generator.generate([[7] * 40], GREEDY)
         generator.choice_probs([[7]], [[[8]]])
         assert training.training and training.is_activation_checkpointing
-        assert not any(part.requires_grad for one in generator._memory.rows for layer in one.layers for part in layer)
+        assert not any(
+            part.requires_grad
+            for one in generator._memory.rows
+            for layer in one.layers
+            for part in layer
+        )
 
 
 def test_the_engine_keeps_from_turn_to_turn():
@@ -233,7 +267,9 @@ def test_the_engine_keeps_from_turn_to_turn():
 
     def run(policy: Any) -> list[tuple[Any, ...]]:
         with Toolbox([LocalSearch.from_corpus("world", top_k=3)]) as toolbox:
-            engine = Engine(policy, toolbox, limits=limits, sampling=Sampling(temperature=0.0), concurrency=2)
+            engine = Engine(
+                policy, toolbox, limits=limits, sampling=Sampling(temperature=0.0), concurrency=2
+            )
             played = engine.run(load_tasks("world", "validation")[-5:])
         return [(one.id, one.tokens, one.stop_reason, len(one.steps)) for one in played]
 

@@ -55,21 +55,45 @@ def answering(ids, finish="stop", stop=None):
         names = [f"token_id:{token}" for token in ids]
         values = [0.0 if body.get("top_k") == 1 else -0.25] * len(ids)
         logprobs = {"tokens": names, "token_logprobs": values, "top_logprobs": None}
-        return {"token_ids": ids, "finish_reason": finish, "stop_reason": stop, "logprobs": logprobs}
+        return {
+            "token_ids": ids,
+            "finish_reason": finish,
+            "stop_reason": stop,
+            "logprobs": logprobs,
+        }
 
     return sample
 
 
-def test_every_row_is_asked_for_with_its_own_limit_and_nothing_of_the_models_own_settings(stub, generator):
-    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=3, max_new_tokens=9, stop=("</answer>",), logprobs=True)
+def test_every_row_is_asked_for_with_its_own_limit_and_nothing_of_the_models_own_settings(
+    stub, generator
+):
+    sampling = Sampling(
+        temperature=0.7, top_p=0.9, top_k=3, max_new_tokens=9, stop=("</answer>",), logprobs=True
+    )
     rows = generator.generate([[1, 2], [3], list(range(60))], sampling, [2, 7, 9])
     assert [len(row.ids) for row in rows] == [2, 7, 4]  # the last has no more positions
     assert [row.logprobs for row in rows] == [[-0.5] * 2, [-0.5] * 7, [-0.5] * 4]
     assert {row.finish for row in rows} == {"length"}
-    body, eos = next(item for item in stub.requests if item["prompt"] == [3]), generator.tokenizer.eos_token_id
+    body, eos = (
+        next(item for item in stub.requests if item["prompt"] == [3]),
+        generator.tokenizer.eos_token_id,
+    )
     assert body == {
-        **{"model": "stub", "prompt": [3], "return_token_ids": True, "return_tokens_as_token_ids": True},
-        **{"max_tokens": 7, "temperature": 0.7, "top_p": 0.9, "top_k": 3, "min_p": 0.0, "repetition_penalty": 1.0},
+        **{
+            "model": "stub",
+            "prompt": [3],
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+        },
+        **{
+            "max_tokens": 7,
+            "temperature": 0.7,
+            "top_p": 0.9,
+            "top_k": 3,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+        },
         **{"presence_penalty": 0.0, "frequency_penalty": 0.0, "skip_special_tokens": False},
         **{"stop": ["</answer>"], "stop_token_ids": [eos], "include_stop_str_in_output": True},
         "logprobs": 0,
@@ -78,7 +102,11 @@ def test_every_row_is_asked_for_with_its_own_limit_and_nothing_of_the_models_own
 
 def test_choices_are_read_token_by_token_at_temperature_one(stub, generator):
     probs = generator.choice_probs([[1, 2], [1, 2], [9]], [[[3], [3, 4]], [[7]], []])
-    assert probs == [[pytest.approx(math.exp(-3)), pytest.approx(math.exp(-7))], [pytest.approx(math.exp(-7))], []]
+    assert probs == [
+        [pytest.approx(math.exp(-3)), pytest.approx(math.exp(-7))],
+        [pytest.approx(math.exp(-7))],
+        [],
+    ]
     asked = {tuple(body["prompt"]): body for body in stub.requests}
     assert len(stub.requests) == 2  # [1, 2] once for all its choices
     assert asked[1, 2]["logprob_token_ids"] == [3, 7] and asked[1, 2, 3]["logprob_token_ids"] == [4]
@@ -99,10 +127,20 @@ def test_how_a_row_ended(stub, generator, tokenizer):
     sampling = Sampling(stop=("the",))
     for ids, finish, stop, wanted in (
         ([7, word], "stop", "the", ([7, word], "stop")),
-        ([7, word, 8, 9], "stop", "the", ([7, word], "stop")),  # an engine that samples several tokens at once
+        (
+            [7, word, 8, 9],
+            "stop",
+            "the",
+            ([7, word], "stop"),
+        ),  # an engine that samples several tokens at once
         ([7, eos], "stop", None, ([7, eos], "eos")),
         ([7, eos], "stop", eos, ([7, eos], "eos")),
-        ([7, eos], "stop", tokenizer.eos_token, ([7, eos], "eos")),  # the EOS is a stop string of the dialect, too
+        (
+            [7, eos],
+            "stop",
+            tokenizer.eos_token,
+            ([7, eos], "eos"),
+        ),  # the EOS is a stop string of the dialect, too
         ([7, 8], "length", None, ([7, 8], "length")),
     ):
         stub.sample = answering(ids, finish, stop)
@@ -114,7 +152,10 @@ def test_how_a_row_ended(stub, generator, tokenizer):
 
 
 def test_what_is_refused_is_told_before_the_server_is_asked_or_in_its_words(stub, generator):
-    with pytest.raises(ConfigError, match=r"a prompt of 64 tokens leaves no room in the 64 positions.*max-model-len"):
+    with pytest.raises(
+        ConfigError,
+        match=r"a prompt of 64 tokens leaves no room in the 64 positions.*max-model-len",
+    ):
         generator.generate([[1], [1] * 64], Sampling())
     with pytest.raises(ConfigError, match="a prompt of 64 tokens"):
         generator.choice_probs([[1] * 63], [[[1, 2]]])
@@ -124,12 +165,16 @@ def test_what_is_refused_is_told_before_the_server_is_asked_or_in_its_words(stub
     assert generator.choice_probs([], []) == [] and generator.choice_probs([[1]], [[]]) == [[]]
     assert stub.requests == []
     stub.mode = (400, "This model's maximum context length is 8 tokens")
-    with pytest.raises(ConfigError, match="refuses: the endpoint answered 400: This model's maximum context"):
+    with pytest.raises(
+        ConfigError, match="refuses: the endpoint answered 400: This model's maximum context"
+    ):
         generator.generate([[1]], Sampling())
     assert len(stub.requests) == 1
 
 
-def test_rows_are_asked_for_concurrently_up_to_the_bound_also_in_a_running_loop(stub, tokenizer, monkeypatch):
+def test_rows_are_asked_for_concurrently_up_to_the_bound_also_in_a_running_loop(
+    stub, tokenizer, monkeypatch
+):
     monkeypatch.setattr(vllm, "_CONCURRENCY", 4)
 
     async def notebook():
@@ -149,7 +194,9 @@ def test_waiting_for_a_turn_of_ones_own_is_not_the_servers_time(stub, tokenizer,
 @pytest.mark.parametrize("fault", ["closed", "cut", (503, "engine is starting")])
 def test_what_passes_is_asked_for_again(stub, generator, fault):
     stub.mode, stub.faults = fault, 2
-    assert [row.ids for row in generator.generate([[1]] * 3, Sampling(max_new_tokens=2))] == [[5, 5]] * 3
+    assert [row.ids for row in generator.generate([[1]] * 3, Sampling(max_new_tokens=2))] == [
+        [5, 5]
+    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -157,12 +204,18 @@ def test_what_passes_is_asked_for_again(stub, generator, fault):
     [
         ("closed", 600.0, "cannot talk to"),
         ("cut", 600.0, "it is not JSON"),
-        ((500, "EngineCore encountered an issue"), 600.0, "answered 500: EngineCore encountered an issue"),
+        (
+            (500, "EngineCore encountered an issue"),
+            600.0,
+            "answered 500: EngineCore encountered an issue",
+        ),
         ("hang", 0.5, r"no complete answer within 0\.5 s"),
         ("dies", 600.0, "cannot talk to"),
     ],
 )
-def test_what_does_not_pass_ends_in_an_error_that_says_what_to_do(stub, tokenizer, fault, timeout, told):
+def test_what_does_not_pass_ends_in_an_error_that_says_what_to_do(
+    stub, tokenizer, fault, timeout, told
+):
     generator = VLLMServer(stub.url, tokenizer, timeout=timeout)
     stub.mode = "hang" if fault == "dies" else fault
     if fault == "dies":
@@ -189,14 +242,18 @@ def test_a_server_without_token_ids_is_refused(stub, tokenizer):
 
 
 def test_log_probs_of_another_distribution_are_refused_where_they_are_wanted(stub, tokenizer):
-    stub.sample = lambda body: five({**body, "top_k": 0})  # as without --logprobs-mode processed_logprobs
+    stub.sample = lambda body: five(
+        {**body, "top_k": 0}
+    )  # as without --logprobs-mode processed_logprobs
     generator = VLLMServer(stub.url, tokenizer)
     assert generator.generate([[1]], Sampling(max_new_tokens=1))[0].logprobs is None
     with pytest.raises(ConfigError, match="--logprobs-mode processed_logprobs"):
         generator.generate([[1]], Sampling(max_new_tokens=1, logprobs=True))
 
 
-def test_an_engine_is_asked_for_log_probs_only_where_it_reports_those_sampled_from(tokenizer, monkeypatch):
+def test_an_engine_is_asked_for_log_probs_only_where_it_reports_those_sampled_from(
+    tokenizer, monkeypatch
+):
     settings = SimpleNamespace(max_model_len=64, logprobs_mode="raw_logprobs")
     raw = SimpleNamespace(llm_engine=SimpleNamespace(model_config=settings))
     with pytest.raises(ConfigError, match="this engine reports raw_logprobs"):
@@ -216,17 +273,45 @@ def settings(tmp_path, **given):
 @pytest.mark.parametrize(
     "given, told",
     [
-        ({"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.2, "vllm_max_model_length": 4096}, ""),
-        ({"vllm_mode": "server", "vllm_importance_sampling_mode": "token_truncate", "vllm_server_timeout": 60.0}, ""),
-        ({"vllm_mode": "colocate", "vllm_tensor_parallel_size": 2}, "start a server over several GPUs"),
-        ({"vllm_mode": "colocate", "vllm_enable_sleep_mode": True}, "lower vllm_gpu_memory_utilization"),
-        ({"vllm_mode": "colocate", "vllm_server_base_url": "http://a:1"}, "vllm_server_base_url: ignored"),
-        ({"vllm_mode": "server", "vllm_gpu_memory_utilization": 0.5}, "give it to the server's command"),
+        (
+            {
+                "vllm_mode": "colocate",
+                "vllm_gpu_memory_utilization": 0.2,
+                "vllm_max_model_length": 4096,
+            },
+            "",
+        ),
+        (
+            {
+                "vllm_mode": "server",
+                "vllm_importance_sampling_mode": "token_truncate",
+                "vllm_server_timeout": 60.0,
+            },
+            "",
+        ),
+        (
+            {"vllm_mode": "colocate", "vllm_tensor_parallel_size": 2},
+            "start a server over several GPUs",
+        ),
+        (
+            {"vllm_mode": "colocate", "vllm_enable_sleep_mode": True},
+            "lower vllm_gpu_memory_utilization",
+        ),
+        (
+            {"vllm_mode": "colocate", "vllm_server_base_url": "http://a:1"},
+            "vllm_server_base_url: ignored",
+        ),
+        (
+            {"vllm_mode": "server", "vllm_gpu_memory_utilization": 0.5},
+            "give it to the server's command",
+        ),
         ({"vllm_mode": "elsewhere"}, "unknown vllm_mode 'elsewhere'"),
         ({"vllm_mode": "server", "temperature": 2.5}, "temperatures up to 2"),
     ],
 )
-def test_settings_that_are_used_pass_and_those_that_cannot_be_right_are_refused(tmp_path, monkeypatch, given, told):
+def test_settings_that_are_used_pass_and_those_that_cannot_be_right_are_refused(
+    tmp_path, monkeypatch, given, told
+):
     monkeypatch.setattr(arguments, "find_spec", lambda name: name)
     with pytest.raises(ConfigError, match=told) if told else nullcontext():
         arguments.check_vllm(settings(tmp_path, **given), "cuda")
@@ -244,12 +329,18 @@ def test_vllm_needs_to_be_installed_and_a_gpu(tmp_path, monkeypatch):
 def test_in_server_mode_every_process_asks_for_itself(stub, tokenizer, tmp_path):
     class Trainer:  # a process that is not the main one: TRL gives it no client
         processing_class = tokenizer
-        args = settings(tmp_path, vllm_mode="server", vllm_server_base_url=stub.url, vllm_server_timeout=7.0)
+        args = settings(
+            tmp_path, vllm_mode="server", vllm_server_base_url=stub.url, vllm_server_timeout=7.0
+        )
 
     generator = policy_generator(Trainer())
-    assert generator.timeout == 7.0 and generator.generate([[1]], Sampling(max_new_tokens=2))[0].ids == [5, 5]
+    assert generator.timeout == 7.0 and generator.generate([[1]], Sampling(max_new_tokens=2))[
+        0
+    ].ids == [5, 5]
     host, port = stub.url.removeprefix("http://").split(":")
-    Trainer.args = settings(tmp_path, vllm_mode="server", vllm_server_host=host, vllm_server_port=int(port))
+    Trainer.args = settings(
+        tmp_path, vllm_mode="server", vllm_server_host=host, vllm_server_port=int(port)
+    )
     assert policy_generator(Trainer()).url == stub.url
 
 
@@ -260,7 +351,9 @@ def trainer_of(url):
     """Of a trainer what is asked: TRL's own client, whose requests have no time-out, and its settings."""
     client = object.__new__(VLLMClient)  # it is only made where vLLM is installed
     client.base_url, client.session, client.group_port = url, requests.Session(), 1
-    args = SimpleNamespace(use_vllm=True, vllm_mode="server", vllm_server_base_url=url, vllm_server_timeout=0.5)
+    args = SimpleNamespace(
+        use_vllm=True, vllm_mode="server", vllm_server_base_url=url, vllm_server_timeout=0.5
+    )
     accelerator = SimpleNamespace(is_main_process=True)
     generation = SimpleNamespace(vllm_client=client, sync_weights=client.reset_prefix_cache)
     return SimpleNamespace(args=args, accelerator=accelerator, vllm_generation=generation)
@@ -285,13 +378,17 @@ def joined(trainer):
 )
 def test_a_server_that_hangs_is_not_waited_for_for_ever(stub, monkeypatch, wait, path, told):
     lines = []
-    monkeypatch.setattr(endings, "_end", lambda line: (lines.append(line), stub.stop()))  # which lets go of the wait
+    monkeypatch.setattr(
+        endings, "_end", lambda line: (lines.append(line), stub.stop())
+    )  # which lets go of the wait
     stub.silent = {path}
     with pytest.raises(GeneratorError):
         wait(trainer_of(stub.url))
     [line] = lines
     assert line.startswith(f"the vLLM server at {stub.url} {told}")
-    assert "within 0.5 s (vllm_server_timeout); see its log" in line and line.endswith("with --resume true")
+    assert "within 0.5 s (vllm_server_timeout); see its log" in line and line.endswith(
+        "with --resume true"
+    )
 
 
 def test_a_server_that_is_down_or_refuses_is_told_with_what_to_do(stub, monkeypatch):
@@ -299,7 +396,10 @@ def test_a_server_that_is_down_or_refuses_is_told_with_what_to_do(stub, monkeypa
     join, trainer = VLLMClient.init_communicator, trainer_of(stub.url)
     synced(trainer)
     stub.mode = (500, "EngineCore is dead")
-    with pytest.raises(GeneratorError, match=r"did not take the weights \(.*EngineCore is dead.*goes on from it with"):
+    with pytest.raises(
+        GeneratorError,
+        match=r"did not take the weights \(.*EngineCore is dead.*goes on from it with",
+    ):
         synced(trainer)
     with pytest.raises(KeyError):  # an error of the program stays what it is
         joined(trainer)
@@ -318,7 +418,9 @@ def test_a_server_that_is_down_or_refuses_is_told_with_what_to_do(stub, monkeypa
 
 
 def tiny():
-    return transformers.AutoModelForCausalLM.from_pretrained(tiny_policy(), dtype=torch.float32).eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        tiny_policy(), dtype=torch.float32
+    ).eval()
 
 
 class Engine:
@@ -364,12 +466,20 @@ def prompt(tokenizer):
 
 
 def checked(model, engine, tokenizer):
-    return check_sync(model, engine.sync, engine.generator, TransformersGenerator(model, tokenizer), prompt(tokenizer))
+    return check_sync(
+        model,
+        engine.sync,
+        engine.generator,
+        TransformersGenerator(model, tokenizer),
+        prompt(tokenizer),
+    )
 
 
 @pytest.mark.parametrize("how", ["right", "rounds", "ignores", "stale head"])
 @pytest.mark.parametrize("lora", [False, True])
-def test_a_sync_that_arrives_passes_another_is_refused_and_weights_are_as_before(tokenizer, monkeypatch, how, lora):
+def test_a_sync_that_arrives_passes_another_is_refused_and_weights_are_as_before(
+    tokenizer, monkeypatch, how, lora
+):
     monkeypatch.setattr(with_vllm, "_TOKENS", 6)
     model = lab.lora(tiny()) if lora else tiny()
     engine = Engine(model, tokenizer, how)
@@ -382,7 +492,10 @@ def test_a_sync_that_arrives_passes_another_is_refused_and_weights_are_as_before
         assert max(found.changed, found.restored) < (1e-4 if how == "right" else 0.2)
         assert how == "rounds" or same(engine.copy.get_input_embeddings().weight, embedding)
     else:
-        with pytest.raises(ConfigError, match=r"does not follow the training model.* off by [1-9][\d.]* nats a token"):
+        with pytest.raises(
+            ConfigError,
+            match=r"does not follow the training model.* off by [1-9][\d.]* nats a token",
+        ):
             checked(model, engine, tokenizer)
     assert same(embedding, before)
 

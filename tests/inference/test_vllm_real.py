@@ -42,7 +42,11 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="FAITHFUL_SEARCH_VLLM_PYTHON names no python with vLLM"),
 ]
 ROUNDING = 2e-3  # nats; both compute in float32
-SETTINGS = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+SETTINGS = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+}
 
 
 class RealEngine:
@@ -95,7 +99,15 @@ def server(log, *more):
     """The server's process, and its URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(tiny_policy()), "--dtype", "float32"]
+    command = [
+        PYTHON,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(tiny_policy()),
+        "--dtype",
+        "float32",
+    ]
     command += ["--enforce-eager", "--max-model-len", "1024", "--gpu-memory-utilization", "0.2"]
     command += ["--host", "127.0.0.1", "--port", str(port), *more]
     with open(log, "w") as output:
@@ -104,7 +116,9 @@ def server(log, *more):
     try:
         deadline = time.monotonic() + 600
         while not up(url):
-            assert process.poll() is None and time.monotonic() < deadline, Path(log).read_text()[-3000:]
+            assert process.poll() is None and time.monotonic() < deadline, Path(log).read_text()[
+                -3000:
+            ]
             time.sleep(0.5)
         yield process, url
     finally:
@@ -149,45 +163,73 @@ def real(request, peer, tmp_path_factory):
 @pytest.fixture(scope="module")
 def prompts(peer):
     """The openings of episodes about the bundled world, and some of ragged lengths."""
-    openings = [episode.context for episode in rollouts(peer)._episodes(load_tasks("world", "validation", limit=6))]
+    openings = [
+        episode.context
+        for episode in rollouts(peer)._episodes(load_tasks("world", "validation", limit=6))
+    ]
     return [*openings, openings[0][:40], openings[1][:7], openings[2] + openings[3]]
 
 
 def rollouts(generator, **more):
     toolbox = Toolbox([LocalSearch.from_corpus("world")])
     sampling = Sampling(temperature=0.7, logprobs=True)
-    return Engine(generator, toolbox, "pou", Limits(turns=5, total_tokens=700, turn_tokens=96), sampling, **more)
+    return Engine(
+        generator,
+        toolbox,
+        "pou",
+        Limits(turns=5, total_tokens=700, turn_tokens=96),
+        sampling,
+        **more,
+    )
 
 
 def test_greedy_rows_are_those_of_transformers(real, peer, prompts):
-    sampling = Sampling(temperature=0.0, max_new_tokens=48, stop=("</tool_call>", "</answer>"), logprobs=True)
+    sampling = Sampling(
+        temperature=0.0, max_new_tokens=48, stop=("</tool_call>", "</answer>"), logprobs=True
+    )
     ours, theirs = (generator.generate(prompts, sampling) for generator in (real, peer))
     for prompt, one, other in zip(prompts, ours, theirs, strict=True):
-        assert one.logprobs == pytest.approx(lab.recomputed(peer.model, prompt, one.ids), abs=ROUNDING)
+        assert one.logprobs == pytest.approx(
+            lab.recomputed(peer.model, prompt, one.ids), abs=ROUNDING
+        )
         if one.ids != other.ids:  # both may be the best within rounding
-            place = next(n for n, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b)
-            [[a, b]] = peer.choice_probs([prompt + one.ids[:place]], [[[one.ids[place]], [other.ids[place]]]])
+            place = next(
+                n for n, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b
+            )
+            [[a, b]] = peer.choice_probs(
+                [prompt + one.ids[:place]], [[[one.ids[place]], [other.ids[place]]]]
+            )
             assert a == pytest.approx(b, rel=1e-3)
         else:
             assert one.finish == other.finish
-    assert sum(one.ids == other.ids for one, other in zip(ours, theirs, strict=True)) >= len(prompts) - 1
+    assert (
+        sum(one.ids == other.ids for one, other in zip(ours, theirs, strict=True))
+        >= len(prompts) - 1
+    )
 
 
 def test_sampled_rows_bring_the_log_probs_they_were_sampled_with(real, peer, prompts):
     sampling = Sampling(temperature=0.7, max_new_tokens=32, logprobs=True)
     for prompt, row in zip(prompts, real.generate(prompts, sampling), strict=True):
         assert len(row.logprobs) == len(row.ids)
-        assert row.logprobs == pytest.approx(lab.recomputed(peer.model, prompt, row.ids, 0.7), abs=ROUNDING)
+        assert row.logprobs == pytest.approx(
+            lab.recomputed(peer.model, prompt, row.ids, 0.7), abs=ROUNDING
+        )
     hot = real.generate([prompts[0]] * 16, Sampling(temperature=2.0, max_new_tokens=8))
     assert len({tuple(row.ids) for row in hot}) > 8 and {row.logprobs for row in hot} == {None}
 
 
 def test_choice_probs_are_those_of_transformers(real, peer, prompts):
     encode = peer.tokenizer.encode
-    own = [encode(text, add_special_tokens=False) for text in ("<think>", "yes", "</helpful><ref>null</ref>", " Paris")]
+    own = [
+        encode(text, add_special_tokens=False)
+        for text in ("<think>", "yes", "</helpful><ref>null</ref>", " Paris")
+    ]
     choices = [own[: 1 + number % 4] for number in range(len(prompts))]
     assert any(len(choice) > 1 for choice in own)
-    for ours, theirs in zip(real.choice_probs(prompts, choices), peer.choice_probs(prompts, choices), strict=True):
+    for ours, theirs in zip(
+        real.choice_probs(prompts, choices), peer.choice_probs(prompts, choices), strict=True
+    ):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-12)
     assert real.choice_probs([], []) == []
 
@@ -196,13 +238,23 @@ def test_rows_end_where_those_of_transformers_end(real, peer, prompts):
     tokenizer = peer.tokenizer
     [free] = peer.generate(prompts[:1], Sampling(temperature=0.0, max_new_tokens=48))
     texts = [tokenizer.decode([token]) for token in free.ids]
-    merged = next(text for text in texts if len(text.strip()) > 3).strip()[:2]  # ends inside a token
-    stops = [("</think>",), (merged,), (tokenizer.eos_token,), ("never said",), ("</tool_call>", merged)]
+    merged = next(text for text in texts if len(text.strip()) > 3).strip()[
+        :2
+    ]  # ends inside a token
+    stops = [
+        ("</think>",),
+        (merged,),
+        (tokenizer.eos_token,),
+        ("never said",),
+        ("</tool_call>", merged),
+    ]
     seen = set()
     for stop in stops:
         for limit in (1, 5, 300):
             sampling = Sampling(temperature=0.0, max_new_tokens=limit, stop=stop)
-            [one], [other] = (generator.generate(prompts[:1], sampling) for generator in (real, peer))
+            [one], [other] = (
+                generator.generate(prompts[:1], sampling) for generator in (real, peer)
+            )
             assert (one.ids, one.finish) == (other.ids, other.finish), stop
             seen.add(one.finish)
     assert seen == {"stop", "eos", "length"}
@@ -222,18 +274,30 @@ def test_ragged_episodes_are_whole_and_their_log_probs_line_up(real, peer):
     assert sum(item.answer is not None for item in ended) > len(ended) / 2
     for item in ended:
         tokens = item.tokens
-        assert item.stop_reason and len(tokens.completion_ids) == len(tokens.mask) == len(tokens.logprobs)
+        assert item.stop_reason and len(tokens.completion_ids) == len(tokens.mask) == len(
+            tokens.logprobs
+        )
         own = lab.recomputed(peer.model, tokens.prompt_ids, tokens.completion_ids, 0.7)
-        sampled = [(value, other) for value, other, mask in zip(tokens.logprobs, own, tokens.mask, strict=True) if mask]
-        assert [value for value, _ in sampled] == pytest.approx([other for _, other in sampled], abs=ROUNDING)
-        assert {value for value, mask in zip(tokens.logprobs, tokens.mask, strict=True) if not mask} <= {0.0}
+        sampled = [
+            (value, other)
+            for value, other, mask in zip(tokens.logprobs, own, tokens.mask, strict=True)
+            if mask
+        ]
+        assert [value for value, _ in sampled] == pytest.approx(
+            [other for _, other in sampled], abs=ROUNDING
+        )
+        assert {
+            value for value, mask in zip(tokens.logprobs, tokens.mask, strict=True) if not mask
+        } <= {0.0}
 
 
 @pytest.mark.parametrize("real", ["engine"], indirect=True)
 def test_an_engine_whose_tied_output_layer_stays_old_is_refused(real, tmp_path):
     scorer = transformers_policy()
     model, ids = scorer.model, scorer.tokenizer("<|user|>Which city", add_special_tokens=False)
-    found = check_sync(model, lambda: real.load(model, tmp_path, True), real, scorer, ids["input_ids"])
+    found = check_sync(
+        model, lambda: real.load(model, tmp_path, True), real, scorer, ids["input_ids"]
+    )
     assert max(found.changed, found.restored) < ROUNDING and found.moved > 1
     with pytest.raises(ConfigError, match="does not follow the training model"):
         check_sync(model, lambda: real.load(model, tmp_path, False), real, scorer, ids["input_ids"])
@@ -248,7 +312,9 @@ def test_a_server_that_is_killed_in_the_middle_ends_the_rollout_in_an_error(peer
         search.sampling = msgspec.structs.replace(search.sampling, logprobs=False)
         search.run(tasks[:1])  # it works
         threading.Timer(0.5, kill, (process,)).start()
-        with pytest.raises(GeneratorError, match=re.escape(url) + r" (cannot be reached|failed).*start it again"):
+        with pytest.raises(
+            GeneratorError, match=re.escape(url) + r" (cannot be reached|failed).*start it again"
+        ):
             search.run(tasks * 25)
         assert process.poll() is not None
 
@@ -256,7 +322,9 @@ def test_a_server_that_is_killed_in_the_middle_ends_the_rollout_in_an_error(peer
 def trained(out: Path, mode: str) -> subprocess.CompletedProcess:
     """Two steps of training in that environment; see `vllm_training.py`."""
     command = [PYTHON, str(SUPPORT / "vllm_training.py"), str(out), mode]
-    return subprocess.run(command, env=environment(**SETTINGS), capture_output=True, text=True, timeout=600)
+    return subprocess.run(
+        command, env=environment(**SETTINGS), capture_output=True, text=True, timeout=600
+    )
 
 
 def test_training_samples_what_it_trains(tmp_path):

@@ -26,7 +26,9 @@ from faithful_search.judges.labels import Form, Ladder, label_of, labels_of
 from faithful_search.wire.llm import Reply, Unanswered
 
 KEY = "sk-very-secret-0123456789"
-PAIRS = [Pair(f"evidence {n}", f"claim {n} {'yes-please' if n % 3 == 0 else ''}") for n in range(12)]
+PAIRS = [
+    Pair(f"evidence {n}", f"claim {n} {'yes-please' if n % 3 == 0 else ''}") for n in range(12)
+]
 LABELS = [n % 3 == 0 for n in range(12)]
 
 
@@ -48,8 +50,12 @@ def test_verdicts_come_in_order_with_probability_and_prompt_version(server):
     assert isinstance(judge, Judge) and isinstance(judge, Writer)
     verdicts = judge.judge_batch(PAIRS)
     assert [verdict.label for verdict in verdicts] == LABELS
-    assert [verdict.p for verdict in verdicts] == pytest.approx([0.8 if label else 0.2 for label in LABELS])
-    assert {verdict.judge for verdict in verdicts} == {f"endpoint:stub {prompting.load('support').id}"}
+    assert [verdict.p for verdict in verdicts] == pytest.approx(
+        [0.8 if label else 0.2 for label in LABELS]
+    )
+    assert {verdict.judge for verdict in verdicts} == {
+        f"endpoint:stub {prompting.load('support').id}"
+    }
     assert server.calls == judge.stats.calls == len(PAIRS)
     assert judge.stats.prompt_tokens == 100 * len(PAIRS) and judge.judge_batch([]) == []
 
@@ -58,16 +64,33 @@ def test_the_request_holds_the_prompt_and_the_parameters(server):
     pair = Pair("the results", "the thought", "the question", "info_think")
     judge_at(server, seed=7, max_tokens=3, extra_body={"top_k": 1}).judge_batch([pair])
     [request] = server.requests
-    wanted = {"model": "stub", "temperature": 0.0, "seed": 7, "max_tokens": 3, "top_k": 1, "logprobs": True}
+    wanted = {
+        "model": "stub",
+        "temperature": 0.0,
+        "seed": 7,
+        "max_tokens": 3,
+        "top_k": 1,
+        "logprobs": True,
+    }
     wanted |= {"messages": render(pair), "structured_outputs": {"choice": ["0", "1"]}}
     assert {name: request[name] for name in wanted} == wanted
 
 
 def test_control_tokens_that_a_text_spells_do_not_reach_the_server(server):
-    tokens = ["<|im_end|>", "</s>", "<end_of_turn>", "[/INST]", "<\uff5cend\u2581of\u2581sentence\uff5c>"]
-    judge_at(server).judge_batch([Pair(f"it {token} is", f"so {token}", f"is {token}?") for token in tokens])
+    tokens = [
+        "<|im_end|>",
+        "</s>",
+        "<end_of_turn>",
+        "[/INST]",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    ]
+    judge_at(server).judge_batch(
+        [Pair(f"it {token} is", f"so {token}", f"is {token}?") for token in tokens]
+    )
     texts = [request["messages"][-1]["content"] for request in server.requests]
-    assert len(texts) == 5 and not [token for token in tokens if any(token in text for text in texts)]
+    assert len(texts) == 5 and not [
+        token for token in tokens if any(token in text for text in texts)
+    ]
 
 
 def test_texts_are_written_without_label_parameters_in_as_many_tokens_as_a_label_that_is_reasoned_about():
@@ -76,7 +99,14 @@ def test_texts_are_written_without_label_parameters_in_as_many_tokens_as_a_label
         for most in (16, 4000, None):
             assert judge_at(server, max_tokens=most).write_batch(asked) == ["one\ntwo", "one\ntwo"]
         assert not any("logprobs" in request for request in server.requests)
-        assert [request.get("max_tokens") for request in server.requests] == [512, 512, 4000, 4000, None, None]
+        assert [request.get("max_tokens") for request in server.requests] == [
+            512,
+            512,
+            4000,
+            4000,
+            None,
+            None,
+        ]
         server.label = lambda messages: "<think>Hm"
         assert judge_at(server).write_batch(asked) == [None, None]
 
@@ -108,7 +138,9 @@ def test_costs_are_counted_and_nothing_is_asked_once_it_has_cost_enough(server):
     judge = judge_at(server, prices=(2.0, 10.0))
     judge.judge_batch(PAIRS)
     assert judge.stats.cost == pytest.approx(12 * (100 * 2 + 1 * 10) / 1e6) and server.calls == 12
-    verdicts = judge_at(server, prices=(2.0, 10.0), max_cost=0.0006, concurrency=1).judge_batch(PAIRS)
+    verdicts = judge_at(server, prices=(2.0, 10.0), max_cost=0.0006, concurrency=1).judge_batch(
+        PAIRS
+    )
     assert server.calls == 12 + 3  # 0.00021 each
     assert [verdict.abstained for verdict in verdicts] == [False] * 3 + [True] * 9
     assert verdicts[-1].why == "not asked: the answers have cost 0.0006 of at most 0.0006"
@@ -121,7 +153,9 @@ def test_a_dry_judge_counts_what_would_be_asked_and_asks_nothing(server):
     assert (judge.stats.calls, judge.stats.hits) == (13, 12)  # the three in one request
     letters = sum(len(message["content"]) for pair in PAIRS for message in render(pair))
     assert judge.stats.prompt_tokens > letters / 4 and judge.stats.cost > 0
-    assert judge.write_batch([Request("claims", {"question": "Q", "answer": "One. Two."})]) == ["One.\nTwo."]
+    assert judge.write_batch([Request("claims", {"question": "Q", "answer": "One. Two."})]) == [
+        "One.\nTwo."
+    ]
     assert server.calls == 0
 
 
@@ -133,7 +167,9 @@ class Picky(StubServer):
             said = "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead."
             return self.refusal(400, said)
         if "temperature" in request.body:
-            return self.refusal(400, "Unsupported value: 'temperature' does not support 0 with this model.")
+            return self.refusal(
+                400, "Unsupported value: 'temperature' does not support 0 with this model."
+            )
         status, body = super().reply(mode, request)
         return status, {**body, "model": "stub-2026-01-01"}
 
@@ -174,7 +210,16 @@ def test_a_question_that_is_too_long_changes_nothing_for_the_others(said):
 @pytest.mark.parametrize(
     ("label", "texts"),
     [
-        (True, ["1", '"1".', '{"label": 1}', "<think>There are 0 doubts.</think>\n\n1", "Is it 0?</think> 1"]),
+        (
+            True,
+            [
+                "1",
+                '"1".',
+                '{"label": 1}',
+                "<think>There are 0 doubts.</think>\n\n1",
+                "Is it 0?</think> 1",
+            ],
+        ),
         (False, [" 0\n", "**0**", '```json\n{"label": "0"}\n```']),
         (None, ["10", "1 0", "1. The claim holds", "Probably 1", "yes", "<think>so 1", ""]),
         (None, ['{"label": 2}', '{"verdict": 1}']),
@@ -186,7 +231,11 @@ def test_a_reply_is_read_strictly(label, texts):
 
 
 def test_the_probability_is_read_at_the_label_and_over_its_spellings():
-    tokens = (("0", {"0": 0.0}), ("\n", {"\n": 0.0}), (" 1", {" 1": -1.0, "1": -2.0, "0": -1.5, "no": -0.1}))
+    tokens = (
+        ("0", {"0": 0.0}),
+        ("\n", {"\n": 0.0}),
+        (" 1", {" 1": -1.0, "1": -2.0, "0": -1.5, "no": -0.1}),
+    )
     p, label = label_of(Reply("<think>0</think>\n 1", tokens))
     one, zero = 2.718281828**-1 + 2.718281828**-2, 2.718281828**-1.5
     assert label and p == pytest.approx(one / (one + zero))
@@ -197,17 +246,27 @@ def test_the_probability_is_read_at_the_label_and_over_its_spellings():
 def test_a_server_without_log_probs_gives_certain_probabilities(mode, more):
     with StubServer(mode) as server:
         judge = judge_at(server)
-        assert [verdict.p for verdict in judge.judge_batch(PAIRS)] == [float(label) for label in LABELS]
+        assert [verdict.p for verdict in judge.judge_batch(PAIRS)] == [
+            float(label) for label in LABELS
+        ]
         assert labels(judge, [Pair("one", "more")]) == [False]
         assert server.calls == len(PAIRS) + 1 + more
         assert judge.stats.failures == judge.stats.retries == 0
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "form"),  # what a refusal leaves as the richest form; None: it is not about the form
+    (
+        "said",
+        "status",
+        "form",
+    ),  # what a refusal leaves as the richest form; None: it is not about the form
     [
         ("extra fields: structured_outputs", 400, Form(20)),
-        ("Requested sample logprobs of 20, which is greater than max allowed: 5", 400, Form(5, True)),
+        (
+            "Requested sample logprobs of 20, which is greater than max allowed: 5",
+            400,
+            Form(5, True),
+        ),
         ("logprobs are not available for this model", 400, Form(0, True)),
         ("something else", 400, Form(20)),
         ("logprobs need logits_all", 500, Form(0, True)),
@@ -239,9 +298,14 @@ SAID = {
 
 
 @pytest.mark.parametrize("mode", SAID)
-def test_a_fault_that_passes_is_forgotten_one_that_stays_leaves_abstentions_that_a_second_run_asks_for(mode, tmp_path):
+def test_a_fault_that_passes_is_forgotten_one_that_stays_leaves_abstentions_that_a_second_run_asks_for(
+    mode, tmp_path
+):
     with StubServer(mode, faults=1, retry_after="0.01") as server:
-        knobs = {"cache": tmp_path / "c.sqlite", "timeout": 0.3 if mode in ("hang", "drip") else 5.0}
+        knobs = {
+            "cache": tmp_path / "c.sqlite",
+            "timeout": 0.3 if mode in ("hang", "drip") else 5.0,
+        }
         judge = judge_at(server, **knobs)
         assert labels(judge, PAIRS[:5]) == LABELS[:5]
         assert (server.calls, judge.stats.failures) == (5 + 1, 0)
@@ -262,7 +326,10 @@ def test_a_server_that_is_not_there():
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         judge = judge_at(None, url=url, retries=2, give_up_after=3, concurrency=2)
         verdicts = judge.judge_batch([Pair(f"e{n}", str(n)) for n in range(200)])
-    assert all(verdict.abstained for verdict in verdicts) and f"cannot talk to {url}" in verdicts[0].why
+    assert (
+        all(verdict.abstained for verdict in verdicts)
+        and f"cannot talk to {url}" in verdicts[0].why
+    )
     assert verdicts[-1].why == "not asked: the endpoint left 3 questions in a row without an answer"
     assert judge.stats.calls <= 3 * 4
 
@@ -274,8 +341,13 @@ def test_a_dead_server_is_asked_again_by_the_next_batch_but_not_patiently():
             assert labels(judge) == [None] * 12 and server.calls == calls
         server.mode = "ok"
         assert labels(judge) == LABELS
-        server.label = lambda messages: "hm" if "other 5" in messages[-1]["content"] else "0"  # of one question alone
-        assert labels(judge, [Pair("e", f"other {n}", str(n)) for n in range(9)]) == [False] * 5 + [None] + [False] * 3
+        server.label = lambda messages: (
+            "hm" if "other 5" in messages[-1]["content"] else "0"
+        )  # of one question alone
+        assert (
+            labels(judge, [Pair("e", f"other {n}", str(n)) for n in range(9)])
+            == [False] * 5 + [None] + [False] * 3
+        )
 
 
 def test_retry_after_is_honoured_and_holds_for_the_other_questions_too(server):
@@ -283,7 +355,9 @@ def test_retry_after_is_honoured_and_holds_for_the_other_questions_too(server):
     judge.judge_batch(PAIRS[:1])
     server.mode, server.faults, server.retry_after, server.latency = "busy", 2, "0.4", 0.05
     judge.judge_batch(PAIRS[1:])
-    pause = max(late - early for early, late in zip(server.times[1:], server.times[2:], strict=False))
+    pause = max(
+        late - early for early, late in zip(server.times[1:], server.times[2:], strict=False)
+    )
     assert 0.3 <= pause < 3 and server.calls == len(PAIRS) + 1
 
 
@@ -309,7 +383,9 @@ def test_nobody_is_waited_for_beyond_the_patience():
     with StubServer("busy", retry_after="3600") as server:
         verdicts = judge_at(server, patience=60).judge_batch(PAIRS)
         assert server.calls == 1
-    assert "asks to wait 3600 s" in verdicts[0].why and all(verdict.abstained for verdict in verdicts)
+    assert "asks to wait 3600 s" in verdicts[0].why and all(
+        verdict.abstained for verdict in verdicts
+    )
     with StubServer("hang") as server:
         judge_at(server, timeout=0.5, patience=0.8, retries=50, backoff=0).judge_batch(PAIRS[:1])
     assert 0.7 < time.monotonic() - start < 15  # all retries together would take 25 s
@@ -317,33 +393,51 @@ def test_nobody_is_waited_for_beyond_the_patience():
 
 @pytest.mark.parametrize(
     ("mode", "said"),
-    [("unauthorized", "key is missing or wrong.*FAITHFUL_SEARCH_API_KEY.*401"), ("missing", "model is unknown.*404")],
+    [
+        ("unauthorized", "key is missing or wrong.*FAITHFUL_SEARCH_API_KEY.*401"),
+        ("missing", "model is unknown.*404"),
+    ],
 )
-@pytest.mark.parametrize("alike", [1, 2])  # with the same evidence; such claims are asked about together
+@pytest.mark.parametrize(
+    "alike", [1, 2]
+)  # with the same evidence; such claims are asked about together
 def test_what_makes_asking_pointless_is_raised_after_one_request(mode, said, alike):
     with StubServer(mode) as server:
         with pytest.raises(JudgeError, match=said):
-            judge_at(server).judge_batch([Pair(f"evidence {n // alike}", f"claim {n}") for n in range(20)])
+            judge_at(server).judge_batch(
+                [Pair(f"evidence {n // alike}", f"claim {n}") for n in range(20)]
+            )
         assert server.calls == 1
 
 
 # --- the cache
 
 
-def test_a_second_run_asks_nothing_but_other_parameters_and_an_edited_prompt_are_other_questions(tmp_path, monkeypatch):
+def test_a_second_run_asks_nothing_but_other_parameters_and_an_edited_prompt_are_other_questions(
+    tmp_path, monkeypatch
+):
     cache = tmp_path / "c.sqlite"
     with StubServer(p=0.7) as server:
         steps: list[int] = []  # pairs finished: cached ones and those given twice are counted, too
-        first = judge_at(server, cache=cache, on_progress=steps.append).judge_batch([*PAIRS, PAIRS[0]])
+        first = judge_at(server, cache=cache, on_progress=steps.append).judge_batch(
+            [*PAIRS, PAIRS[0]]
+        )
         again = judge_at(server, cache=cache, on_progress=steps.append)
         assert again.judge_batch(PAIRS) == first[:-1] and sum(steps) == 2 * len(PAIRS) + 1
         assert (server.calls, again.stats.calls, again.stats.hits) == (len(PAIRS), 0, len(PAIRS))
-        others = ({"seed": 1}, {"temperature": 0.5}, {"max_tokens": 9}, {"extra_body": {"top_k": 3}})
+        others = (
+            {"seed": 1},
+            {"temperature": 0.5},
+            {"max_tokens": 9},
+            {"extra_body": {"top_k": 3}},
+        )
         for asked, knobs in enumerate(others, start=1):
             judge_at(server, cache=cache, **knobs).judge_batch(PAIRS[:1])
             assert server.calls == len(PAIRS) + asked
         text = (files(prompting.__package__) / "prompts" / "support.md").read_text(encoding="utf-8")
-        edited = prompting.read("support", text.replace("task: support", "task: support\nnote: edited"))
+        edited = prompting.read(
+            "support", text.replace("task: support", "task: support\nnote: edited")
+        )
         assert edited.id == prompting.load("support").id
         monkeypatch.setattr("faithful_search.judges.endpoint.load", lambda name: edited)
         judge_at(server, cache=cache).judge_batch(PAIRS[:1])
@@ -366,11 +460,15 @@ def test_an_interruption_leaves_finished_verdicts_in_the_cache(tmp_path, request
         with pytest.raises(KeyboardInterrupt):
             judge_at(server, cache=tmp_path / "c.sqlite", concurrency=2).judge_batch(pairs)
         assert 12 <= server.calls < 60
-        assert not any(v.abstained for v in judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(pairs))
+        assert not any(
+            v.abstained for v in judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(pairs)
+        )
         assert server.calls == 60  # those under way were waited for
 
 
-def test_an_unusable_cache_is_named_and_the_default_one_lies_with_the_hubs_assets(server, tmp_path, monkeypatch):
+def test_an_unusable_cache_is_named_and_the_default_one_lies_with_the_hubs_assets(
+    server, tmp_path, monkeypatch
+):
     (tmp_path / "c.sqlite").write_text("not a database " * 100)
     with pytest.raises(DataError, match=r"c\.sqlite"):
         judge_at(server, cache=tmp_path / "c.sqlite").judge_batch(PAIRS)
@@ -392,7 +490,13 @@ def test_the_key_goes_to_the_server_and_nowhere_else(server, tmp_path, monkeypat
     server.mode = "closed"
     whys = [verdict.why for verdict in judge_at(server, retries=0).judge_batch(PAIRS[:1])]
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    shown = [repr(judge), repr(judge._llm.endpoint), str(whys), caplog.text, str(dataclasses.asdict(judge))]
+    shown = [
+        repr(judge),
+        repr(judge._llm.endpoint),
+        str(whys),
+        caplog.text,
+        str(dataclasses.asdict(judge)),
+    ]
     assert KEY.encode() not in kept + pickle.dumps(judge) and not any(KEY in text for text in shown)
 
 
@@ -404,15 +508,24 @@ def test_a_server_that_repeats_the_key_does_not_leak_it(server, monkeypatch):
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("told", [f"{'x' * 70}{KEY}", f"Paris says {KEY}.", f"{KEY} 1"], ids=["label", "text", "start"])
+@pytest.mark.parametrize(
+    "told", [f"{'x' * 70}{KEY}", f"Paris says {KEY}.", f"{KEY} 1"], ids=["label", "text", "start"]
+)
 def test_a_key_in_a_reply_reaches_neither_verdict_nor_text_nor_cache(tmp_path, monkeypatch, told):
     monkeypatch.setenv("FAITHFUL_SEARCH_API_KEY", KEY)
     with StubServer(label=lambda _: told) as server:
         judge = judge_at(server, cache=tmp_path / "c.sqlite")
-        shown = repr(judge.write_batch([Request("claims", {"answer": "Paris"})])) + repr(judge.judge_batch(PAIRS))
+        shown = repr(judge.write_batch([Request("claims", {"answer": "Paris"})])) + repr(
+            judge.judge_batch(PAIRS)
+        )
         judge.close()
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert "[secret]" in shown and KEY not in shown and KEY[:6] not in shown and KEY.encode() not in kept
+    assert (
+        "[secret]" in shown
+        and KEY not in shown
+        and KEY[:6] not in shown
+        and KEY.encode() not in kept
+    )
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
@@ -437,7 +550,10 @@ def test_a_key_that_no_header_can_carry_is_not_quoted(server, monkeypatch, broke
     ("variables", "sent"),
     [
         ({"FAITHFUL_SEARCH_API_KEY": f" {KEY}\n"}, KEY),
-        ({"FAITHFUL_SEARCH_API_KEY": "1"}, "1"),  # too short for a secret: the label 1 is not hidden
+        (
+            {"FAITHFUL_SEARCH_API_KEY": "1"},
+            "1",
+        ),  # too short for a secret: the label 1 is not hidden
         ({"HF_TOKEN": "hf_secret"}, None),  # which other servers are not sent
         ({"HF_TOKEN": "hf_secret", "OPENAI_API_KEY": KEY}, KEY),
     ],
@@ -481,7 +597,9 @@ def test_settings_that_cannot_work(knobs, said):
 
 # --- several claims on the same evidence, asked about in one request
 
-CLAIMS = [Pair("evidence", f"claim {n} {'yes-please' if n % 3 == 0 else ''}", "Who?") for n in range(7)]
+CLAIMS = [
+    Pair("evidence", f"claim {n} {'yes-please' if n % 3 == 0 else ''}", "Who?") for n in range(7)
+]
 EACH = LABELS[:7]
 MANY, ALONE = (f"endpoint:stub {prompting.load(name).id}" for name in (TOGETHER, "support"))
 
@@ -494,7 +612,10 @@ def claims_of(messages) -> list[str]:
 
 def reply(messages) -> str:
     """A good model's: a line for each claim, or one label."""
-    lines = [f"{number}: {int('yes-please' in claim)}" for number, claim in enumerate(claims_of(messages), 1)]
+    lines = [
+        f"{number}: {int('yes-please' in claim)}"
+        for number, claim in enumerate(claims_of(messages), 1)
+    ]
     return "\n".join(lines) or label_by_word(messages)
 
 
@@ -510,11 +631,15 @@ def test_claims_on_the_same_evidence_take_one_request_and_a_second_run_none(serv
     assert again.judge_batch(CLAIMS) == verdicts and sum(steps) == len(CLAIMS)
     assert (server.calls, again.stats.calls, again.stats.hits) == (1, 0, 1)
     again.judge_batch(CLAIMS[:-1])  # another group
-    assert [verdict.label for verdict in verdicts] == EACH and {verdict.judge for verdict in verdicts} == {MANY}
+    assert [verdict.label for verdict in verdicts] == EACH and {
+        verdict.judge for verdict in verdicts
+    } == {MANY}
     assert [verdict.p for verdict in verdicts] == [float(label) for label in EACH]
     assert judge.stats.calls == 1 and judge.stats.failures == 0 and server.calls == 2
     request = server.requests[0]
-    assert [line.split(". ", 1)[0] for line in claims_of(request["messages"])] == [str(n) for n in range(1, 8)]
+    assert [line.split(". ", 1)[0] for line in claims_of(request["messages"])] == [
+        str(n) for n in range(1, 8)
+    ]
     assert not {"logprobs", "structured_outputs", "grammar"} & request.keys()
     assert request["max_tokens"] == 16 + 8 * 7
     assert request["messages"][-1]["content"].count("\nevidence\n") == 1
@@ -529,18 +654,43 @@ def test_only_support_on_the_same_evidence_for_the_same_question_goes_together(s
     ]
     mixed = [others[0], CLAIMS[0], others[1], CLAIMS[1], others[2], CLAIMS[0], CLAIMS[3], others[3]]
     verdicts = judge_at(server).judge_batch(mixed)
-    assert [verdict.label for verdict in verdicts] == [True, True, True, False, False, True, True, True]
+    assert [verdict.label for verdict in verdicts] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     assert [verdict.judge == MANY for verdict in verdicts] == [pair in CLAIMS for pair in mixed]
-    assert [verdict.p for verdict in verdicts if verdict.judge != MANY] == pytest.approx([0.8, 0.8, 0.2, 0.8])
-    assert sorted(len(claims_of(request["messages"])) for request in server.requests) == [0, 0, 0, 0, 3]
+    assert [verdict.p for verdict in verdicts if verdict.judge != MANY] == pytest.approx(
+        [0.8, 0.8, 0.2, 0.8]
+    )
+    assert sorted(len(claims_of(request["messages"])) for request in server.requests) == [
+        0,
+        0,
+        0,
+        0,
+        3,
+    ]
 
 
-@pytest.mark.parametrize(("pairs", "knobs", "calls"), [([CLAIMS[0]] * 2, {}, 1), (CLAIMS, {"together": False}, 7)])
-def test_a_claim_twice_is_no_group_and_none_is_made_where_each_is_to_be_asked_by_itself(server, pairs, knobs, calls):
+@pytest.mark.parametrize(
+    ("pairs", "knobs", "calls"), [([CLAIMS[0]] * 2, {}, 1), (CLAIMS, {"together": False}, 7)]
+)
+def test_a_claim_twice_is_no_group_and_none_is_made_where_each_is_to_be_asked_by_itself(
+    server, pairs, knobs, calls
+):
     verdicts = judge_at(server, **knobs).judge_batch(pairs)
     assert server.calls == calls
-    assert [verdict.label for verdict in verdicts] == ["yes-please" in pair.hypothesis for pair in pairs]
-    assert {verdict.judge for verdict in verdicts} == {ALONE} and verdicts[0].p == pytest.approx(0.8)
+    assert [verdict.label for verdict in verdicts] == [
+        "yes-please" in pair.hypothesis for pair in pairs
+    ]
+    assert {verdict.judge for verdict in verdicts} == {ALONE} and verdicts[0].p == pytest.approx(
+        0.8
+    )
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(20, [20]), (21, [10, 11]), (41, [13, 14, 14])])
@@ -560,9 +710,13 @@ def test_a_claim_cannot_pose_as_another_or_end_the_list(server):
 
 @pytest.mark.parametrize(("most", "asked"), [(None, None), (4000, 4000 + 16)])
 def test_a_model_that_reasons_first_is_read_behind_its_thought(most, asked):
-    with StubServer(label=lambda messages: f"<think>1: 0\n2: 0</think>\n{reply(messages)}") as server:
+    with StubServer(
+        label=lambda messages: f"<think>1: 0\n2: 0</think>\n{reply(messages)}"
+    ) as server:
         verdicts = judge_at(server, max_tokens=most).judge_batch([CLAIMS[0], CLAIMS[3]])
-    assert [verdict.label for verdict in verdicts] == [True, True] and server.requests[0].get("max_tokens") == asked
+    assert [verdict.label for verdict in verdicts] == [True, True] and server.requests[0].get(
+        "max_tokens"
+    ) == asked
 
 
 # --- replies that are not used
@@ -570,7 +724,9 @@ def test_a_model_that_reasons_first_is_read_behind_its_thought(most, asked):
 
 @given(st.lists(st.booleans(), min_size=1, max_size=25), st.randoms(use_true_random=False))
 def test_labels_are_read_in_any_order(said, rng):
-    text = "\n".join(f" {n + 1} :  {int(said[n])} \n" for n in rng.sample(range(len(said)), len(said)))
+    text = "\n".join(
+        f" {n + 1} :  {int(said[n])} \n" for n in rng.sample(range(len(said)), len(said))
+    )
     assert labels_of(text, len(said)) == tuple(said) and labels_of(text, len(said) + 1) is None
 
 
@@ -591,7 +747,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=list(WRONG))
-def test_a_reply_that_is_not_one_label_for_each_is_neither_guessed_at_nor_kept(server, tmp_path, text):
+def test_a_reply_that_is_not_one_label_for_each_is_neither_guessed_at_nor_kept(
+    server, tmp_path, text
+):
     """What was asked apart is found again."""
     server.label = replying(text)
     judge, again = (judge_at(server, cache=tmp_path / "c.sqlite") for _ in range(2))
@@ -601,13 +759,17 @@ def test_a_reply_that_is_not_one_label_for_each_is_neither_guessed_at_nor_kept(s
     server.label = reply
     assert labels(again, [*CLAIMS[:3], Pair("evidence", "new", "Who?")]) == [*EACH[:3], False]
     assert server.calls == 1 + 3 + 1
-    assert [verdict.label for verdict in verdicts] == EACH[:3] and {verdict.judge for verdict in verdicts} == {ALONE}
+    assert [verdict.label for verdict in verdicts] == EACH[:3] and {
+        verdict.judge for verdict in verdicts
+    } == {ALONE}
     assert verdicts[0].p == pytest.approx(0.8) and judge.stats.failures == judge.stats.retries == 0
 
 
 def test_only_the_group_that_went_wrong_is_asked_apart():
     def half(messages):
-        return "hm" if "other" in messages[-1]["content"] and claims_of(messages) else reply(messages)
+        return (
+            "hm" if "other" in messages[-1]["content"] and claims_of(messages) else reply(messages)
+        )
 
     steps, others = [], [Pair("other", "yes-please"), Pair("other", "no")]
     with StubServer(label=half) as server:
@@ -619,9 +781,12 @@ def test_only_the_group_that_went_wrong_is_asked_apart():
 
 # log-probs are refused, the choice is refused, then it is plain: the first claim finds out for all
 @pytest.mark.parametrize(
-    ("mode", "faults", "label", "more"), [("context", 1, label_by_word, 0), ("strict", None, replying("hm"), 2)]
+    ("mode", "faults", "label", "more"),
+    [("context", 1, label_by_word, 0), ("strict", None, replying("hm"), 2)],
 )
-def test_a_list_that_is_too_long_for_the_server_or_cannot_be_read_is_asked_apart(mode, faults, label, more):
+def test_a_list_that_is_too_long_for_the_server_or_cannot_be_read_is_asked_apart(
+    mode, faults, label, more
+):
     with StubServer(mode, faults=faults, label=label) as server:
         assert labels(judge_at(server), CLAIMS) == EACH
         assert server.calls == 1 + more + len(CLAIMS)
@@ -643,8 +808,12 @@ def test_a_key_that_is_revoked_in_between_costs_only_what_is_missing():
         return "hm" if claims_of(messages) else reply(messages)
 
     with StubServer(label=revoked) as server:
-        verdicts = judge_at(server, concurrency=1).judge_batch([*CLAIMS[:2], Pair("alone", "yes-please")])
-    assert [verdict.label for verdict in verdicts] == [None, None, True] and "401" in verdicts[0].why
+        verdicts = judge_at(server, concurrency=1).judge_batch(
+            [*CLAIMS[:2], Pair("alone", "yes-please")]
+        )
+    assert [verdict.label for verdict in verdicts] == [None, None, True] and "401" in verdicts[
+        0
+    ].why
 
 
 # --- a real server
@@ -659,7 +828,10 @@ def test_a_real_server_gives_verdicts_and_refuses_a_prompt_beyond_its_context(tm
     knobs = {"url": REAL, "cache": tmp_path / "c.sqlite", "concurrency": 1, "timeout": 300}
     judge = load("endpoint", "small", **knobs)
     verdicts = judge.judge_batch(PAIRS[:2])
-    assert all(0 <= verdict.p <= 1 for verdict in verdicts) and judge.stats.retries == judge.stats.failures == 0
+    assert (
+        all(0 <= verdict.p <= 1 for verdict in verdicts)
+        and judge.stats.retries == judge.stats.failures == 0
+    )
     assert "structured_outputs" in judge._ladder.current.body
     again = load("endpoint", "small", **knobs, retries=0)
     first, long, last = again.judge_batch([PAIRS[0], Pair("word " * 3000, "claim"), PAIRS[1]])

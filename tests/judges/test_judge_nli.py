@@ -24,7 +24,9 @@ from faithful_search.judges.nli import NLIJudge
 from faithful_search.judges.windows import windows
 
 PAIR = Pair("w1", "w2")
-SENTENCES = [f"{' '.join(WORDS[start : start + 7])}." for start in range(0, 196, 7)]  # of LONG, 8 tokens each
+SENTENCES = [
+    f"{' '.join(WORDS[start : start + 7])}." for start in range(0, 196, 7)
+]  # of LONG, 8 tokens each
 
 
 def by_hand(judge: NLIJudge, premise: str, hypothesis: str) -> float:
@@ -54,17 +56,26 @@ def test_p_is_the_softmax_at_the_entailment_label():
 
 @pytest.mark.parametrize(
     ("more", "biases"),
-    [({"labels": {0: "supported"}}, [3.0]), ({"problem_type": "multi_label_classification"}, [3.0, 3.0, 3.0])],
+    [
+        ({"labels": {0: "supported"}}, [3.0]),
+        ({"problem_type": "multi_label_classification"}, [3.0, 3.0, 3.0]),
+    ],
 )
 def test_labels_that_do_not_exclude_each_other_get_a_sigmoid(more, biases):
     model = fixed(biases, **more)
-    [verdict] = NLIJudge(model, bert_tokenizer(), label=model.config.id2label[0]).judge_batch([PAIR])
+    [verdict] = NLIJudge(model, bert_tokenizer(), label=model.config.id2label[0]).judge_batch(
+        [PAIR]
+    )
     assert verdict.p == pytest.approx(3 / 4)
 
 
-@pytest.mark.parametrize("labels", [{0: "not_entailment", 1: "other"}, {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}])
+@pytest.mark.parametrize(
+    "labels", [{0: "not_entailment", 1: "other"}, {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}]
+)
 def test_a_model_without_an_entailment_label_is_refused_and_its_labels_named(labels):
-    with pytest.raises(ConfigError, match=f"'entailment'; its labels are '{labels[0]}', '{labels[1]}'"):
+    with pytest.raises(
+        ConfigError, match=f"'entailment'; its labels are '{labels[0]}', '{labels[1]}'"
+    ):
         NLIJudge(bert(labels), bert_tokenizer())
     assert NLIJudge(bert(labels), bert_tokenizer(), label=labels[1].upper()).judge_batch([PAIR])
 
@@ -90,10 +101,20 @@ def test_other_models_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pair", "knobs", "step", "size"),  # what is read: each so many sentences begins a window of so many
+    (
+        "pair",
+        "knobs",
+        "step",
+        "size",
+    ),  # what is read: each so many sentences begins a window of so many
     [
         (Pair("w1 w2 w3", "w2"), {}, 0, 0),
-        (Pair(LONG, "w9 w10"), {"window": 24, "stride": 8}, 2, 3),  # three of 8 tokens fit, one is shared
+        (
+            Pair(LONG, "w9 w10"),
+            {"window": 24, "stride": 8},
+            2,
+            3,
+        ),  # three of 8 tokens fit, one is shared
         # the hypothesis leaves 64 - 3 - 21 = 40 of the model's tokens
         (Pair(LONG, " ".join(WORDS[:21])), {"window": 1000, "stride": 0}, 5, 5),
     ],
@@ -106,7 +127,10 @@ def test_p_is_the_most_of_the_windows_each_read_alone(pair, knobs, step, size):
     expected = [by_hand(judge, part, pair.hypothesis) for part in parts]
     assert verdict.p == pytest.approx(max(expected), abs=1e-5)
     if len(parts) > 1:
-        assert f"the most of {len(parts)} windows" in verdict.why and max(expected) - min(expected) > 0.01
+        assert (
+            f"the most of {len(parts)} windows" in verdict.why
+            and max(expected) - min(expected) > 0.01
+        )
 
 
 def test_a_hypothesis_that_is_too_long_is_cut_and_said_to_be_and_an_empty_one_follows_from_nothing():
@@ -122,14 +146,25 @@ def test_control_tokens_in_the_evidence_are_text():
     tokenizer = bert_tokenizer()
     judge = NLIJudge(bert(), tokenizer)
     [row] = judge.encode([("w1 [SEP] w2 [CLS]", "w3")])
-    assert (row["input_ids"].count(tokenizer.sep_token_id), row["input_ids"].count(tokenizer.cls_token_id)) == (2, 1)
+    assert (
+        row["input_ids"].count(tokenizer.sep_token_id),
+        row["input_ids"].count(tokenizer.cls_token_id),
+    ) == (2, 1)
     assert judge.judge_batch([Pair("w1 \ud800", "w2 \udfff")])[0].p > 0
 
 
 def test_roberta_counts_its_positions_behind_the_padding():
     torch.manual_seed(3)
-    more = {"max_position_embeddings": 34, "pad_token_id": 0, "id2label": LABELS, "type_vocab_size": 2}
-    model, tokenizer = RobertaForSequenceClassification(RobertaConfig(**SHAPE | more)).eval(), bert_tokenizer(10**30)
+    more = {
+        "max_position_embeddings": 34,
+        "pad_token_id": 0,
+        "id2label": LABELS,
+        "type_vocab_size": 2,
+    }
+    model, tokenizer = (
+        RobertaForSequenceClassification(RobertaConfig(**SHAPE | more)).eval(),
+        bert_tokenizer(10**30),
+    )
     assert max_tokens(model, tokenizer) == 33
     # with one position more this would be an IndexError
     assert NLIJudge(model, tokenizer).judge_batch([Pair(LONG, LONG)])[0].p > 0
@@ -147,14 +182,23 @@ def test_a_seq2seq_model_is_read_where_its_labels_part(whole, start):
 def written(judge: NLIJudge, text: str, start: tuple[int, ...]) -> float:
     """p(1) of the two labels as the model's own generation has it."""
     yes, no = (judge.tokenizer(label)["input_ids"][len(start) - 1] for label in "10")
-    how = {"max_new_tokens": 1, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    how = {
+        "max_new_tokens": 1,
+        "do_sample": False,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
     encoded = judge.tokenizer(text, return_tensors="pt")
     output = judge.model.generate(**encoded, decoder_input_ids=torch.tensor([start]), **how)
     probs = output.logits[0][0].float().softmax(-1)
     return float(probs[yes] / (probs[yes] + probs[no]))
 
 
-@given(st.lists(st.sampled_from([" ", " ", ". ", ".\n\n", "\n"]), max_size=60), st.integers(1, 12), st.integers(0, 15))
+@given(
+    st.lists(st.sampled_from([" ", " ", ". ", ".\n\n", "\n"]), max_size=60),
+    st.integers(1, 12),
+    st.integers(0, 15),
+)
 def test_windows_cover_the_text_and_keep_to_size_and_overlap(blanks, size, stride):
     text = "".join(f"W{number}{blank}" for number, blank in enumerate(blanks))
     every, reached = text.split(), 0
@@ -175,7 +219,10 @@ def test_windows_cut_a_text_without_blanks():
 def test_batches_hold_every_row_once_within_the_budget(lengths, budget):
     found = list(batches(lengths, budget))
     assert sorted(row for batch in found for row in batch) == list(range(len(lengths)))
-    assert all(len(batch) == 1 or len(batch) * max(lengths[row] for row in batch) <= budget for batch in found)
+    assert all(
+        len(batch) == 1 or len(batch) * max(lengths[row] for row in batch) <= budget
+        for batch in found
+    )
 
 
 # ---- what a distilled judge's directory says about it, and how p is calibrated
@@ -203,7 +250,9 @@ def test_the_label_of_a_p_just_below_one_half_survives_rounding():
 
 
 @pytest.mark.parametrize("known", ["there", "missing", "unknown"])
-def test_out_of_the_hubs_reach_a_judge_is_not_taken_for_one_without_the_file(tmp_path, monkeypatch, known):
+def test_out_of_the_hubs_reach_a_judge_is_not_taken_for_one_without_the_file(
+    tmp_path, monkeypatch, known
+):
     """The cache holds the file, or that the Hub has none, or neither: then the file was never asked for."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     own, commit = tmp_path / "models--me--judge", "a" * 40
@@ -217,13 +266,22 @@ def test_out_of_the_hubs_reach_a_judge_is_not_taken_for_one_without_the_file(tmp
         (own / ".no_exist" / commit / "judge.json").touch()
         assert distilled.settings("me/judge", "nli") == {}
     else:
-        with pytest.raises(ConfigError, match=r"there is a judge\.json beside the model 'me/judge' is not known"):
+        with pytest.raises(
+            ConfigError, match=r"there is a judge\.json beside the model 'me/judge' is not known"
+        ):
             distilled.settings("me/judge", "nli")
 
 
 @pytest.mark.parametrize(
     "told",
-    ["", '"kind": "x"', '"temperature": 2', '"kind": "nli", "temperature": 0', '"kind": "generator", "stride": 8', "["],
+    [
+        "",
+        '"kind": "x"',
+        '"temperature": 2',
+        '"kind": "nli", "temperature": 0',
+        '"kind": "generator", "stride": 8',
+        "[",
+    ],
 )
 def test_a_broken_file_is_named(tmp_path, told):
     (tmp_path / "judge.json").write_text(f"{{{told}}}")
@@ -242,7 +300,12 @@ def test_what_is_no_temperature_is_refused(value):
 @pytest.mark.parametrize(
     ("given", "other", "model", "tokenizer"),
     [
-        (JudgeFile("nli", temperature=4.0, threshold=0.6, window=20, stride=4), "generator", bert, bert_tokenizer),
+        (
+            JudgeFile("nli", temperature=4.0, threshold=0.6, window=20, stride=4),
+            "generator",
+            bert,
+            bert_tokenizer,
+        ),
         (JudgeFile("generator", temperature=0.5, window=3000), "nli", lab.model, lab.tokenizer),
     ],
 )
@@ -251,9 +314,14 @@ def test_a_judge_reads_its_file_and_knobs_win(tmp_path, given, other, model, tok
     assert distilled.read(folder) is None and distilled.settings(folder, given.kind) == {}
     plain = load(given.kind, folder).judge_batch(PAIRS)
     given.write(folder)
-    assert distilled.read(folder) == given and json.loads((tmp_path / "judge.json").read_text())["version"] == 1
+    assert (
+        distilled.read(folder) == given
+        and json.loads((tmp_path / "judge.json").read_text())["version"] == 1
+    )
     judge, known = load(given.kind, folder), distilled.settings(folder, given.kind)
-    assert {name: getattr(judge, name) for name in known} == known and known["window"] == given.window
+    assert {name: getattr(judge, name) for name in known} == known and known[
+        "window"
+    ] == given.window
     for before, after in zip(plain, judge.judge_batch(PAIRS), strict=True):
         assert logit(after.p) * given.temperature == pytest.approx(logit(before.p), abs=1e-5)
         assert after.label == (after.p >= given.threshold)
@@ -279,7 +347,9 @@ def test_the_temperature_that_made_the_labels_is_found_and_the_ends_of_the_inter
     rng = random.Random(1)
     logits = [rng.gauss(0, 3) for _ in range(20000)]
     labels = [rng.random() < 1 / (1 + math.exp(-z / 3)) for z in logits]
-    assert fit_temperature([1 / (1 + math.exp(-z)) for z in logits], labels) == pytest.approx(3, rel=0.1)
+    assert fit_temperature([1 / (1 + math.exp(-z)) for z in logits], labels) == pytest.approx(
+        3, rel=0.1
+    )
     assert fit_temperature([0.9, 0.1], [True, False]) == pytest.approx(COLDEST, rel=1e-6)
     assert fit_temperature([0.9, 0.1], [False, True]) == pytest.approx(HOTTEST, rel=1e-6)
     assert fit_temperature([], []) == 1.0

@@ -46,7 +46,9 @@ def ground(premise: str, hypothesis: str, task="support", question="", **knobs):
 
 def test_names_and_numbers_count_double_and_are_named_first():
     found = ground("A mill stands in Lund.", "An old mill of 1789 stands near Ystad.")
-    assert found.p == pytest.approx(2 / 8)  # mill and stands, of these and old, near, 1789 and Ystad
+    assert found.p == pytest.approx(
+        2 / 8
+    )  # mill and stands, of these and old, near, 1789 and Ystad
     assert found.why == "not in the premise: '1789', 'Ystad', 'old'"
     assert not found.label and found.judge == "lexical"
 
@@ -74,23 +76,40 @@ def test_grounding_by_hand(premise, hypothesis, p):
 
 
 def test_words_of_the_question_are_no_sign_that_a_thought_considered_the_evidence():
-    premise, question = "The keeper of the old mill was Ada Horn.", "Who was the keeper of the old mill?"
+    premise, question = (
+        "The keeper of the old mill was Ada Horn.",
+        "Who was the keeper of the old mill?",
+    )
     restated = ground(premise, "I need to find the keeper of the old mill.", "info_think", question)
-    assert (restated.p, restated.label, restated.why) == (0.0, False, "it claims nothing of its own")
+    assert (restated.p, restated.label, restated.why) == (
+        0.0,
+        False,
+        "it claims nothing of its own",
+    )
     assert ground(premise, "The keeper was Ada Horn.", "info_think", question).p == 1.0
-    assert ground(premise, "The keeper was Ada Falk.", "support", question).p == pytest.approx(2.5 / 4.5)
+    assert ground(premise, "The keeper was Ada Falk.", "support", question).p == pytest.approx(
+        2.5 / 4.5
+    )
     assert ground(premise, "keeper mill", "think_search", question).p == 1.0
 
 
 def test_the_threshold_goes_by_the_task_unless_one_is_given():
     premise, hypothesis = "mill barn", "mill barn house"
-    assert ground(premise, hypothesis, "info_think").label and ground(premise, hypothesis, "think_search").label
+    assert (
+        ground(premise, hypothesis, "info_think").label
+        and ground(premise, hypothesis, "think_search").label
+    )
     assert not ground(premise, hypothesis, "support").label
     assert ground(premise, hypothesis, "support", threshold=0.6).label
     assert load("lexical", threshold=0.4) == GroundingJudge(0.4) and is_lexical(GroundingJudge())
 
 
-@given(st.text(max_size=80), st.text(max_size=60), st.text(max_size=20), st.sampled_from(["support", "info_think"]))
+@given(
+    st.text(max_size=80),
+    st.text(max_size=60),
+    st.text(max_size=20),
+    st.sampled_from(["support", "info_think"]),
+)
 def test_any_text_has_a_share_and_a_text_grounds_itself(premise, hypothesis, question, task):
     verdict = ground(premise, hypothesis, task, question)
     assert 0 <= verdict.p <= 1 and verdict.label is not None
@@ -101,15 +120,22 @@ def test_any_text_has_a_share_and_a_text_grounds_itself(premise, hypothesis, que
 
 def test_millions_of_characters_are_read_in_linear_time():
     start = time.perf_counter()
-    ground("The mill of Lund. " * 100_000, "It was the mill. " * 1000 + "x" * 100_000 + " \u6771" * 10_000)
+    ground(
+        "The mill of Lund. " * 100_000,
+        "It was the mill. " * 1000 + "x" * 100_000 + " \u6771" * 10_000,
+    )
     assert time.perf_counter() - start < 5
 
 
 @pytest.mark.skipif(not LABELS.exists(), reason="the labelled data is not here")
 def test_on_human_labels_the_share_of_words_says_something():
     rows = labelled.load(LABELS, "train")
-    verdicts = GroundingJudge().judge_batch([Pair(row.premise, row.hypothesis, row.question) for row in rows])
-    judged = [(verdict.label is row.label, row.label) for verdict, row in zip(verdicts, rows, strict=True)]
+    verdicts = GroundingJudge().judge_batch(
+        [Pair(row.premise, row.hypothesis, row.question) for row in rows]
+    )
+    judged = [
+        (verdict.label is row.label, row.label) for verdict, row in zip(verdicts, rows, strict=True)
+    ]
     right = [[own for own, label in judged if label is side] for side in (False, True)]
     assert sum(sum(side) / len(side) for side in right) / 2 > 0.63  # chance is 0.5
 
@@ -120,7 +146,9 @@ def test_a_judge_that_runs_a_model_says_what_it_needs(kind, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ConfigError, match=rf"the judge '{kind}' runs a model here and needs torch: pip install"):
+    with pytest.raises(
+        ConfigError, match=rf"the judge '{kind}' runs a model here and needs torch: pip install"
+    ):
         load(kind, "some/model")
 
 
@@ -134,7 +162,9 @@ def test_the_flags_reach_the_judge_and_those_left_out_are_its_own_defaults():
     endpoint = partial(JudgeArguments, "endpoint", "served", URL)
     assert endpoint().load_judge() == EndpointJudge("served", URL)
     limits = {"judge_concurrency": 3, "judge_timeout": 7.0}
-    judge = endpoint(judge_cache="judge.sqlite", judge_max_tokens=900, judge_prices="0.15, 0.6", **limits).load_judge()
+    judge = endpoint(
+        judge_cache="judge.sqlite", judge_max_tokens=900, judge_prices="0.15, 0.6", **limits
+    ).load_judge()
     told = {"cache": "judge.sqlite", "prices": (0.15, 0.6), "max_tokens": 900}
     assert judge == EndpointJudge("served", URL, concurrency=3, timeout=7.0, **told)
     assert endpoint(judge_cache="none").load_judge().cache is None

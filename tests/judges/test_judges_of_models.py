@@ -42,11 +42,17 @@ def test_it_loads_from_a_directory_prints_and_pickles(made):
     kind, folder = made
     judge = load(kind, folder, threshold=0.25)
     assert isinstance(judge, Judge) and judge.name == f"{kind}:{folder}"
-    assert f"source={folder!r}" in repr(judge) and "threshold=0.25" in repr(judge) and "model=" not in repr(judge)
+    assert (
+        f"source={folder!r}" in repr(judge)
+        and "threshold=0.25" in repr(judge)
+        and "model=" not in repr(judge)
+    )
     again = pickle.loads(pickle.dumps(judge))
     assert again.judge_batch(PAIRS) == judge.judge_batch(PAIRS) and judge.judge_batch([]) == []
     sure = replace(judge, threshold=1.0).judge_batch(PAIRS)
-    assert [v.p for v in sure] == [v.p for v in judge.judge_batch(PAIRS)] and not any(v.label for v in sure)
+    assert [v.p for v in sure] == [v.p for v in judge.judge_batch(PAIRS)] and not any(
+        v.label for v in sure
+    )
 
 
 def test_a_batch_says_what_single_pairs_say_in_their_order(made):
@@ -66,7 +72,9 @@ def test_what_cannot_be_opened_or_set_is_refused(kind, tmp_path):
     _, model, tokenizer = next(parts for parts in MADE.values() if parts[0] == kind)
     saved(tmp_path, model(), tokenizer())
     for knobs in ({"threshold": 1.5}, {"window": 0}, {"window": 8, "stride": 8}, {"stride": -1}):
-        with pytest.raises((ConfigError, TypeError) if kind == "generator" and "stride" in knobs else ConfigError):
+        with pytest.raises(
+            (ConfigError, TypeError) if kind == "generator" and "stride" in knobs else ConfigError
+        ):
             load(kind, str(tmp_path), **knobs)
     with pytest.raises(ConfigError, match="at least 1 token"):
         load(kind, str(tmp_path), batch_tokens=0).judge_batch(PAIRS)
@@ -80,15 +88,24 @@ TEXTS = ["w1", "w2 w3 w4 w5 w6 w7 w8", "", "w9 w10", "w11 w12 w13"]
 
 def by_hand(encoder: Encoder, text: str) -> np.ndarray:
     """The vector of one text, without padding."""
-    encoded = encoder.tokenizer(text, return_tensors="pt", truncation=True, max_length=encoder.limit)
+    encoded = encoder.tokenizer(
+        text, return_tensors="pt", truncation=True, max_length=encoder.limit
+    )
     with torch.no_grad():
         states = encoder.model(**encoded).last_hidden_state[0]
-    pooled = {"mean": states.mean(0), "cls": states[0], "max": states.amax(0)}[encoder.pooling].numpy()
+    pooled = {"mean": states.mean(0), "cls": states[0], "max": states.amax(0)}[
+        encoder.pooling
+    ].numpy()
     return pooled / np.linalg.norm(pooled)
 
 
 def layout(*kinds: str) -> list[dict[str, str]]:
-    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize", "Dense": "3_Dense"}
+    paths = {
+        "Transformer": "",
+        "Pooling": "1_Pooling",
+        "Normalize": "2_Normalize",
+        "Dense": "3_Dense",
+    }
     return [{"type": f"sentence_transformers.models.{kind}", "path": paths[kind]} for kind in kinds]
 
 
@@ -123,7 +140,9 @@ def test_long_texts_are_cut_and_control_tokens_are_text():
 def test_without_a_layout_the_mean_is_taken_and_the_model_may_lie_in_a_folder(tmp_path):
     encoder = Encoder.from_pretrained(saved(tmp_path / "0_Transformer"))
     assert (encoder.pooling, encoder.limit, encoder.query_prefix) == ("mean", 64, "")
-    assert np.allclose(encoder.encode(TEXTS), Encoder(tiny_encoder(), bert_tokenizer()).encode(TEXTS), atol=1e-6)
+    assert np.allclose(
+        encoder.encode(TEXTS), Encoder(tiny_encoder(), bert_tokenizer()).encode(TEXTS), atol=1e-6
+    )
     modules = [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "0_Transformer" / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
@@ -162,13 +181,21 @@ def test_p_is_the_greatest_cosine_mapped_to_one():
     judge = EmbeddingJudge(encoder, window=16, stride=8)
     pairs = [Pair("w1 w2", "w3"), Pair(LONG, "w9 w10"), Pair("w4 w5", "w4 w5")]
     words = LONG.split()
-    parts = [" ".join(words[start : start + 14]) for start in range(0, 189, 7)]  # two sentences, one of them shared
+    parts = [
+        " ".join(words[start : start + 14]) for start in range(0, 189, 7)
+    ]  # two sentences, one of them shared
     long = max(float(by_hand(encoder, part) @ by_hand(encoder, "w9 w10")) for part in parts)
     cosines = [float(by_hand(encoder, "w1 w2") @ by_hand(encoder, "w3")), long, 1.0]
     verdicts = judge.judge_batch(pairs)
-    assert [v.p for v in verdicts] == pytest.approx([(1 + cosine) / 2 for cosine in cosines], abs=1e-5)
+    assert [v.p for v in verdicts] == pytest.approx(
+        [(1 + cosine) / 2 for cosine in cosines], abs=1e-5
+    )
     assert verdicts[2].label and 0 <= verdicts[2].p <= 1
     assert f"the most of {len(parts)} windows" in verdicts[1].why
-    assert [judge.judge_batch([pair])[0].p for pair in pairs] == pytest.approx([v.p for v in verdicts], abs=1e-5)
+    assert [judge.judge_batch([pair])[0].p for pair in pairs] == pytest.approx(
+        [v.p for v in verdicts], abs=1e-5
+    )
     nothing = judge.judge_batch([Pair("", "w1"), Pair("w1", " ")])
-    assert [(v.p, v.label, v.why) for v in nothing] == [(0.0, False, "there is nothing to compare")] * 2
+    assert [(v.p, v.label, v.why) for v in nothing] == [
+        (0.0, False, "there is nothing to compare")
+    ] * 2

@@ -67,7 +67,9 @@ class Noting:
 
 
 @contextmanager
-def serving(judge: Judge, cache: Cache | None = None, token: str = "", **limits) -> Iterator[tuple[str, Judging]]:
+def serving(
+    judge: Judge, cache: Cache | None = None, token: str = "", **limits
+) -> Iterator[tuple[str, Judging]]:
     judging = Judging(judge, cache, Limits(**limits))
     with running(judging, judging.limits, token) as url:
         yield url, judging
@@ -112,16 +114,28 @@ def test_any_text_arrives(words, pairs):
 
 
 def test_pairs_that_are_asked_for_at_the_same_time_are_judged_once():
-    alike = [Pair("a", "b"), Pair("b", "a"), Pair("a", "b", "q"), Pair("a", "b", "", "info_think"), Pair("a", "bq")]
+    alike = [
+        Pair("a", "b"),
+        Pair("b", "a"),
+        Pair("a", "b", "q"),
+        Pair("a", "b", "", "info_think"),
+        Pair("a", "bq"),
+    ]
     judge, pairs = Noting(seconds=0.1), [*numbers(45), *alike]
     with serving(judge) as (url, judging), ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: asked(url, pairs), range(8)))
     assert found == [Noting().judge_batch(pairs)] * 8
     assert len(judge.asked) == 50 and len(set(judge.asked)) == 50
-    assert [count(judging, name) for name in ("pairs", "pairs_judged", "pairs_known")] == [400, 50, 350]
+    assert [count(judging, name) for name in ("pairs", "pairs_judged", "pairs_known")] == [
+        400,
+        50,
+        350,
+    ]
 
 
-def test_a_cache_file_outlives_the_server_but_other_settings_of_the_judge_find_nothing_in_it(tmp_path):
+def test_a_cache_file_outlives_the_server_but_other_settings_of_the_judge_find_nothing_in_it(
+    tmp_path,
+):
     judges, found = [Noting(), Noting(), Noting(name="another")], []
     for judge in judges:
         with serving(judge, Cache(tmp_path / "verdicts.sqlite")) as (url, _):
@@ -149,7 +163,9 @@ def test_an_abstention_is_asked_about_anew_and_a_pair_that_breaks_or_ends_the_ju
             assert asked(url, [Pair("e", "abstain")]) == [Verdict(None, None, "too hard", "noting")]
         assert count(judging, "pairs_abstained") == len(judge.asked) == 2
         one, two, three = asked(url, [Pair("e", "x"), Pair("e", "crash"), Pair("e", "xyz")])
-        assert asked(url, [Pair("e", "refuse")]) == [Verdict(None, None, "the key is wrong", "noting")]
+        assert asked(url, [Pair("e", "refuse")]) == [
+            Verdict(None, None, "the key is wrong", "noting")
+        ]
         assert asked(url, [Pair("e", "x")]) == [one]
     assert (one.p, three.p) == (0.5, 0.25)
     assert two.abstained and "ZeroDivisionError" in two.why and "secret" not in two.why
@@ -161,18 +177,25 @@ def test_a_server_that_is_down_leaves_pairs_without_verdict_and_says_what_to_do(
         assert judge.judge_batch(PAIRS)[0].label is not None
     unknown, start = RemoteJudge("http://127.0.0.1:9", patience=HASTY), time.monotonic()
     assert unknown.name == "remote:http://127.0.0.1:9"
-    with pytest.raises(JudgeError, match=r"cannot ask the judge at http://127.0.0.1:9: .*serve-judge"):
+    with pytest.raises(
+        JudgeError, match=r"cannot ask the judge at http://127.0.0.1:9: .*serve-judge"
+    ):
         is_lexical(unknown)  # no name is guessed
     found = judge.judge_batch(numbers(2000))
     assert len(found) == 2000 and all(verdict.abstained for verdict in found)
-    assert f"no verdict from the judge at {url}" in found[0].why and "`faithful-search serve-judge`" in found[0].why
+    assert (
+        f"no verdict from the judge at {url}" in found[0].why
+        and "`faithful-search serve-judge`" in found[0].why
+    )
     assert time.monotonic() - start < 20
 
 
 @pytest.mark.slow
 def test_a_server_that_is_killed_while_it_judges_and_comes_back_is_asked_again(tmp_path):
     pairs = [Pair("evidence " * 300, f"claim {number} " * 300) for number in range(600)]
-    start = partial(command, "lexical", "--cache", str(tmp_path / "verdicts.sqlite"), verb="serve-judge")
+    start = partial(
+        command, "lexical", "--cache", str(tmp_path / "verdicts.sqlite"), verb="serve-judge"
+    )
     with start() as (process, url), ThreadPoolExecutor(1) as pool:
         judge = RemoteJudge(url, patience=Patience(retries=200, first=0.1, longest=0.5))
         waiting = pool.submit(judge.judge_batch, pairs)
@@ -193,18 +216,24 @@ def test_a_verdict_that_is_none_is_passed_on_as_an_abstention_and_concerns_no_ot
     assert odd == Verdict(None, None, f"the judge gave p = {p}", "noting") and fine.p == 0.5
 
 
-@pytest.mark.parametrize(("premise", "size", "most"), [("e", 2 * CHUNK + 5, 10**6), ("e" * 200_000, CHUNK, 5 * 10**6)])
+@pytest.mark.parametrize(
+    ("premise", "size", "most"), [("e", 2 * CHUNK + 5, 10**6), ("e" * 200_000, CHUNK, 5 * 10**6)]
+)
 def test_order_and_number_are_kept_over_requests_none_of_which_is_too_large(premise, size, most):
     pairs = numbers(size, premise=premise)
     with serving(Noting(), body_bytes=most) as (url, judging):
-        assert asked(url, [*reversed(pairs), *pairs]) == Noting().judge_batch([*reversed(pairs), *pairs])
+        assert asked(url, [*reversed(pairs), *pairs]) == Noting().judge_batch(
+            [*reversed(pairs), *pairs]
+        )
         assert asked(url, []) == [] and count(judging, "requests", path="/judge", status="413") == 0
         assert count(judging, "pairs_judged") == len(pairs)
 
 
 def test_clients_that_a_busy_server_sends_away_come_back():
     with serving(Noting(seconds=0.02), requests=4) as (url, judging), ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda n: asked(url, numbers(3, n), patience=Patience(retries=60)), range(8)))
+        found = list(
+            pool.map(lambda n: asked(url, numbers(3, n), patience=Patience(retries=60)), range(8))
+        )
         refused = count(judging, "requests", path="/judge", status="503")
     assert found == [Noting().judge_batch(numbers(3, n)) for n in range(8)] and refused
     assert count(judging, "pairs_judged") == 10
@@ -246,7 +275,9 @@ def test_another_server_and_a_wrong_token_are_told_at_once(monkeypatch):
             is_lexical(RemoteJudge(url))
     with serving(Noting(), token="right") as (url, _):
         monkeypatch.setenv("FAITHFUL_SEARCH_SERVE_TOKEN", "wrong")
-        with pytest.raises(JudgeError, match="answers 401: FAITHFUL_SEARCH_SERVE_TOKEN must hold its token"):
+        with pytest.raises(
+            JudgeError, match="answers 401: FAITHFUL_SEARCH_SERVE_TOKEN must hold its token"
+        ):
             asked(url, PAIRS)
         monkeypatch.setenv("FAITHFUL_SEARCH_SERVE_TOKEN", "right")
         assert len(asked(url, PAIRS)) == len(PAIRS)
@@ -269,22 +300,42 @@ def test_requests_that_the_server_finds_too_large_are_cut():
     [
         (b"{", 400, "not JSON"),
         (b'{"pairs": [{"premise": "a"}]}', 422, "missing required field `hypothesis`"),
-        (b'{"pairs": [{"premise": "a", "hypothesis": "b", "task": "cook"}]}', 422, "Invalid enum value 'cook'"),
+        (
+            b'{"pairs": [{"premise": "a", "hypothesis": "b", "task": "cook"}]}',
+            422,
+            "Invalid enum value 'cook'",
+        ),
         (b"\xff", 400, "not JSON"),
     ],
 )
 def test_what_is_no_request_is_refused_with_the_form_that_is_expected(body, status, said):
     with serving(Noting()) as (url, _):
         answer = httpx.post(f"{url}/judge", content=body)
-    assert answer.status_code == status and said in answer.json()["error"] and '"premise"' in answer.json()["error"]
+    assert (
+        answer.status_code == status
+        and said in answer.json()["error"]
+        and '"premise"' in answer.json()["error"]
+    )
 
 
 def test_an_answer_by_hand():
     with serving(Noting()) as (url, _):
-        body = {"pairs": [{"premise": "e", "hypothesis": "x", "more": 1}, {"premise": "e", "hypothesis": "abstain"}]}
+        body = {
+            "pairs": [
+                {"premise": "e", "hypothesis": "x", "more": 1},
+                {"premise": "e", "hypothesis": "abstain"},
+            ]
+        }
         answer = httpx.post(f"{url}/judge", json=body)
-        assert httpx.post(f"{url}/judge", json={"pairs": []}).json() == {"judge": "noting", "verdicts": []}
-        assert httpx.get(f"{url}/health").json() == {"status": "ok", "judge": "noting", "lexical": False}
+        assert httpx.post(f"{url}/judge", json={"pairs": []}).json() == {
+            "judge": "noting",
+            "verdicts": [],
+        }
+        assert httpx.get(f"{url}/health").json() == {
+            "status": "ok",
+            "judge": "noting",
+            "lexical": False,
+        }
     assert answer.json() == {
         "judge": "noting",
         "verdicts": [
@@ -297,15 +348,29 @@ def test_an_answer_by_hand():
 # --- names, settings, processes
 
 
-@pytest.mark.parametrize(("judge", "ending"), [(GroundingJudge(), "lexical"), (Noting(), "faithfulness")])
+@pytest.mark.parametrize(
+    ("judge", "ending"), [(GroundingJudge(), "lexical"), (Noting(), "faithfulness")]
+)
 def test_an_audit_and_the_recipes_name_what_a_served_judge_measured(judge, ending, tmp_path):
     looked = "<think>Where?</think><search>where</search><information>It is in Lima.</information>"
-    rows = file_of(tmp_path / "rows.jsonl", [{"text": f"{looked}<think>In Lima.</think><answer>Lima</answer>"}])
+    rows = file_of(
+        tmp_path / "rows.jsonl", [{"text": f"{looked}<think>In Lima.</think><answer>Lima</answer>"}]
+    )
     with serving(judge) as (url, judging):
-        flags = ["--judge", "remote", "--judge-url", f"{url}/judge", "--out", tmp_path, "--no-report"]
+        flags = [
+            "--judge",
+            "remote",
+            "--judge-url",
+            f"{url}/judge",
+            "--out",
+            tmp_path,
+            "--no-report",
+        ]
         done = invoked("audit", rows, *flags)
         asked_by_audit = count(judging, "pairs")
-        evaluated = default_rewards("search_r1", JudgeArguments("remote", judge_url=url).load_judge())
+        evaluated = default_rewards(
+            "search_r1", JudgeArguments("remote", judge_url=url).load_judge()
+        )
     assert done.exit_code == 0 and asked_by_audit > 0, done.output
     audit = json.loads((tmp_path / "audit.json").read_text())
     assert audit["settings"]["judge"] == f"remote:{judge.name}"

@@ -40,7 +40,10 @@ def two(yes, first, second, no):
 
 
 YES, MIXED = [True] * 4, [True, False, True, False]
-EIGHT = [False, False, True, False, True, True, True, True], [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9]
+EIGHT = (
+    [False, False, True, False, True, True, True, True],
+    [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9],
+)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,12 @@ EIGHT = [False, False, True, False, True, True, True, True], [0.1, 0.2, 0.3, 0.4
         # p_o = 35/50 = 0.7; rates 25/50 and 30/50: p_e = 0.5·0.6 + 0.5·0.4 = 0.5; κ = 0.2 / 0.5
         (cohen_kappa(*two(20, 5, 10, 15)), 0.4),
         # yes counts 3, 2, 0, 1: P_i = 1, 1/3, 1, 1/3, mean 2/3; p = 6/12: P_e = 1/2; κ = (1/6) / (1/2)
-        (fleiss_kappa([[True, True, False, True], [True, True, False, False], [True, False, False, False]]), 1 / 3),
+        (
+            fleiss_kappa(
+                [[True, True, False, True], [True, True, False, False], [True, False, False, False]]
+            ),
+            1 / 3,
+        ),
         # true 0.8, 0.5, 0.3 over false 0.5, 0.1: of six comparisons 2 + 1.5 + 1 are won
         (auroc([True, True, True, False, False], [0.8, 0.5, 0.3, 0.5, 0.1]), 4.5 / 6),
         # two bins of four: mean p 0.25 with 1 of 4 true, mean p 0.75 with 4 of 4 true: (0 + 0.25) / 2
@@ -87,12 +95,18 @@ def test_what_is_missing_is_counted_and_left_out_and_nothing_left_is_no_value():
     ):
         assert (found.value, found.n, found.abstained) == (None, 0, 3)
     assert reliability([True], [None]) == []
-    for found in (agreement_rate(some, truth), auroc(truth, [0.9, None, 0.1]), fleiss_kappa([some, truth, truth])):
+    for found in (
+        agreement_rate(some, truth),
+        auroc(truth, [0.9, None, 0.1]),
+        fleiss_kappa([some, truth, truth]),
+    ):
         assert (found.n, found.abstained) == (2, 1)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
-def test_kappa_is_symmetric_blind_to_names_and_one_exactly_when_all_agree_and_both_classes_occur(rows):
+def test_kappa_is_symmetric_blind_to_names_and_one_exactly_when_all_agree_and_both_classes_occur(
+    rows,
+):
     a, b = map(list, zip(*rows, strict=True))
     value, perfect = cohen_kappa(a, b, **DRAWS).value, a == b and len(set(a)) == 2
     assert (value == 1.0) is (fleiss_kappa([a, b, a], **DRAWS).value == 1.0) is perfect
@@ -112,14 +126,18 @@ def test_auroc_is_the_share_of_comparisons_won(rows):
         assert auroc(truth, shown, **DRAWS).value == pytest.approx(won / (len(yes) * len(no)))
 
 
-@given(st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=1, max_size=40), st.integers(1, 12))
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=1, max_size=40), st.integers(1, 12)
+)
 def test_calibration_is_the_weighted_gap_of_its_bins(rows, bins):
     truth, p = map(list, zip(*rows, strict=True))
     curve = reliability(truth, p, bins)
     assert sum(b.n for b in curve) == len(rows) and len(curve) <= bins
     assert [b.p for b in curve] == sorted(b.p for b in curve)
     expected = sum(b.n * abs(b.share - b.p) for b in curve) / len(rows)
-    assert calibration_error(truth, p, bins=bins, **DRAWS).value == pytest.approx(expected, abs=1e-12)
+    assert calibration_error(truth, p, bins=bins, **DRAWS).value == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 def test_pairs_repeated_within_a_group_do_not_narrow_the_interval():
@@ -131,7 +149,10 @@ def test_pairs_repeated_within_a_group_do_not_narrow_the_interval():
     for measure in (auroc, brier):
         single, grouped, naive = measure(truth, p), measure(*often, groups=groups), measure(*often)
         assert grouped.n == 60 and naive.n == 300
-        assert grouped.stderr == pytest.approx(single.stderr, rel=1e-6) and naive.stderr < 0.6 * grouped.stderr
+        assert (
+            grouped.stderr == pytest.approx(single.stderr, rel=1e-6)
+            and naive.stderr < 0.6 * grouped.stderr
+        )
 
 
 # --- judges beside labels and each other
@@ -143,9 +164,16 @@ def rows(count=12):
     """Half of them supported; two sources."""
     found = []
     for n in range(count):
-        premise, hypothesis = f"The office number {n} is in {CITIES[n % 6]}.", CITIES[(n + n % 2) % 6]
+        premise, hypothesis = (
+            f"The office number {n} is in {CITIES[n % 6]}.",
+            CITIES[(n + n % 2) % 6],
+        )
         source = "ab"[n >= count // 2]
-        found += [Labelled(f"r{n}", premise, hypothesis, "Where?", n % 2 == 0, source, "heldout", f"g{n // 2}")]
+        found += [
+            Labelled(
+                f"r{n}", premise, hypothesis, "Where?", n % 2 == 0, source, "heldout", f"g{n // 2}"
+            )
+        ]
     return found
 
 
@@ -155,7 +183,9 @@ def office(pair):
 
 def knowing(*silent, name="recorder"):
     """A judge that knows that even offices are where they are said to be."""
-    return CountingJudge(lambda pair: None if office(pair) in silent else office(pair) % 2 == 0, name)
+    return CountingJudge(
+        lambda pair: None if office(pair) in silent else office(pair) % 2 == 0, name
+    )
 
 
 def against(found, judge, source="all"):
@@ -168,25 +198,50 @@ def test_judges_beside_labels_and_each_other(tmp_path):
     knows = against(found, "knows")
     assert (knows.agreement.value, knows.kappa.value, knows.auroc.value) == (1.0, 1.0, 1.0)
     assert (knows.pairs, knows.abstained, knows.true, knows.bins) == (12, 0, 0.5, 2)
-    assert knows.calibration.value == pytest.approx(0.25) and knows.brier.value == pytest.approx(0.0625)
+    assert knows.calibration.value == pytest.approx(0.25) and knows.brier.value == pytest.approx(
+        0.0625
+    )
     assert knows.agreement.n == 6  # groups
     named = [(judge, source) for source in ("a", "b", "all") for judge in asked]
     assert [(row.judge, row.source) for row in found.against] == named
-    said = [verdict["label"] for verdict in lines_of(tmp_path / "verdicts.jsonl") if verdict["judge"] == "lexical"]
+    said = [
+        verdict["label"]
+        for verdict in lines_of(tmp_path / "verdicts.jsonl")
+        if verdict["judge"] == "lexical"
+    ]
     truth = [row.label for row in rows()]
-    assert found.between[-1].kappa.value == cohen_kappa(said, truth).value == found.among["all"].value == 1.0
+    assert (
+        found.between[-1].kappa.value
+        == cohen_kappa(said, truth).value
+        == found.among["all"].value
+        == 1.0
+    )
 
 
-def test_a_second_run_asks_only_what_is_missing_or_was_abstained_from_and_equal_pairs_once(tmp_path):
+def test_a_second_run_asks_only_what_is_missing_or_was_abstained_from_and_equal_pairs_once(
+    tmp_path,
+):
     row = against(run(rows(), {"r": knowing(3, 4)}, tmp_path, **DRAWS), "r")
-    assert (row.pairs, row.abstained, row.agreement.abstained, row.agreement.value) == (10, 2, 2, 1.0)
+    assert (row.pairs, row.abstained, row.agreement.abstained, row.agreement.value) == (
+        10,
+        2,
+        2,
+        1.0,
+    )
     second, third, fourth = knowing(), knowing(), knowing()
     again = run(rows(14), {"r": second}, tmp_path, **DRAWS)
     assert list(map(office, second.asked)) == [3, 4, 12, 13]
     assert (against(again, "r").abstained, against(again, "r").pairs) == (0, 14)
     assert run(rows(14), {"r": third}, tmp_path, **DRAWS) == again and third.asked == []
-    moved = Labelled("r3", "The office number 3 moved.", "Oslo", "Where to?", False, "a", "heldout", "g1")
-    run([*rows(3), moved, moved, replace(moved, task="info_think")], {"r": fourth}, tmp_path, **DRAWS)
+    moved = Labelled(
+        "r3", "The office number 3 moved.", "Oslo", "Where to?", False, "a", "heldout", "g1"
+    )
+    run(
+        [*rows(3), moved, moved, replace(moved, task="info_think")],
+        {"r": fourth},
+        tmp_path,
+        **DRAWS,
+    )
     pair = Pair("The office number 3 moved.", "Oslo", "Where to?", "support")
     assert fourth.asked == [pair, replace(pair, task="info_think")]
 
@@ -196,11 +251,23 @@ def test_the_table_and_the_file_hold_every_number(tmp_path):
     found = run(rows(), asked, tmp_path, **DRAWS, limit=5)
     text = found.table()
     assert text.splitlines()[0].split()[:4] == ["judge", "labels", "pairs", "true"]
-    assert sum(line.startswith(("lexical ", "containment ", "r ")) for line in text.split("\n\n")[0].splitlines()) == 9
+    assert (
+        sum(
+            line.startswith(("lexical ", "containment ", "r "))
+            for line in text.split("\n\n")[0].splitlines()
+        )
+        == 9
+    )
     assert "Fleiss' κ of 3 judges" in text
     stored = json.loads((tmp_path / "agreement.json").read_text(encoding="utf-8"))
-    assert stored["settings"]["judges"]["r"] == "recorder" and stored["settings"]["pairs"] == {"a": 5, "b": 5}
-    assert [(own["p"], own["share"]) for own in stored["curves"]["lexical"]] == [(0.0, 0.0), (1.0, 1.0)]
+    assert stored["settings"]["judges"]["r"] == "recorder" and stored["settings"]["pairs"] == {
+        "a": 5,
+        "b": 5,
+    }
+    assert [(own["p"], own["share"]) for own in stored["curves"]["lexical"]] == [
+        (0.0, 0.0),
+        (1.0, 1.0),
+    ]
     assert stored == json.loads(msgspec.json.encode(found))
 
 
@@ -216,14 +283,24 @@ def test_what_cannot_be_run_is_refused(tmp_path):
 
 
 def test_specs_name_their_judges(monkeypatch):
-    for spec, message in (("oracle", "unknown judge 'oracle'"), ("endpoint:m@ftp://h", "endpoint:MODEL@URL")):
+    for spec, message in (
+        ("oracle", "unknown judge 'oracle'"),
+        ("endpoint:m@ftp://h", "endpoint:MODEL@URL"),
+    ):
         with pytest.raises(ConfigError, match=message):
             parse_judge(spec)
     made = []
     monkeypatch.setattr(labelled, "load_judge", lambda *args, **knobs: made.append((args, knobs)))
     specs = ("nli:org/model", "generator:/some/dir/", "endpoint:org/m@v1@http://127.0.0.1:8000/v1")
-    assert [parse_judge(spec)[0] for spec in specs] == ["nli:model", "generator:dir", "endpoint:m@v1"]
-    assert made[2] == (("endpoint", "org/m@v1"), {"url": "http://127.0.0.1:8000/v1", "together": False})
+    assert [parse_judge(spec)[0] for spec in specs] == [
+        "nli:model",
+        "generator:dir",
+        "endpoint:m@v1",
+    ]
+    assert made[2] == (
+        ("endpoint", "org/m@v1"),
+        {"url": "http://127.0.0.1:8000/v1", "together": False},
+    )
 
 
 @dataclass(frozen=True)
@@ -234,7 +311,10 @@ class Everything(JudgedReward):
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
         offices = [int(word) for word in trajectory.question.split()]
-        return [Asked(step, Pair(f"The office number {n} is in Oslo.", "Oslo")) for step, n in enumerate(offices, 1)]
+        return [
+            Asked(step, Pair(f"The office number {n} is in Oslo.", "Oslo"))
+            for step, n in enumerate(offices, 1)
+        ]
 
 
 def audited(path, judge, metric="info_think_faithfulness", texts=("0 1", "2 3 4", "5"), drop=()):
@@ -245,7 +325,11 @@ def audited(path, judge, metric="info_think_faithfulness", texts=("0 1", "2 3 4"
 
     scores = Everything(judge).score_batch([Trajectory(question=text) for text in texts])
     records = [
-        {"row": row, "digest": f"d{text}", "scores": {metric: record(score), "format": record(Score(1.0))}}
+        {
+            "row": row,
+            "digest": f"d{text}",
+            "scores": {metric: record(score), "format": record(Score(1.0))},
+        }
         for row, (text, score) in enumerate(zip(texts, scores, strict=True), start=1)
         if row not in drop
     ]
@@ -258,22 +342,34 @@ def test_two_audits_are_compared_pair_by_pair_and_with_a_persons_labels(tmp_path
     found = from_scores([one, two], tmp_path / "out", **DRAWS)
     assert found.judges == ("recorder", "lexical") and found.against == [] and found.curves == {}
     (row,) = found.between
-    assert (row.source, row.agreement.value, row.agreement.n) == ("info_think", 0.5, 3)  # 0, 2, 4 of six; three rows
+    assert (row.source, row.agreement.value, row.agreement.n) == (
+        "info_think",
+        0.5,
+        3,
+    )  # 0, 2, 4 of six; three rows
     assert row.kappa.value == 0.0 and (tmp_path / "out" / "agreement.json").exists()
     for path in (one, two):  # a pair that needed no judge is nobody's verdict
         records = lines_of(path)
         for record in records[:-1]:
-            judged = next(score for name, score in record["scores"].items() if name.startswith("info_think"))
-            judged["parts"]["pairs"].append({"step": 9, "p": 0.0, "label": False, "why": "rule", "settled": True})
+            judged = next(
+                score for name, score in record["scores"].items() if name.startswith("info_think")
+            )
+            judged["parts"]["pairs"].append(
+                {"step": 9, "p": 0.0, "label": False, "why": "rule", "settled": True}
+            )
         file_of(path, records)
     assert from_scores([one, two], **DRAWS).between[0] == row
     same = [two, audited(tmp_path / "same.jsonl", GroundingJudge(), "info_think_lexical")]
     found = from_scores(same, labels=one, **DRAWS)
     assert found.judges == tuple(map(str, same))  # both call themselves lexical
-    assert [(row.agreement.value, row.true, row.pairs) for row in found.against] == [(0.5, 0.5, 6)] * 2
+    assert [(row.agreement.value, row.true, row.pairs) for row in found.against] == [
+        (0.5, 0.5, 6)
+    ] * 2
 
 
-def test_rows_that_are_not_in_both_audits_are_left_out_and_of_one_scored_again_the_last_line_counts(tmp_path):
+def test_rows_that_are_not_in_both_audits_are_left_out_and_of_one_scored_again_the_last_line_counts(
+    tmp_path,
+):
     one = audited(tmp_path / "one.jsonl", knowing(), drop=(1,))
     two = audited(tmp_path / "two.jsonl", knowing(name="b"), texts=("5", "2 3 4", "0 1", "0 1"))
     found = from_scores([one, two], **DRAWS)
@@ -290,7 +386,10 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     for paths, message in (
         ([one], "two or more"),
         ([one, tmp_path / "." / "one.jsonl"], "given twice"),
-        ([one, audited(tmp_path / "other.jsonl", knowing(), texts=("7",))], "no judged pair is in all"),
+        (
+            [one, audited(tmp_path / "other.jsonl", knowing(), texts=("7",))],
+            "no judged pair is in all",
+        ),
         ([one, bad], r"bad\.jsonl, line 1: not a row's scores"),
     ):
         with pytest.raises((ConfigError, DataError), match=message):

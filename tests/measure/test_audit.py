@@ -39,7 +39,10 @@ def scored(out: Path) -> list[dict]:
 def test_the_scores_and_the_summary_say_what_was_measured(tmp_path):
     path = file_of(tmp_path / "a.jsonl", [rollout(n, n // 2) for n in range(8)])
     found = audit(path, tmp_path / "out", dialect="search_r1")
-    assert (found.rows["exact_match_squad"].value, found.rows["exact_match_squad"].n) == (0.25, 4)  # n are questions
+    assert (found.rows["exact_match_squad"].value, found.rows["exact_match_squad"].n) == (
+        0.25,
+        4,
+    )  # n are questions
     assert found.rows["info_think_lexical"].value == 1.0
     assert not {"info_think_faithfulness", "evidence_sensitivity"} & found.rows.keys()
     assert (found.n, found.errors, found.abstained, found.complete) == (8, 0, 0, True)
@@ -49,29 +52,55 @@ def test_the_scores_and_the_summary_say_what_was_measured(tmp_path):
     assert (first["row"], first["answer"], first["tools"]) == (1, "Orvik", {"search": 1})
     assert first["scores"]["exact_match_squad"]["value"] == 1.0
     assert Audit.from_dict(json.loads((tmp_path / "out" / "audit.json").read_text())) == found
-    assert "exact_match_squad" in str(found) and "0.250" in str(found) and "100.0%  search" in str(found)
+    assert (
+        "exact_match_squad" in str(found)
+        and "0.250" in str(found)
+        and "100.0%  search" in str(found)
+    )
 
 
 def test_several_dialects_are_shown_apart_too(tmp_path):
     """A mean over agents that write differently hides which of them is meant."""
     ours = "<think>I know.</think><answer>Orvik</answer>"
-    rows = [*map(rollout, range(4)), *({**rollout(n), "output": ours, "dialect": "pou"} for n in range(4, 10))]
-    found = audit(file_of(tmp_path / "a.jsonl", rows), tmp_path / "mixed", metrics=["answer_correctness"])
+    rows = [
+        *map(rollout, range(4)),
+        *({**rollout(n), "output": ours, "dialect": "pou"} for n in range(4, 10)),
+    ]
+    found = audit(
+        file_of(tmp_path / "a.jsonl", rows), tmp_path / "mixed", metrics=["answer_correctness"]
+    )
     apart = {name: of["exact_match_squad"] for name, of in found.by_dialect.items()}
-    assert {name: (row.n, row.value) for name, row in apart.items()} == {"pou": (6, 1.0), "search_r1": (4, 0.25)}
+    assert {name: (row.n, row.value) for name, row in apart.items()} == {
+        "pou": (6, 1.0),
+        "search_r1": (4, 0.25),
+    }
     assert found.rows["exact_match_squad"].value == 0.7
     assert "by dialect" in str(found)
 
 
-def test_rows_that_cannot_be_read_or_have_no_question_are_counted_and_a_source_scored_as_far_as_it_goes(tmp_path):
-    bare = [{name: value for name, value in rollout(n).items() if name != "question"} for n in range(3)]
+def test_rows_that_cannot_be_read_or_have_no_question_are_counted_and_a_source_scored_as_far_as_it_goes(
+    tmp_path,
+):
+    bare = [
+        {name: value for name, value in rollout(n).items() if name != "question"} for n in range(3)
+    ]
     rest = [{**rollout(n), "id": os.urandom(2000).hex()} for n in range(40)]
-    path = file_of(tmp_path / "a.jsonl.gz", [rollout(0), "{half", {"text": "no agent wrote this"}, *bare, *rest])
+    path = file_of(
+        tmp_path / "a.jsonl.gz",
+        [rollout(0), "{half", {"text": "no agent wrote this"}, *bare, *rest],
+    )
     path.write_bytes(path.read_bytes()[:-3000])
     found = audit(path, tmp_path / "out", metrics=["protocol_format"])
-    assert found.errors == 2 and 30 < found.n < 44 and not found.complete and "cannot read" in found.source_error
+    assert (
+        found.errors == 2
+        and 30 < found.n < 44
+        and not found.complete
+        and "cannot read" in found.source_error
+    )
     assert [item.row for item in found.unread] == [2, 3] and "not JSON" in found.unread[0].why
-    assert found.unasked == 3 and "without a question: 3, each counts as one of its own" in str(found)
+    assert found.unasked == 3 and "without a question: 3, each counts as one of its own" in str(
+        found
+    )
 
 
 def test_the_rows_to_show_are_the_worst_and_some_from_everywhere(tmp_path):
@@ -79,7 +108,13 @@ def test_the_rows_to_show_are_the_worst_and_some_from_everywhere(tmp_path):
     audit(path, tmp_path / "out", metrics=["answer_correctness"])
     chosen = choose_rows(scores, "exact_match_squad", 10)
     assert len(chosen) == 10 and chosen == sorted(set(chosen)) and chosen[-1] > 30
-    assert len({line.row for line in read_scores(scores) if line.values["exact_match_squad"] == 0} & {*chosen}) >= 5
+    assert (
+        len(
+            {line.row for line in read_scores(scores) if line.values["exact_match_squad"] == 0}
+            & {*chosen}
+        )
+        >= 5
+    )
     assert [int(trajectory.id) + 1 for _, trajectory in pick(path, chosen)] == chosen
 
 
@@ -101,13 +136,20 @@ def test_a_judge_is_asked_once_a_batch_and_once_for_each_pair(tmp_path):
     path = file_of(tmp_path / "a.jsonl", [rollout(n % 8) for n in range(16)])
     found = audit(path, tmp_path / "out", judge=judge, metrics=JUDGED)
     assert judge.calls <= 2 and len(judge.asked) == len(set(judge.asked)) > 16
-    assert found.rows["info_think_faithfulness"].value == 1.0 and found.settings["judge"] == "counting@1"
+    assert (
+        found.rows["info_think_faithfulness"].value == 1.0
+        and found.settings["judge"] == "counting@1"
+    )
 
 
-def test_a_judge_that_dies_on_the_way_leaves_whole_rows_and_a_metric_that_fails_costs_one_cell(tmp_path):
+def test_a_judge_that_dies_on_the_way_leaves_whole_rows_and_a_metric_that_fails_costs_one_cell(
+    tmp_path,
+):
     class Dying(CountingJudge):
         def judge_batch(self, pairs):
-            return [Verdict(1.0, True)] * 12 + [Verdict(None, None, "gone", self.name)] * (len(pairs) - 12)
+            return [Verdict(1.0, True)] * 12 + [Verdict(None, None, "gone", self.name)] * (
+                len(pairs) - 12
+            )
 
     def picky(pair):
         if "lighthouse 3" in pair.question:
@@ -120,11 +162,16 @@ def test_a_judge_that_dies_on_the_way_leaves_whole_rows_and_a_metric_that_fails_
     metrics = ["info_think_faithfulness", "protocol_format"]
     found = audit(path, tmp_path / "picky", judge=CountingJudge(picky), metrics=metrics)
     [item] = found.unjudged
-    assert (item.row, item.metric) == (4, "info_think_faithfulness") and "failed: RuntimeError" in item.why
+    assert (item.row, item.metric) == (
+        4,
+        "info_think_faithfulness",
+    ) and "failed: RuntimeError" in item.why
     assert all(found.rows[name].value == 1.0 for name in metrics)
 
 
-@pytest.mark.parametrize("mode", ["busy", "error", "hang", "cut", "schema", "closed", "empty", "garbage"])
+@pytest.mark.parametrize(
+    "mode", ["busy", "error", "hang", "cut", "schema", "closed", "empty", "garbage"]
+)
 def test_a_misbehaving_server_costs_only_the_rows_it_failed_on(tmp_path, mode):
     path, out = rollouts(tmp_path, *range(12)), tmp_path / "out"
     metrics = ["info_think_faithfulness", "think_search_faithfulness", "protocol_format"]
@@ -138,7 +185,9 @@ def test_a_misbehaving_server_costs_only_the_rows_it_failed_on(tmp_path, mode):
         assert all(item.why.startswith("the judge abstained: ") for item in first.unjudged)
         before = server.calls
         assert audit(path, out, judge=judge, metrics=metrics).complete
-        assert server.calls - before == judge.stats.failures  # what was answered of those rows is not paid again
+        assert (
+            server.calls - before == judge.stats.failures
+        )  # what was answered of those rows is not paid again
 
 
 @pytest.mark.parametrize("mode", ["unauthorized", "missing"])
@@ -146,23 +195,37 @@ def test_a_server_that_refuses_stops_the_audit(tmp_path, mode):
     path, out = rollouts(tmp_path, *range(100)), tmp_path / "out"
     with StubServer(mode=mode) as server:
         judge = judge_at(server, retries=0, concurrency=2)
-        with pytest.raises(JudgeError, match=r"the judge cannot be asked: .* lines are in .*scores\.jsonl"):
+        with pytest.raises(
+            JudgeError, match=r"the judge cannot be asked: .* lines are in .*scores\.jsonl"
+        ):
             audit(path, out, judge=judge, **INFO_THINK)
         assert server.calls < 20
-        assert all(line["scores"]["info_think_faithfulness"]["value"] is None for line in scored(out))
+        assert all(
+            line["scores"]["info_think_faithfulness"]["value"] is None for line in scored(out)
+        )
         server.mode = "ok"
         assert audit(path, out, judge=judge, **INFO_THINK).complete
 
 
-def test_an_estimate_asks_nothing_and_counts_what_an_audit_then_asks_over_its_runs_and_of_whom(tmp_path):
-    path, metrics = rollouts(tmp_path, *range(20)), ["info_think_faithfulness", "think_search_faithfulness"]
+def test_an_estimate_asks_nothing_and_counts_what_an_audit_then_asks_over_its_runs_and_of_whom(
+    tmp_path,
+):
+    path, metrics = (
+        rollouts(tmp_path, *range(20)),
+        ["info_think_faithfulness", "think_search_faithfulness"],
+    )
     with StubServer() as server:
         judge = EndpointJudge("large", url=server.url, cache=None, prices=(1.0, 2.0))
         found = bill(path, judge, metrics=metrics)
-        told = re.match(r"20 rows: about 40 calls, ([\d,]+) \+ ([\d,]+) tokens, cost ([\d.]+), ", found)
+        told = re.match(
+            r"20 rows: about 40 calls, ([\d,]+) \+ ([\d,]+) tokens, cost ([\d.]+), ", found
+        )
         asked, answered, cost = (float(number.replace(",", "")) for number in told.groups())
         assert server.calls == 0 and cost == pytest.approx((asked + 2 * answered) / 1e6, abs=1e-4)
-        assert audit(path, tmp_path / "out", judge=judge, metrics=metrics, limit=12).usage["calls"] == 24
+        assert (
+            audit(path, tmp_path / "out", judge=judge, metrics=metrics, limit=12).usage["calls"]
+            == 24
+        )
         measured = audit(path, tmp_path / "out", judge=judge, metrics=metrics)
         assert server.calls == measured.usage["calls"] == 40
     assert "judge: large was asked, stub answered (40 times)" in str(measured)
@@ -194,7 +257,12 @@ def test_a_limit_is_the_beginning_of_the_whole_and_rows_that_moved_are_recognise
     judge = CountingJudge()
     assert audit(rollouts(tmp_path, 20, 4, 3, 2), out, judge=judge, metrics=JUDGED).n == 4
     assert {pair.question for pair in judge.asked} == {"Where is lighthouse 20?"}
-    assert [(line["row"], line["id"]) for line in scored(out)] == [(1, "20"), (2, "4"), (3, "3"), (4, "2")]
+    assert [(line["row"], line["id"]) for line in scored(out)] == [
+        (1, "20"),
+        (2, "4"),
+        (3, "3"),
+        (4, "2"),
+    ]
 
 
 def test_half_a_last_line_and_a_damaged_one_are_scored_again(tmp_path):
@@ -202,7 +270,10 @@ def test_half_a_last_line_and_a_damaged_one_are_scored_again(tmp_path):
     whole, scores = audit(path, out), out / "scores.jsonl"
     good = scores.read_bytes()
     parts = good.splitlines(keepends=True)
-    for broken in (good.removesuffix(b"\n"), b"".join([*parts[:2], b"garbage\n", *parts[3:5], parts[5][:50]])):
+    for broken in (
+        good.removesuffix(b"\n"),
+        b"".join([*parts[:2], b"garbage\n", *parts[3:5], parts[5][:50]]),
+    ):
         scores.write_bytes(broken)
         assert audit(path, out) == whole and scores.read_bytes() == good
 
@@ -230,14 +301,20 @@ def test_after_an_interruption_only_the_rest_is_asked_also_without_a_cache(tmp_p
 
     path, out = rollouts(tmp_path, *range(200)), tmp_path / "out"
     with StubServer(latency=0.02, label=interrupting) as server:
-        running = subprocess.Popen([sys.executable, "-c", PAID, path, out, server.url], stderr=subprocess.PIPE)
+        running = subprocess.Popen(
+            [sys.executable, "-c", PAID, path, out, server.url], stderr=subprocess.PIPE
+        )
         said = running.communicate(timeout=60)[1]
         assert how == signal.SIGKILL or re.search(rb"64 lines are in .*, run the same again", said)
-        assert server.calls < 200 and [line.row for line in read_scores(out / "scores.jsonl")] == list(range(1, 65))
+        assert server.calls < 200 and [
+            line.row for line in read_scores(out / "scores.jsonl")
+        ] == list(range(1, 65))
         audit(path, out, judge=judge_at(server, concurrency=2), **INFO_THINK)
         # also the answers of rows that were not yet written are kept; when it was killed two were under way
         assert 0 <= server.calls - 200 <= (2 if how == signal.SIGKILL else 0)
-    assert [line["row"] for line in scored(out)] == list(range(1, 201)) and not (out / "answers.sqlite").exists()
+    assert [line["row"] for line in scored(out)] == list(range(1, 201)) and not (
+        out / "answers.sqlite"
+    ).exists()
 
 
 # what is refused
@@ -297,7 +374,9 @@ def test_two_processes_write_what_one_writes(tmp_path, monkeypatch):
     path = file_of(tmp_path / "a.jsonl", [rollout(n) if n % 50 else "{broken" for n in range(200)])
     for count in (1, 2):
         assert audit(path, tmp_path / str(count), workers=count).errors == 4
-    assert (tmp_path / "1" / "scores.jsonl").read_bytes() == (tmp_path / "2" / "scores.jsonl").read_bytes()
+    assert (tmp_path / "1" / "scores.jsonl").read_bytes() == (
+        tmp_path / "2" / "scores.jsonl"
+    ).read_bytes()
 
 
 ENDLESS = """
@@ -327,14 +406,22 @@ def test_a_script_that_guards_nothing_is_told_what_to_do(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(ENDLESS.replace('if __name__ == "__main__":', "if True:"))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
-    told = [line for line in done.stderr.splitlines() if "ConfigError: " in line]  # workers may end later, and say more
+    told = [
+        line for line in done.stderr.splitlines() if "ConfigError: " in line
+    ]  # workers may end later, and say more
     assert done.returncode == 1 and '`if __name__ == "__main__":`' in told[-1]
 
 
 def test_of_a_file_one_row_and_of_a_row_a_few_numbers_are_kept(tmp_path):
     """Neither its question nor its line, so that a million rows fit into memory."""
-    count, path, scores = 2_000, tmp_path / "scores.jsonl", {name: {"value": 0.5} for name in ("a", "b", "c", "d")}
-    big = file_of(tmp_path / "big.jsonl", [{**rollout(number), "note": "x" * 20_000} for number in range(200)])
+    count, path, scores = (
+        2_000,
+        tmp_path / "scores.jsonl",
+        {name: {"value": 0.5} for name in ("a", "b", "c", "d")},
+    )
+    big = file_of(
+        tmp_path / "big.jsonl", [{**rollout(number), "note": "x" * 20_000} for number in range(200)]
+    )
     tracemalloc.start()
     assert all(row.trajectory for row in read_trajectories(big))
     assert tracemalloc.get_traced_memory()[1] < big.stat().st_size / 2
@@ -352,9 +439,13 @@ def test_of_a_file_one_row_and_of_a_row_a_few_numbers_are_kept(tmp_path):
     assert found.n == found.rows["a"].n == count
 
 
-def test_the_standard_input_replaces_the_kept_one_only_when_the_audit_goes_on(tmp_path, monkeypatch):
+def test_the_standard_input_replaces_the_kept_one_only_when_the_audit_goes_on(
+    tmp_path, monkeypatch
+):
     def piped(*numbers, **settings):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(rollouts(tmp_path, *numbers).read_bytes())))
+        monkeypatch.setattr(
+            "sys.stdin", io.TextIOWrapper(io.BytesIO(rollouts(tmp_path, *numbers).read_bytes()))
+        )
         return audit("-", tmp_path / "out", workers=1, **settings)
 
     assert piped(0, 1, 2).n == 3
@@ -362,7 +453,10 @@ def test_the_standard_input_replaces_the_kept_one_only_when_the_audit_goes_on(tm
     before = kept.read_bytes()
     with pytest.raises(ConfigError, match="other settings"):
         piped(0, how="pokee")
-    with ScoreLog(tmp_path / "out" / "scores.jsonl"), pytest.raises(DataError, match="another audit"):
+    with (
+        ScoreLog(tmp_path / "out" / "scores.jsonl"),
+        pytest.raises(DataError, match="another audit"),
+    ):
         piped(0)
     assert kept.read_bytes() == before
     assert piped(0, 1).n == 2 and kept.read_bytes() != before

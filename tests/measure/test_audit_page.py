@@ -27,19 +27,30 @@ def rollout(number: int, text: str = "Vienna lies on the Danube.") -> Trajectory
     search = Step(
         think=f"I look up {text}",
         call=ToolCall("local_search", {"query": text}, text),
-        evidence=(Evidence(text, "Vienna", "E1", url="javascript:alert(1)"), Evidence("Graz.", "Graz", "E2")),
+        evidence=(
+            Evidence(text, "Vienna", "E1", url="javascript:alert(1)"),
+            Evidence("Graz.", "Graz", "E2"),
+        ),
     )
-    last = Step(think=text, helpful=True, refs=("E1",), answer=text, issues=(Issue("nested", text),))
+    last = Step(
+        think=text, helpful=True, refs=("E1",), answer=text, issues=(Issue("nested", text),)
+    )
     known = {"id": str(number), "answers": (text,), "text": text}
-    return Trajectory((search, last), f"Question {number}: {text}?", text, "answered", "pou", **known)
+    return Trajectory(
+        (search, last), f"Question {number}: {text}?", text, "answered", "pou", **known
+    )
 
 
 def make(folder: Path, trajectories: list[Trajectory], **settings) -> Path:
     source = folder / "rollouts.jsonl"
-    source.write_text("\n".join(trajectory.to_json() for trajectory in trajectories), encoding="utf-8")
+    source.write_text(
+        "\n".join(trajectory.to_json() for trajectory in trajectories), encoding="utf-8"
+    )
     found = audit(source, folder / "audit", workers=1, **settings)
     scores = folder / "audit" / "scores.jsonl"
-    return audit_page.write(folder / "report.html", found, scores, list(enumerate(trajectories, start=1)))
+    return audit_page.write(
+        folder / "report.html", found, scores, list(enumerate(trajectories, start=1))
+    )
 
 
 def elements(page: Path) -> list[tuple[str, dict[str, str | None]]]:
@@ -53,7 +64,11 @@ def elements(page: Path) -> list[tuple[str, dict[str, str | None]]]:
 
 def plain(page: Path) -> str:
     """The text, without markup and footer."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8").partition("<footer")[0]))
+    return re.sub(
+        r"\s+",
+        " ",
+        re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8").partition("<footer")[0]),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +88,9 @@ def test_hostile_text_adds_no_element(tmp_path, text, harmless):
 @settings(max_examples=15, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_shown_as_it_is(tmp_path_factory, text):
-    found = elements(make(tmp_path_factory.mktemp("page"), [rollout(1, f"a{text}b")], metrics=["answer_support"]))
+    found = elements(
+        make(tmp_path_factory.mktemp("page"), [rollout(1, f"a{text}b")], metrics=["answer_support"])
+    )
     assert [tag for tag, _ in found].count("script") == 1
     assert not [attrs for _, attrs in found if any(name.startswith("on") for name in attrs)]
 
@@ -85,34 +102,58 @@ def test_the_policy_names_the_pages_own_script_and_style(tmp_path):
     for tag in ("script", "style"):
         inner = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1]
         assert f"{tag}-src '{audit_page.digest(inner)}'" in policy
-    assert "unsafe" not in policy and " style=" not in re.sub(r"<(script|style)>.*?</\1>", "", text, flags=re.DOTALL)
+    assert "unsafe" not in policy and " style=" not in re.sub(
+        r"<(script|style)>.*?</\1>", "", text, flags=re.DOTALL
+    )
 
 
 def test_the_page_says_what_was_measured_and_how_sure_that_is(tmp_path):
     page = make(tmp_path, [rollout(n) for n in range(4)])
     text, shown = page.read_text(encoding="utf-8"), plain(page)
     told = [re.sub(r"<[^>]+>", "", line) for line in re.findall(r'<p class="told">(.*?)</p>', text)]
-    assert told[0].startswith("Best: in 100% (95% interval 51% to 100%), answers contain a gold answer")
-    assert told[1].startswith("Worst: in 0%") and told[2].startswith("How sure: 4 trajectories are measured")
-    assert "judge: lexical" in text.partition("</header>")[0] and "faithful-search 0" in text.partition("</header>")[0]
-    assert "Audit of rollouts.jsonl" in shown and "4 trajectories scored" in shown and "helpful, cites E1" in shown
+    assert told[0].startswith(
+        "Best: in 100% (95% interval 51% to 100%), answers contain a gold answer"
+    )
+    assert told[1].startswith("Worst: in 0%") and told[2].startswith(
+        "How sure: 4 trajectories are measured"
+    )
+    assert (
+        "judge: lexical" in text.partition("</header>")[0]
+        and "faithful-search 0" in text.partition("</header>")[0]
+    )
+    assert (
+        "Audit of rollouts.jsonl" in shown
+        and "4 trajectories scored" in shown
+        and "helpful, cites E1" in shown
+    )
     assert text.count('class="evidence cited"') == 4 and text.count('class="evidence"') == 4
-    assert "does each call follow from its thought? (words are compared, which is no judge)" in shown
-    assert re.search(r"nested ?4 ?Vienna lies on the Danube\.", shown)  # a kind of issue, and one of them
+    assert (
+        "does each call follow from its thought? (words are compared, which is no judge)" in shown
+    )
+    assert re.search(
+        r"nested ?4 ?Vienna lies on the Danube\.", shown
+    )  # a kind of issue, and one of them
 
 
 def test_reasons_stand_at_their_steps_and_say_why_a_metric_does_not_apply(tmp_path):
     call = ToolCall("search", {"query": "Vienna"}, "")
     search = Step(think="Vienna?", call=call, evidence=(Evidence("Graz.", id="D1"),))
     last = Step(think="So.", answer="Vienna lies here. Linz lies there.")
-    page = make(tmp_path, [Trajectory((search, search, last), "Where?", last.answer, "answered", "search_r1")])
+    page = make(
+        tmp_path,
+        [Trajectory((search, search, last), "Where?", last.answer, "answered", "search_r1")],
+    )
     shown = plain(page)
-    first, second, third = (shown.split(f"step {n}")[-1].split(f"step {n + 1}")[0] for n in (1, 2, 3))
+    first, second, third = (
+        shown.split(f"step {n}")[-1].split(f"step {n + 1}")[0] for n in (1, 2, 3)
+    )
     assert "repeated_calls counts against it" in second and "repeated_calls" not in first + third
     assert "“Vienna lies here.”" in third and "“Linz lies there.”" in third
     assert "n/a citation_validity" in shown and "has no verdicts to check" in shown
     # what should not happen is good when it does not
-    assert '<span class="chip low">unused_evidence_lexical <b>1.00</b>' in page.read_text(encoding="utf-8")
+    assert '<span class="chip low">unused_evidence_lexical <b>1.00</b>' in page.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -131,7 +172,10 @@ def browser():
 
 @pytest.fixture
 def hostile_page(tmp_path):
-    return make(tmp_path, [rollout(number, text) for number, text in enumerate((*HOSTILE, "Vienna"), start=1)])
+    return make(
+        tmp_path,
+        [rollout(number, text) for number, text in enumerate((*HOSTILE, "Vienna"), start=1)],
+    )
 
 
 def opened(browser, path: Path, width: int):
@@ -140,7 +184,10 @@ def opened(browser, path: Path, width: int):
     page.on("console", lambda message: problems.append(message.text))
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("dialog", lambda dialog: problems.append(dialog.message))
-    page.on("request", lambda request: None if request.url.startswith("file:") else problems.append(request.url))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith("file:") else problems.append(request.url),
+    )
     page.goto(path.as_uri())
     return page, problems
 
@@ -156,14 +203,21 @@ def test_in_a_browser_nothing_runs_and_nothing_overflows(browser, hostile_page, 
     assert page.locator("img, iframe, a:not([href^='#'])").count() == 0
     assert page.locator("footer").is_visible()
     interval = page.locator(".metrics td", has_text="[").first
-    assert interval.is_visible() and interval.bounding_box()["x"] + interval.bounding_box()["width"] <= width
+    assert (
+        interval.is_visible()
+        and interval.bounding_box()["x"] + interval.bounding_box()["width"] <= width
+    )
     page.close()
 
 
 def test_in_a_browser_metrics_bars_and_kinds_of_issues_lead_to_their_rows(browser, tmp_path):
-    clean = [msgspec.structs.replace(rollout(n), steps=rollout(n).steps[:1], answer=None) for n in (1, 2)]
+    clean = [
+        msgspec.structs.replace(rollout(n), steps=rollout(n).steps[:1], answer=None) for n in (1, 2)
+    ]
     page, problems = opened(browser, make(tmp_path, [*clean, rollout(3)]), 1280)
-    shown = lambda: page.eval_on_selector_all(".rollout:not([hidden])", "items => items.map((item) => item.id)")  # noqa: E731
+    shown = lambda: page.eval_on_selector_all(
+        ".rollout:not([hidden])", "items => items.map((item) => item.id)"
+    )  # noqa: E731
     page.click(".kind a")
     assert shown() == ["row-3"] and page.input_value("#issue") == "nested"
     page.click(".metrics a:has-text('exact_match_squad')")
@@ -181,7 +235,9 @@ def test_in_a_browser_it_can_be_printed_and_linked_to(browser, hostile_page):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(251, 250, 248)"
     page.emulate_media(media="screen")
     page.goto(f"{hostile_page.as_uri()}#row-2-step-2")
-    assert page.locator("#row-2-step-2").is_visible() and not page.locator("#row-3").evaluate("item => item.open")
+    assert page.locator("#row-2-step-2").is_visible() and not page.locator("#row-3").evaluate(
+        "item => item.open"
+    )
     page.goto(f"{hostile_page.as_uri()}#row-99")
     assert page.inner_text("#shown") == "row 99 is not on this page: --report-rows shows more"
     page.close()
@@ -191,14 +247,24 @@ def test_words_that_stand_nowhere_before_are_marked(tmp_path):
     call = ToolCall("search", {"query": "x"}, "")
     search = Step(think="Graz?", call=call, evidence=(Evidence("Vienna has 1,900,000.", id="E1"),))
     last = Step(think="Vienna has 1,900,000 people, Linz fewer.", answer="Zürich")
-    made = make(tmp_path, [Trajectory((search, last), "Which people?", "Zürich", "answered", "search_r1")])
+    made = make(
+        tmp_path, [Trajectory((search, last), "Which people?", "Zürich", "answered", "search_r1")]
+    )
     text = made.read_text(encoding="utf-8")
-    assert re.findall("<mark>(.*?)</mark>", text.partition('id="rollouts"')[2]) == ["Linz", "fewer", "Zürich"]
+    assert re.findall("<mark>(.*?)</mark>", text.partition('id="rollouts"')[2]) == [
+        "Linz",
+        "fewer",
+        "Zürich",
+    ]
 
 
 def test_long_rows_are_folded_and_make_no_long_page(tmp_path):
     long = "Danube water. " * 20_000
-    search = Step(think=long, call=ToolCall("search", {"query": "x"}, ""), evidence=(Evidence(long, "Vienna", "E1"),))
+    search = Step(
+        think=long,
+        call=ToolCall("search", {"query": "x"}, ""),
+        evidence=(Evidence(long, "Vienna", "E1"),),
+    )
     many = Step(think="again", call=ToolCall("search", {"query": "y"}, ""))
     rows = [Trajectory((search, *[many] * 200), "Where?", "Vienna", "answered", "search_r1")]
     made = make(tmp_path, rows, metrics=["protocol_format"])

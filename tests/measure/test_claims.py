@@ -28,23 +28,40 @@ class Writing(CountingJudge):
 
 
 def test_each_claim_has_its_own_sources_or_none_where_only_several_say_it_together():
-    assert claims_of(answered("Ivo Kast")) == [Claim("Ivo Kast", True, ("E1",))]  # found twice, it counts once
+    assert claims_of(answered("Ivo Kast")) == [
+        Claim("Ivo Kast", True, ("E1",))
+    ]  # found twice, it counts once
     text = "The keeper of Belt is Ivo Kast. Belt lies on the island of Sark Holm. He was born in Arvon in 1871."
     found = claims_of(answered(text))
     assert [claim.sources for claim in found] == [("E1",), ("E2",), ()]
     assert found[0].supported and not found[2].supported
     judge = CountingJudge(lambda pair: "Kast" in pair.premise and "Holm" in pair.premise)
-    assert claims_of(answered("Ivo Kast, on Sark Holm"), judge) == [Claim("Ivo Kast, on Sark Holm", True)]
+    assert claims_of(answered("Ivo Kast, on Sark Holm"), judge) == [
+        Claim("Ivo Kast, on Sark Holm", True)
+    ]
 
 
 def test_a_judge_that_failed_has_not_judged_and_nothing_found_or_said_makes_no_claims():
-    for judge in (CountingJudge(silent_on("")), Writing(), CountingJudge(refuses="401: the key is wrong")):
-        assert claims_of(answered("x"), judge) == [Claim("x", None)]  # the writer made no claims of it
-    assert claims_of(answered("Ivo Kast", ())) == claims_of(answered(None)) == claims_of(answered(" ")) == []
+    for judge in (
+        CountingJudge(silent_on("")),
+        Writing(),
+        CountingJudge(refuses="401: the key is wrong"),
+    ):
+        assert claims_of(answered("x"), judge) == [
+            Claim("x", None)
+        ]  # the writer made no claims of it
+    assert (
+        claims_of(answered("Ivo Kast", ()))
+        == claims_of(answered(None))
+        == claims_of(answered(" "))
+        == []
+    )
 
 
 def test_a_judge_that_writes_makes_the_claims():
     judge = Writing("Ivo Kast keeps Belt.\nBelt is on Sark Holm.")
     found = claims_of(answered("Ivo Kast"), judge)
     assert [claim.text for claim in found] == ["Ivo Kast keeps Belt.", "Belt is on Sark Holm."]
-    assert len(judge.asked) == 2 + 2 * 2  # each claim with all evidence, and with each of two pieces
+    assert (
+        len(judge.asked) == 2 + 2 * 2
+    )  # each claim with all evidence, and with each of two pieces

@@ -24,7 +24,10 @@ CORPUS = [
     {"id": f"p{n}", "title": f"{place} harbour", "text": f"The keeper of {place} is {keeper}."}
     for n, (place, keeper) in enumerate(KEEPERS.items())
 ]
-TASKS = [Task(f"q{n}", f"Who is the keeper of {place}?", (who,)) for n, (place, who) in enumerate(KEEPERS.items())]
+TASKS = [
+    Task(f"q{n}", f"Who is the keeper of {place}?", (who,))
+    for n, (place, who) in enumerate(KEEPERS.items())
+]
 PASSAGES = [Evidence(row["text"], row["title"], source=row["id"]) for row in CORPUS]
 A, B = {"policy": "a"}, {"policy": "b"}
 
@@ -53,31 +56,52 @@ class Scripted:
         return found
 
     def _episode(self, task):
-        shown = [task.edits.get(item.text, item.text) for item in PASSAGES if task.question[21:-1] in item.text]
+        shown = [
+            task.edits.get(item.text, item.text)
+            for item in PASSAGES
+            if task.question[21:-1] in item.text
+        ]
         shown = [text for text in shown if text is not None] if self.open_book else []
         read = shown[0].split(" is ")[1].rstrip(".") if shown else "unknown"
         answer = "Mila Dorn" if "Arvon" in task.question else read
-        call = Step(think="Look.", call=ToolCall("s", {"query": "keeper"}), evidence=tuple(map(Evidence, shown)))
+        call = Step(
+            think="Look.",
+            call=ToolCall("s", {"query": "keeper"}),
+            evidence=tuple(map(Evidence, shown)),
+        )
         steps = (call, Step(think="So.", answer=answer))
         return Trajectory(steps, task.question, answer, id=task.id, answers=task.answers)
 
 
 def agents(open_agent=None, closed=None):
     book = open_agent or Scripted()
-    return {"open": book, "blocked": book, "changed": book, "closed": closed or Scripted(open_book=False)}
+    return {
+        "open": book,
+        "blocked": book,
+        "changed": book,
+        "closed": closed or Scripted(open_book=False),
+    }
 
 
 def test_the_conditions_by_hand(tmp_path):
     """Of four right answers one is known by heart: right with a closed book and blocked; in three changed worlds two of
     the answers follow."""
     found = plan(TASKS, corpus=lambda: PASSAGES, changes=changed)
-    every = [f"q{number}@{name}" for name in ("open", "closed", "blocked", "changed") for number in range(4)]
+    every = [
+        f"q{number}@{name}"
+        for name in ("open", "closed", "blocked", "changed")
+        for number in range(4)
+    ]
     assert [task.id for task in found.asked] == every[:-1]
     study = run_study(agents(), found, tmp_path, A)
-    rows = {name: {metric: own.value for metric, own in of.items()} for name, of in study.rows.items()}
+    rows = {
+        name: {metric: own.value for metric, own in of.items()} for name, of in study.rows.items()
+    }
     assert rows["open"] == {"right": 1.0, "answered": 1.0, "decorated": 0.0, "answer_first": 0.0}
     for without in ("closed", "blocked"):
-        assert [rows[without][name] for name in ("right", "memory_share", "same_answer", "answered")] == [0.25] * 4
+        assert [
+            rows[without][name] for name in ("right", "memory_share", "same_answer", "answered")
+        ] == [0.25] * 4
         assert study.differences[without]["right"].value == -0.75
     assert rows["changed"]["follow_rate"] == rows["changed"]["right"] == pytest.approx(2 / 3)
     assert study.differences["changed"]["right"].n == 3
@@ -92,7 +116,9 @@ def test_the_conditions_by_hand(tmp_path):
 
 
 def test_what_cannot_be_asked_is_said():
-    refused = {"unknown condition wrong; there are: open, closed, blocked, changed": (TASKS, ["wrong"])}
+    refused = {
+        "unknown condition wrong; there are: open, closed, blocked, changed": (TASKS, ["wrong"])
+    }
     refused |= {"no questions": ([],), r"these are repeated: q1$": ([*TASKS, TASKS[1]],)}
     for why, asked in refused.items():
         with pytest.raises(ConfigError, match=why):
@@ -126,7 +152,9 @@ def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
     assert run_study(nobody, found, tmp_path, A) == study
     with Ledger(tmp_path / ROLLOUTS, "study"), pytest.raises(DataError, match="another evaluation"):
         run_study(nobody, found, tmp_path, B, anew=True)
-    with pytest.raises(ConfigError, match=r"other settings \(policy: .* now\): give another --out, or --overwrite"):
+    with pytest.raises(
+        ConfigError, match=r"other settings \(policy: .* now\): give another --out, or --overwrite"
+    ):
         run_study(nobody, found, tmp_path, B)
     assert kept(tmp_path, A) == {task.id for task in found.asked}
 
@@ -135,7 +163,10 @@ def test_an_interrupted_study_asks_only_for_what_is_missing(tmp_path):
     ("content", "message"),
     [
         ('{"messages": []}\n', "holds something else than .*: give another --out, or --overwrite"),
-        (f"{Trajectory(id='q0@open').to_json()}\n", r"settings\.json does not say how what lies there was made"),
+        (
+            f"{Trajectory(id='q0@open').to_json()}\n",
+            r"settings\.json does not say how what lies there was made",
+        ),
     ],
 )
 def test_rollouts_that_no_study_here_accounts_for_are_refused_and_kept(tmp_path, content, message):
@@ -173,24 +204,45 @@ def toolbox():
 
 
 def test_a_served_agent_calls_tools_reads_what_they_return_and_its_turns_are_bounded(toolbox):
-    task = Task("q", TASKS[1].question, ("Una Orr",), edits={PASSAGES[1].text: "The keeper of Belt is Una Orr."})
+    task = Task(
+        "q",
+        TASKS[1].question,
+        ("Una Orr",),
+        edits={PASSAGES[1].text: "The keeper of Belt is Una Orr."},
+    )
     with StubServer(label=reads) as server:
         [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[1:2])
         sent = server.requests[:2]
         [edited] = ServedAgent("stub", server.url, toolbox).run([task])
         [short] = ServedAgent("stub", server.url, toolbox, turns=1).run([task])
-        server.label = lambda said: said[-1]["content"] if said[-1]["role"] == "tool" else call(arguments)
+        server.label = lambda said: (
+            said[-1]["content"] if said[-1]["role"] == "tool" else call(arguments)
+        )
         for arguments in ("{", "[1]", '{"words": "x"}'):  # calls that cannot be read are answered
             [broken] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1])
             assert "local_search" in broken.answer and broken.steps[0].evidence == (), arguments
-    assert (found.answer, found.stop_reason, found.id) == ("The keeper is Ivo Kast.", "answered", "q1")
+    assert (found.answer, found.stop_reason, found.id) == (
+        "The keeper is Ivo Kast.",
+        "answered",
+        "q1",
+    )
     first = found.steps[0]
-    assert first.call.name == "local_search" and first.evidence[0] == Evidence(PASSAGES[1].text, "Belt harbour", "E1")
-    assert sent[0]["tools"][0]["function"]["name"] == "local_search" and sent[1]["messages"][-1]["tool_call_id"] == "c1"
-    assert edited.answer == "The keeper is Una Orr." and (short.answer, short.stop_reason) == (None, "turn_limit")
+    assert first.call.name == "local_search" and first.evidence[0] == Evidence(
+        PASSAGES[1].text, "Belt harbour", "E1"
+    )
+    assert (
+        sent[0]["tools"][0]["function"]["name"] == "local_search"
+        and sent[1]["messages"][-1]["tool_call_id"] == "c1"
+    )
+    assert edited.answer == "The keeper is Una Orr." and (short.answer, short.stop_reason) == (
+        None,
+        "turn_limit",
+    )
 
 
-def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alone(monkeypatch, toolbox):
+def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alone(
+    monkeypatch, toolbox
+):
     replies = {
         "one": Reply("The keeper is Mila", cut=True),
         "two": Reply(""),
@@ -202,9 +254,16 @@ def test_a_reply_that_was_cut_is_no_answer_and_an_empty_one_ends_its_episode_alo
         return replies[messages[-1]["content"].split()[-1].rstrip("?")]
 
     monkeypatch.setattr(served, "LLM", lambda *given: SimpleNamespace(chat=chat))
-    found = ServedAgent("stub", "http://127.0.0.1:9", toolbox).run([Task(name, f"Who is {name}?") for name in replies])
+    found = ServedAgent("stub", "http://127.0.0.1:9", toolbox).run(
+        [Task(name, f"Who is {name}?") for name in replies]
+    )
     assert [own.answer for own in found] == [None, None, "Mila Dorn", None]
-    assert [own.stop_reason for own in found] == ["turn_token_limit", "no_action", "answered", "turn_token_limit"]
+    assert [own.stop_reason for own in found] == [
+        "turn_token_limit",
+        "no_action",
+        "answered",
+        "turn_token_limit",
+    ]
     assert found[0].steps[-1].think == "The keeper is Mila"
     replies["three"] = Reply("<think>I know.</think><answer>Mila Dorn</answer>")
     tasks = [Task(name, f"Who is {name}?") for name in ("two", "three")]
@@ -217,10 +276,15 @@ def test_an_endpoint_that_fails_is_no_verdict_about_the_agent(toolbox):
         ended = []
         [found] = ServedAgent("stub", server.url, toolbox).run(TASKS[:1], ended.append)
         assert found.stop_reason == FAILED and "context length" in found.meta["why"] and ended == []
-    with StubServer("unauthorized") as server, pytest.raises(JudgeError, match="the key is missing or wrong"):
+    with (
+        StubServer("unauthorized") as server,
+        pytest.raises(JudgeError, match="the key is missing or wrong"),
+    ):
         ServedAgent("stub", server.url, toolbox).run(TASKS)
     for url in ("127.0.0.1:8000", "http://me:secret@host/v1"):
-        with pytest.raises(ConfigError, match=r"must begin with http|must not hold a password") as error:
+        with pytest.raises(
+            ConfigError, match=r"must begin with http|must not hold a password"
+        ) as error:
             ServedAgent("stub", url, toolbox)
         assert "secret" not in str(error.value)
 
@@ -244,22 +308,34 @@ def rewrite(path, more):
 controls = partial(invoked, "controls")
 
 
-def test_the_command_tells_the_cost_asks_compares_and_goes_on_where_an_endpoint_failed(files, tmp_path):
+def test_the_command_tells_the_cost_asks_compares_and_goes_on_where_an_endpoint_failed(
+    files, tmp_path
+):
     with StubServer("context", faults=3, label=reads) as server:
         words = ["stub", "--url", server.url, "--turns", "4", "--concurrency", "1", *files]
         some, rest, again = controls(*words), controls(*words), controls(*words)
-    assert some.output.startswith(f"12 episodes with {server.url}, up to 256 tokens a reply: about 36 requests with ")
-    assert some.exit_code == 3 and "3 rollouts failed and count nowhere; the same command tries again" in some.output
+    assert some.output.startswith(
+        f"12 episodes with {server.url}, up to 256 tokens a reply: about 36 requests with "
+    )
+    assert (
+        some.exit_code == 3
+        and "3 rollouts failed and count nowhere; the same command tries again" in some.output
+    )
     assert rest.exit_code == 0 and rest.output.startswith("3 episodes")
     assert "25% of the right answers were given without the evidence too: 1 of 4" in rest.output
     assert "changed: 4 of 4 questions left out" in rest.output
     assert again.exit_code == 0 and again.output.startswith("0 episodes")
     study = json.loads((tmp_path / "out" / RESULTS).read_text())
-    assert study["rows"]["closed"]["memory_share"]["value"] == 0.25 and study["settings"]["match"] == "contains"
+    assert (
+        study["rows"]["closed"]["memory_share"]["value"] == 0.25
+        and study["settings"]["match"] == "contains"
+    )
     assert (tmp_path / "out" / "controls.png").stat().st_size > 10_000
 
 
-def test_annotated_questions_are_asked_in_changed_worlds_and_not_gone_on_with_by_other_annotations(files, tmp_path):
+def test_annotated_questions_are_asked_in_changed_worlds_and_not_gone_on_with_by_other_annotations(
+    files, tmp_path
+):
     triples = ([[f"{place} harbour", "keeper", keeper]] for place, keeper in KEEPERS.items())
     rewrite(tmp_path / "questions.jsonl", lambda line: {"evidence_triples": next(triples)})
     with StubServer(label=reads) as server:
@@ -271,14 +347,24 @@ def test_annotated_questions_are_asked_in_changed_worlds_and_not_gone_on_with_by
         assert list(rows) == ["open", "changed"] and (follow["value"], follow["n"]) == (1.0, 4)
         rewrite(tmp_path / "corpus.jsonl", lambda line: {"title": "T"})
         other = controls(*words)
-        assert other.exit_code == 1 and "passages: " in other.output and "questions: " not in other.output
+        assert (
+            other.exit_code == 1
+            and "passages: " in other.output
+            and "questions: " not in other.output
+        )
 
 
 def test_mistakes_are_told_in_a_line(files, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for words, said in (
-        (["--corpus", "corpus.jsonl"], "the world's questions cannot be answered from 'corpus.jsonl'"),
-        (["--questions", "nowhere.jsonl", "--corpus", "corpus.jsonl"], "neither a file here nor a dataset"),
+        (
+            ["--corpus", "corpus.jsonl"],
+            "the world's questions cannot be answered from 'corpus.jsonl'",
+        ),
+        (
+            ["--questions", "nowhere.jsonl", "--corpus", "corpus.jsonl"],
+            "neither a file here nor a dataset",
+        ),
         (["--questions", "questions.jsonl", "--corpus", "none"], "no tools: give --corpus"),
     ):
         done = controls("tiny", *words)
@@ -291,4 +377,8 @@ def test_a_policy_of_this_machine_is_asked(tmp_path):
     assert done.exit_code == 0, done.output
     assert "of the right answers were given without the evidence" in done.output
     other = controls("tiny", "--limit", "3", "--out", str(tmp_path))
-    assert other.exit_code == 1 and "questions: " in other.output and "turns: 4 there, 10 now" in other.output
+    assert (
+        other.exit_code == 1
+        and "questions: " in other.output
+        and "turns: 4 there, 10 now" in other.output
+    )

@@ -30,7 +30,11 @@ from faithful_search.world import bundled_world, chains_of
 
 WORLD = bundled_world()
 ONE_HOP = [task for task in load_tasks("world", "validation") if task.meta["hops"] == 1]
-ONCE = [task for task in ONE_HOP if WORLD.by_fact[chains_of()[task.question][0]][0].text.count(task.answers[0]) == 1]
+ONCE = [
+    task
+    for task in ONE_HOP
+    if WORLD.by_fact[chains_of()[task.question][0]][0].text.count(task.answers[0]) == 1
+]
 CHANGES = CounterfactualWorld(WORLD)
 TASKS = [task for task in ONCE if CHANGES.change(task)][:20]
 KNOWN = {task.question: task.answers[0] for task in TASKS}
@@ -52,8 +56,12 @@ class Agent(lab.Writing):
             return lab.searching(said, item.tool, f"{asked.relation} of {asked.subject}")
         if known:
             return lab.answering("yes", "E1", "So it is.", known)
-        before, _, after = item.text.partition(item.object)  # what its sentence has in the place of the object
-        shown = re.search(re.escape(f"]: {before}") + r"(.+?)" + re.escape(after) + r"(\n|$)", prompt)
+        before, _, after = item.text.partition(
+            item.object
+        )  # what its sentence has in the place of the object
+        shown = re.search(
+            re.escape(f"]: {before}") + r"(.+?)" + re.escape(after) + r"(\n|$)", prompt
+        )
         if shown is None:
             return lab.answering("no", "null", "Nothing.", "unknown")
         return lab.answering("yes", "E1", f"It says {shown[1]}.", shown[1])
@@ -66,12 +74,29 @@ def toolbox():
 
 
 def rows(toolbox, remembers, tasks=TASKS, **how):
-    engine = Engine(Agent(remembers), toolbox, "pou", Limits(turns=4, total_tokens=20000), Sampling(temperature=0.0))
-    rewards = {"exact_match": Correctness(), "decorated": Decorated(), "answer_first": Decorated("answer_first")}
+    engine = Engine(
+        Agent(remembers),
+        toolbox,
+        "pou",
+        Limits(turns=4, total_tokens=20000),
+        Sampling(temperature=0.0),
+    )
+    rewards = {
+        "exact_match": Correctness(),
+        "decorated": Decorated(),
+        "answer_first": Decorated("answer_first"),
+    }
     return evaluate_policy(engine, tasks, rewards, **how).rows
 
 
-NAMES = ("exact_match", "exact_match_changed", "follow_rate", "memory_share", "decorated", "answer_first")
+NAMES = (
+    "exact_match",
+    "exact_match_changed",
+    "follow_rate",
+    "memory_share",
+    "decorated",
+    "answer_first",
+)
 
 
 def test_an_oracle_of_memory_and_a_reader_are_at_the_two_ends(toolbox):
@@ -87,25 +112,37 @@ def test_an_oracle_of_memory_and_a_reader_are_at_the_two_ends(toolbox):
 
 def test_a_subset_none_and_facts_never_remembered(toolbox):
     marked = [{**task.meta, "remembered": place % 2 == 0} for place, task in enumerate(TASKS)]
-    told = [msgspec.structs.replace(task, meta=meta) for task, meta in zip(TASKS, marked, strict=True)]
+    told = [
+        msgspec.structs.replace(task, meta=meta) for task, meta in zip(TASKS, marked, strict=True)
+    ]
     some = rows(toolbox, lambda question: True, told, controls=5)
-    assert some["follow_rate"].n == some["memory_share"].n == 5 and some["follow_rate"].not_applicable == 15
+    assert (
+        some["follow_rate"].n == some["memory_share"].n == 5
+        and some["follow_rate"].not_applicable == 15
+    )
     assert (some["exact_match_unremembered"].n, some["exact_match_unremembered"].value) == (10, 1.0)
     none = rows(toolbox, lambda question: True, TASKS[:2], controls=0)
-    assert not {"follow_rate", "memory_share", "exact_match_changed", "exact_match_unremembered"} & none.keys()
+    assert (
+        not {"follow_rate", "memory_share", "exact_match_changed", "exact_match_unremembered"}
+        & none.keys()
+    )
 
 
 def test_control_tasks_are_asked_once_and_what_is_blocked_is_what_states_the_chain_and_nothing_else():
     asked = control_tasks([TASKS[0], TASKS[0], TASKS[1], TASKS[2]], limit=2)
     a, b = TASKS[0].id, TASKS[1].id
-    assert [task.id for task in asked] == [f"{id}@{kind}" for kind in (CHANGED, BLOCKED) for id in (a, b)]
+    assert [task.id for task in asked] == [
+        f"{id}@{kind}" for kind in (CHANGED, BLOCKED) for id in (a, b)
+    ]
     assert control_tasks([Task("q", "Who?", ("x",))]) == [] and control_tasks(TASKS, 0) == []
     by_source = {item.source: item.text for item in WORLD.statements}
     for task in load_tasks("world", "validation")[::4]:
         blocked = blocked_in_world(task)
         assert {by_source[id] for id in task.supporting_ids} <= blocked.edits.keys()
         pairs = [{fact["subject"], fact["object"]} for fact in task.meta["chain"]]
-        assert all({(it := WORLD.stated(text)).subject, it.object} in pairs for text in blocked.edits)
+        assert all(
+            {(it := WORLD.stated(text)).subject, it.object} in pairs for text in blocked.edits
+        )
     assert blocked_in_world(Task("q", "Who?")) is None
 
 
@@ -123,7 +160,11 @@ def test_gold_passages_of_a_corpus_are_found_by_id_by_title_or_by_the_answer():
         Task("lost", "?", ("Ivo Kast",), supporting_ids=("p9",)),
     ]
     found = {id: list(task.edits) for id, task in blocked_by_passages(tasks, corpus).items()}
-    assert found == {"id": [corpus[1].text], "title": [corpus[0].text], "answer": [corpus[0].text, corpus[2].text]}
+    assert found == {
+        "id": [corpus[1].text],
+        "title": [corpus[0].text],
+        "answer": [corpus[0].text, corpus[2].text],
+    }
 
 
 def answered(answer, *texts, golds=("Rome",)):
@@ -156,14 +197,18 @@ def test_follow_rate_and_memory_share_by_hand():
     changed = [answered(said, golds=("Lima",)) for said in ("Lima", "Bonn", "Oslo")]
     blocked = [answered(said) for said in ("unknown", "Bonn", "Rome")]
     ids = [f"{id}@{condition}" for condition in (CHANGED, BLOCKED) for id in "abc"]
-    controls = [msgspec.structs.replace(own, id=id) for id, own in zip(ids, changed + blocked, strict=True)]
+    controls = [
+        msgspec.structs.replace(own, id=id) for id, own in zip(ids, changed + blocked, strict=True)
+    ]
     assert control_values(rollouts, list("abcd"), controls) == {
         "follow_rate": [1.0, 0.0, None, None],
         "exact_match_changed": [1.0, 0.0, 0.0, None],
         "memory_share": [0.0, 1.0, None, None],
     }
     assert control_values(rollouts, list("abcd"), []) == {}
-    assert compared(CHANGED, answered("Rome", golds=("Lima",)), answered("Rome"))["follow_rate"] == 0.0
+    assert (
+        compared(CHANGED, answered("Rome", golds=("Lima",)), answered("Rome"))["follow_rate"] == 0.0
+    )
 
 
 # --- decorated
@@ -212,12 +257,30 @@ SHOWN = [
 def test_decorated_by_hand(shown, calls, first):
     score = Decorated().score(shown)
     assert (score.value, Decorated("answer_first").score(shown).value) == (calls, first)
-    assert not score.value or score.why.startswith(f"step {score.parts['steps'][0]}: nothing later depends")
+    assert not score.value or score.why.startswith(
+        f"step {score.parts['steps'][0]}: nothing later depends"
+    )
 
 
 def test_titles_that_begin_like_a_refusal_are_answers():
-    titles = ("Unknown Pleasures", "Nothing Compares 2 U", "None of the above", "No", "0", "Nantes", "Unna")
-    refusals = ("The answer is not known.", "I could not find it", "N/A", "No evidence found.", "?", " ", None)
+    titles = (
+        "Unknown Pleasures",
+        "Nothing Compares 2 U",
+        "None of the above",
+        "No",
+        "0",
+        "Nantes",
+        "Unna",
+    )
+    refusals = (
+        "The answer is not known.",
+        "I could not find it",
+        "N/A",
+        "No evidence found.",
+        "?",
+        " ",
+        None,
+    )
     assert not any(map(declines, titles)) and all(map(declines, refusals))
 
 
@@ -228,12 +291,27 @@ def test_titles_that_begin_like_a_refusal_are_answers():
     ("steps", "expected"),
     [
         ((search("Look.", query="The tower of Orlen"),), [1.0, 0.0, 0.0]),
-        ((search("I think of Teska.", query="teska river"),), [0.0, 0.0, 1.0]),  # lower-cased, but named in the thought
-        ((search("Look.", "It was built by Ann Lee.", query="Orlen"), search("x", query="Ann Lee")), [0.5, 0.5, 0.0]),
+        (
+            (search("I think of Teska.", query="teska river"),),
+            [0.0, 0.0, 1.0],
+        ),  # lower-cased, but named in the thought
+        (
+            (
+                search("Look.", "It was built by Ann Lee.", query="Orlen"),
+                search("x", query="Ann Lee"),
+            ),
+            [0.5, 0.5, 0.0],
+        ),
         # what a thought brings up and evidence confirms remains the agent's own
-        ((search("Teska?", "Orlen lies at Teska.", query="Orlen"), search("x", query="Teska")), [0.5, 0.0, 0.5]),
+        (
+            (search("Teska?", "Orlen lies at Teska.", query="Orlen"), search("x", query="Teska")),
+            [0.5, 0.0, 0.5],
+        ),
         # parallel calls do not know of each other's results
-        ((search("x", "Ann Lee.", query="Orlen"), search(None, query="Ann Lee", same_turn=True)), [0.5, 0.0, 0.5]),
+        (
+            (search("x", "Ann Lee.", query="Orlen"), search(None, query="Ann Lee", same_turn=True)),
+            [0.5, 0.0, 0.5],
+        ),
         ((search("x", query="Orlen Teska"),), [0.5, 0.0, 0.5]),
         # without names all words that say something; a paraphrase is then the agent's own
         ((search("x", query="height of the tower"),), [0.5, 0.0, 0.5]),

@@ -23,7 +23,9 @@ STEPS = (
     Step(call=ToolCall("browse", {"url": "https://b.org"}), note="404 not found", same_turn=True),
     Step("E1 says it.", helpful=True, refs=("E1",), answer="the Danube"),
 )
-EPISODE = Trajectory(STEPS, "Which river?", "the Danube", "answered", "pou", id="q/1", answers=("Danube",))
+EPISODE = Trajectory(
+    STEPS, "Which river?", "the Danube", "answered", "pou", id="q/1", answers=("Danube",)
+)
 
 
 @pytest.fixture
@@ -44,14 +46,24 @@ def test_a_chat_of_it_gets_the_same_scores(tmp_path):
 
 def test_the_scores_travel_with_their_rows(source, tmp_path):
     audit(source, tmp_path / "audit", workers=1)
-    found = convert(source, tmp_path / "out.jsonl", "openai", scores=tmp_path / "audit" / "scores.jsonl")
+    found = convert(
+        source, tmp_path / "out.jsonl", "openai", scores=tmp_path / "audit" / "scores.jsonl"
+    )
     assert (found.written, found.scored) == (2, 2) and found.unread[0].startswith("row 3: not JSON")
     rows = lines_of(tmp_path / "out.jsonl")
     assert rows[0]["metadata"]["scores"]["exact_match_squad"] == 1.0
     assert rows[0]["metadata"]["verdicts"] == {"3": {"helpful": True, "refs": ["E1"]}}
-    assert rows[0]["metadata"]["gold_answers"] == ["Danube"] and rows[1]["metadata"]["read_as"] == "search_r1"
+    assert (
+        rows[0]["metadata"]["gold_answers"] == ["Danube"]
+        and rows[1]["metadata"]["read_as"] == "search_r1"
+    )
     with pytest.raises(DataError, match="row 1 is not the row that was scored"):
-        convert(file_of(tmp_path / "b.jsonl", [rollout(7)]), tmp_path / "b", "atif", scores=tmp_path / "audit")
+        convert(
+            file_of(tmp_path / "b.jsonl", [rollout(7)]),
+            tmp_path / "b",
+            "atif",
+            scores=tmp_path / "audit",
+        )
 
 
 def test_openais_own_types_take_the_messages_and_ours_come_out_as_they_went_in(source, tmp_path):
@@ -80,9 +92,18 @@ def test_a_pi_session_is_a_chain_of_messages_with_the_scores_beside_it(source, t
     convert(source, tmp_path / "out", "pi")
     header, *entries = lines_of(tmp_path / "out" / "000001-q-1.jsonl")
     assert (header["type"], header["version"], header["id"]) == ("session", 3, "q/1")
-    assert [entry["parentId"] for entry in entries] == [None, *(entry["id"] for entry in entries[:-1])]
+    assert [entry["parentId"] for entry in entries] == [
+        None,
+        *(entry["id"] for entry in entries[:-1]),
+    ]
     messages = [entry["message"] for entry in entries[:-1]]
-    assert [message["role"] for message in messages] == ["user", "assistant", "toolResult", "toolResult", "assistant"]
+    assert [message["role"] for message in messages] == [
+        "user",
+        "assistant",
+        "toolResult",
+        "toolResult",
+        "assistant",
+    ]
     assert [part["type"] for part in messages[1]["content"]] == ["thinking", "toolCall", "toolCall"]
     assert [message.get("isError") for message in messages[2:4]] == [False, True]
     assert entries[-1]["type"] == "custom" and entries[-1]["data"]["gold_answers"] == ["Danube"]
@@ -96,8 +117,13 @@ def test_keys_are_counted_and_on_request_taken_out(tmp_path, monkeypatch, to):
     key = "hf_" + "a1B2" * 8
     told = {**rollout(0), "output": rollout(0)["output"].replace("stands in", f"({key}) stands in")}
     file_of(tmp_path / "a.jsonl", [rollout(1), told, "{half"])
-    for flags, said in (([], "are still there: --scrub takes them out"), (["--scrub"], "were taken out")):
+    for flags, said in (
+        ([], "are still there: --scrub takes them out"),
+        (["--scrub"], "were taken out"),
+    ):
         done = invoked("convert", "a.jsonl", "out", "--to", to, *flags)
         assert done.exit_code == 3 and f"2 trajectories as {to}" in done.stdout
         assert f"in rows 2, {said}" in done.stderr and "row 3: not JSON" in done.stderr
-        assert any(key in path.read_text() for path in (tmp_path / "out").iterdir()) is not bool(flags)
+        assert any(key in path.read_text() for path in (tmp_path / "out").iterdir()) is not bool(
+            flags
+        )

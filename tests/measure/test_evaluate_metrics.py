@@ -29,13 +29,19 @@ from faithful_search.tasks import read_rows
 ROLLOUTS = SHARED / "data/trajectories/r1_searcher_hotpotqa_qwen.jsonl.gz"
 
 NAMED = {  # without a judge, and with one that reads
-    "answer_correctness": (["exact_match_squad", "f1_squad", "sub_em_squad"], ["answer_correctness"]),
+    "answer_correctness": (
+        ["exact_match_squad", "f1_squad", "sub_em_squad"],
+        ["answer_correctness"],
+    ),
     "answer_support": (["answer_support_lexical"], ["answer_support"]),
     "citation_validity": (["citation_validity"], ["citation_validity"]),
     "evidence_sensitivity": (["evidence_sensitivity"], ["evidence_sensitivity"]),
     "info_think_faithfulness": (["info_think_lexical"], ["info_think_faithfulness"]),
     "protocol_format": (["protocol_format"], ["protocol_format"]),
-    "query_provenance": ([f"query_from_{of}_lexical" for of in ("question", "evidence", "thought")],) * 2,
+    "query_provenance": (
+        [f"query_from_{of}_lexical" for of in ("question", "evidence", "thought")],
+    )
+    * 2,
     "think_answer_faithfulness": (["think_answer_sub_em"], ["think_answer_faithfulness"]),
     "think_search_faithfulness": (["think_search_lexical"], ["think_search_faithfulness"]),
     "tool_use": (["repeated_calls", "unused_evidence_lexical", "uncited_evidence"],) * 2,
@@ -46,7 +52,11 @@ def test_results_are_named_for_what_made_them_and_say_what_they_ask():
     assert metrics.names() == list(NAMED)
     for name, (without, judged) in NAMED.items():
         assert list(metrics.load(name)) == without
-        assert list(metrics.load(name, GroundingJudge())) == list(metrics.load(name, LexicalJudge())) == without
+        assert (
+            list(metrics.load(name, GroundingJudge()))
+            == list(metrics.load(name, LexicalJudge()))
+            == without
+        )
         # strings are still compared beside such a judge
         strings = without if name in ("answer_correctness", "think_answer_faithfulness") else []
         assert list(metrics.load(name, CountingJudge())) == [*strings, *judged]
@@ -54,7 +64,11 @@ def test_results_are_named_for_what_made_them_and_say_what_they_ask():
 
 
 def test_judge_normaliser_and_knobs_go_to_the_rewards_that_have_them():
-    assert list(metrics.load("answer_correctness", how="pokee")) == ["exact_match_pokee", "f1_pokee", "sub_em_pokee"]
+    assert list(metrics.load("answer_correctness", how="pokee")) == [
+        "exact_match_pokee",
+        "f1_pokee",
+        "sub_em_pokee",
+    ]
     strict = GroundingJudge(threshold=0.9)
     assert metrics.load("info_think_faithfulness", strict)["info_think_lexical"].judge == strict
     assert metrics.load("tool_use", words=5)["unused_evidence_lexical"] == ToolUse("unused", 5)
@@ -70,27 +84,48 @@ def test_judge_normaliser_and_knobs_go_to_the_rewards_that_have_them():
 @pytest.mark.skipif(not ROLLOUTS.exists(), reason="the rollouts are not here")
 def test_on_real_rollouts_every_metric_computes_and_evidence_that_was_swapped_is_noticed():
     rows = [row for row, _ in zip(read_rows(ROLLOUTS), range(30), strict=False)]
-    read = [dialect("r1_searcher").parse(row["gen_text_store"], question=row["question"]) for row in rows]
+    read = [
+        dialect("r1_searcher").parse(row["gen_text_store"], question=row["question"])
+        for row in rows
+    ]
     real = [replace(item, answers=(row["answer"],)) for item, row in zip(read, rows, strict=True)]
     pool = [step.evidence for item in real for step in item.steps if step.evidence]
     draw = random.Random(0)
     swapped = [
-        replace(item, steps=tuple(replace(s, evidence=draw.choice(pool)) if s.evidence else s for s in item.steps))
+        replace(
+            item,
+            steps=tuple(
+                replace(s, evidence=draw.choice(pool)) if s.evidence else s for s in item.steps
+            ),
+        )
         for item in real
     ]
     means = {}
     for name in set(metrics.names()) - {"evidence_sensitivity"}:
         for result, reward in metrics.load(name).items():
             for kind, batch in (("real", real), ("swapped", swapped)):
-                values = [value for value in map(reward.measure, reward.score_batch(batch)) if value is not None]
-                if result in ("citation_validity", "uncited_evidence"):  # this dialect has no verdicts
+                values = [
+                    value
+                    for value in map(reward.measure, reward.score_batch(batch))
+                    if value is not None
+                ]
+                if result in (
+                    "citation_validity",
+                    "uncited_evidence",
+                ):  # this dialect has no verdicts
                     assert values == []
                     continue
                 assert len(values) >= 15 and all(0 <= value <= 1 for value in values), result
                 means[result, kind] = sum(values) / len(values)
-    assert means["info_think_lexical", "real"] > 0.6 and means["info_think_lexical", "swapped"] < 0.1
-    assert means["answer_support_lexical", "real"] > means["answer_support_lexical", "swapped"] + 0.3
-    assert means["unused_evidence_lexical", "real"] < means["unused_evidence_lexical", "swapped"] - 0.3
+    assert (
+        means["info_think_lexical", "real"] > 0.6 and means["info_think_lexical", "swapped"] < 0.1
+    )
+    assert (
+        means["answer_support_lexical", "real"] > means["answer_support_lexical", "swapped"] + 0.3
+    )
+    assert (
+        means["unused_evidence_lexical", "real"] < means["unused_evidence_lexical", "swapped"] - 0.3
+    )
     assert means["think_answer_sub_em", "real"] == means["think_answer_sub_em", "swapped"]
 
 
@@ -100,7 +135,16 @@ FOLDERS = ROOT / "evaluate_metrics"
 NAMES = metrics.names()
 MODEL_FREE = [name for name in NAMES if name != "evidence_sensitivity"]
 RESULTS = {name: list(metrics.load(name)) for name in NAMES}
-ESTIMATE = ("", "_stderr", "_low", "_high", "_n", "_not_applicable", "_not_applicable_share", "_abstained")
+ESTIMATE = (
+    "",
+    "_stderr",
+    "_low",
+    "_high",
+    "_n",
+    "_not_applicable",
+    "_not_applicable_share",
+    "_abstained",
+)
 CITED = widget.EXAMPLE
 INVENTED = CITED.replace("<ref>E1</ref>", "<ref>E7</ref>")
 THOUGHT = "The bridge of Orlen stands in the Teska."
@@ -133,9 +177,15 @@ def load(name: str) -> evaluate.Metric:
 
 def python(code: str, home: Path) -> str:
     """The output of a fresh interpreter whose caches lie in `home`."""
-    caches = {"HF_HOME": str(home), "HF_MODULES_CACHE": str(home / "modules"), "HF_EVALUATE_OFFLINE": "1"}
+    caches = {
+        "HF_HOME": str(home),
+        "HF_MODULES_CACHE": str(home / "modules"),
+        "HF_EVALUATE_OFFLINE": "1",
+    }
     own = {**os.environ, **caches, "PYTHONPATH": str(Path(fs.__file__).parent.parent)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own, cwd=home, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=own, cwd=home, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -146,14 +196,26 @@ def python(code: str, home: Path) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_metrics_folder_is_what_evaluate_and_the_hub_expect(name):
     assert {path.name for path in FOLDERS.iterdir() if path.is_dir()} == {*NAMES}
-    files = {path.name: path.read_text(encoding="utf-8") for path in (FOLDERS / name).iterdir() if path.is_file()}
+    files = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in (FOLDERS / name).iterdir()
+        if path.is_file()
+    }
     assert files.keys() == {f"{name}.py", "README.md", "app.py", "requirements.txt"}
     module = load(name)
-    assert module.name == module.measure == name and len(module.description) > 80 and "@" in module.citation
+    assert (
+        module.name == module.measure == name
+        and len(module.description) > 80
+        and "@" in module.citation
+    )
     assert "predictions" in module.inputs_description and "Returns" in module.inputs_description
     card = files["README.md"]
     head = yaml.safe_load(card.split("---\n")[1])
-    assert head["sdk"] == "gradio" and head["app_file"] == "app.py" and set(head["tags"]) == {"evaluate", "metric"}
+    assert (
+        head["sdk"] == "gradio"
+        and head["app_file"] == "app.py"
+        and set(head["tags"]) == {"evaluate", "metric"}
+    )
     assert all(said in card for said in ("docs/judges.md", *metrics.load(name)))
     assert all(need in files["requirements.txt"] for need in ("faithful-search[", "evaluate"))
     assert f'"{name}.py"' in files["app.py"] and "widget.build(metric" in files["app.py"]
@@ -176,23 +238,42 @@ def test_a_metrics_page_is_built(name):
 def test_every_metric_computes_without_model_and_key_and_names_what_it_computed(name):
     trajectory, module = fs.parse(CITED, dialect="pou"), load(name)
     forms = [CITED, trajectory, trajectory.to_json(), msgspec.to_builtins(trajectory)]
-    result = module.compute(predictions=forms, references=["Teska", ["Teska"], ("Teska", "Teska River"), "Teska"])
+    result = module.compute(
+        predictions=forms, references=["Teska", ["Teska"], ("Teska", "Teska River"), "Teska"]
+    )
     assert {f"{key}{part}" for key in RESULTS[name] for part in ESTIMATE} <= set(result)
-    expected = {"tool_use": 0.0, "query_provenance": None}.get(name, 1.0)  # the question is not known
+    expected = {"tool_use": 0.0, "query_provenance": None}.get(
+        name, 1.0
+    )  # the question is not known
     assert all(result[key] == expected for key in RESULTS[name])
-    assert result["trajectories"] == 4 and result["dialects"] == {"pou": 4} and result["errors"] == []
-    assert not any(key.endswith("faithfulness") or key in ("answer_support", "answer_correctness") for key in result)
-    chats = module.compute(predictions=[MESSAGES, MESSAGES], references=["Teska", "Teska"], details=True)
-    assert [row["answer"] for row in chats["details"]] == ["Teska", "Teska"] and chats["errors"] == []
+    assert (
+        result["trajectories"] == 4 and result["dialects"] == {"pou": 4} and result["errors"] == []
+    )
+    assert not any(
+        key.endswith("faithfulness") or key in ("answer_support", "answer_correctness")
+        for key in result
+    )
+    chats = module.compute(
+        predictions=[MESSAGES, MESSAGES], references=["Teska", "Teska"], details=True
+    )
+    assert [row["answer"] for row in chats["details"]] == ["Teska", "Teska"] and chats[
+        "errors"
+    ] == []
     said, rows = widget.explain(module, INVENTED, widget.QUESTION, "Teska\nTeska River")
-    assert "dialect: pou" in said and "answer: Teska" in said and [row[0] for row in rows] == RESULTS[name]
+    assert (
+        "dialect: pou" in said
+        and "answer: Teska" in said
+        and [row[0] for row in rows] == RESULTS[name]
+    )
     assert name != "citation_validity" or (rows[0][1] == "0.000" and "E7" in rows[0][2])
     said, rows = widget.explain(module, "no tags at all")
     assert "no dialect" in said and rows == []
 
 
 def test_values_by_hand():
-    result = load("info_think_faithfulness").compute(predictions=[SEARCHED, CARELESS, SEARCHED, SEARCHED])
+    result = load("info_think_faithfulness").compute(
+        predictions=[SEARCHED, CARELESS, SEARCHED, SEARCHED]
+    )
     # Wilson's interval of 3 in 4
     assert result["info_think_lexical"] == 0.75 and result["info_think_lexical_n"] == 4
     assert "is no judge" in result["info_think_lexical_warning"]
@@ -202,12 +283,19 @@ def test_values_by_hand():
     assert cited["citation_validity"] == 0.5 and cited["citation_validity_n"] == 2
     assert cited["citation_validity_not_applicable_share"] == pytest.approx(1 / 3)
     rows, questions = [SEARCHED, CARELESS, SEARCHED], ["Which river?", "Which river? ", "Another?"]
-    result = load("info_think_faithfulness").compute(predictions=rows, questions=questions, judge="lexical")
-    assert result["info_think_lexical_n"] == 2 and result["info_think_lexical"] == pytest.approx(0.75)
+    result = load("info_think_faithfulness").compute(
+        predictions=rows, questions=questions, judge="lexical"
+    )
+    assert result["info_think_lexical_n"] == 2 and result["info_think_lexical"] == pytest.approx(
+        0.75
+    )
 
 
 def test_correctness_names_its_normaliser_and_asks_for_references():
-    wordy, module = SEARCHED.replace("Teska</answer>", "the Teska, a river</answer>"), load("answer_correctness")
+    wordy, module = (
+        SEARCHED.replace("Teska</answer>", "the Teska, a river</answer>"),
+        load("answer_correctness"),
+    )
     for how, f1 in (("squad", 2 / 3), ("pokee", 2 / 5)):  # squad drops "the" and "a"
         result = module.compute(predictions=[wordy], references=["Teska"], how=how)
         assert {key for key in result if key in ("f1_squad", "f1_pokee")} == {f"f1_{how}"}
@@ -221,12 +309,16 @@ def test_correctness_names_its_normaliser_and_asks_for_references():
 
 
 def test_tool_use_tells_of_the_corpus():
-    other = CITED.replace('"local_search", "arguments": {"query"', '"knowledge_graph", "arguments": {"entity"')
+    other = CITED.replace(
+        '"local_search", "arguments": {"query"', '"knowledge_graph", "arguments": {"entity"'
+    )
     tools = ["local_search", "knowledge_graph", "web_search"]
     result = load("tool_use").compute(predictions=[CITED, other], tools=tools)
     assert result["tool_calls"] == {"local_search": 1, "knowledge_graph": 1}
     assert result["tool_ratios"] == dict(zip(tools, (0.5, 0.5, 0.0), strict=True))
-    assert result["tool_entropy"] == pytest.approx(0.6309, abs=1e-4) and result["tool_entropy_n"] == 2
+    assert (
+        result["tool_entropy"] == pytest.approx(0.6309, abs=1e-4) and result["tool_entropy_n"] == 2
+    )
 
 
 def test_add_add_batch_and_combine_measure_what_compute_measures():
@@ -244,23 +336,42 @@ def test_add_add_batch_and_combine_measure_what_compute_measures():
 
 
 def test_a_judge_that_reads_names_its_result_and_one_that_is_silent_or_broken_is_no_zero():
-    module, judge = load("info_think_faithfulness"), CountingJudge(lambda pair: "bridge" in pair.hypothesis)
+    module, judge = (
+        load("info_think_faithfulness"),
+        CountingJudge(lambda pair: "bridge" in pair.hypothesis),
+    )
     result = module.compute(predictions=[SEARCHED, CARELESS], judge=judge)
     assert result["info_think_faithfulness"] == 0.5 and result["judge"] == "counting@1"
-    assert not any("lexical" in key for key in result) and [pair.task for pair in judge.asked] == ["info_think"] * 2
-    result = module.compute(predictions=[SEARCHED] * 9 + [CARELESS], judge=CountingJudge(silent_on("Paris")))
-    assert result["info_think_faithfulness"] == 1.0 and result["info_think_faithfulness_abstained"] == 1
-    assert result["info_think_faithfulness_n"] == 9 and result["info_think_faithfulness_not_applicable"] == 0
+    assert (
+        not any("lexical" in key for key in result)
+        and [pair.task for pair in judge.asked] == ["info_think"] * 2
+    )
+    result = module.compute(
+        predictions=[SEARCHED] * 9 + [CARELESS], judge=CountingJudge(silent_on("Paris"))
+    )
+    assert (
+        result["info_think_faithfulness"] == 1.0
+        and result["info_think_faithfulness_abstained"] == 1
+    )
+    assert (
+        result["info_think_faithfulness_n"] == 9
+        and result["info_think_faithfulness_not_applicable"] == 0
+    )
     with pytest.raises(JudgeError, match="wrong key"):
         module.compute(predictions=[SEARCHED, CARELESS], judge=CountingJudge(refuses="wrong key"))
 
 
 def test_knobs_of_a_metric_go_through_compute_and_a_note_of_our_own_environment_is_no_evidence():
-    metric, thoughtless = load("info_think_faithfulness"), SEARCHED.replace(f"<think>{THOUGHT}</think>", "")
+    metric, thoughtless = (
+        load("info_think_faithfulness"),
+        SEARCHED.replace(f"<think>{THOUGHT}</think>", ""),
+    )
     assert metric.compute(predictions=[thoughtless])["info_think_lexical"] == 0.0
     assert metric.compute(predictions=[thoughtless], unthinking=False)["info_think_lexical"] is None
     note = dialect("search_r1").render_observation((), "No results.")
-    text = f"{SEARCHED.split('<information>')[0]}{note}<think>Nothing.</think><answer>Teska</answer>"
+    text = (
+        f"{SEARCHED.split('<information>')[0]}{note}<think>Nothing.</think><answer>Teska</answer>"
+    )
     name, metric = "unused_evidence_lexical_n", load("tool_use")
     assert metric.compute(predictions=[text])[name] == 1  # anybody's prose may be evidence
     assert metric.compute(predictions=[text], fenced=True)[name] == 0
@@ -272,7 +383,9 @@ def test_knobs_of_a_metric_go_through_compute_and_a_note_of_our_own_environment_
 def test_rows_that_cannot_be_read_are_named_and_left_out_and_details_tell_why(tmp_path):
     rows = [CITED, "no tags at all", None, 7, "", {"steps": 3}, INVENTED]
     result = load("citation_validity").compute(predictions=rows, details=True)
-    assert [item["index"] for item in result["errors"]] == [1, 2, 3, 4, 5] and all(e["error"] for e in result["errors"])
+    assert [item["index"] for item in result["errors"]] == [1, 2, 3, 4, 5] and all(
+        e["error"] for e in result["errors"]
+    )
     assert result["trajectories"] == 2 and result["citation_validity"] == 0.5
     first, *errors, last = result["details"]
     assert errors == result["errors"] and first["scores"]["citation_validity"]["value"] == 1.0
@@ -321,13 +434,18 @@ def test_evidence_sensitivity_asks_the_policy_it_is_given():
         metric.compute(predictions=[CITED])
     result = metric.compute(predictions=[CITED], policy=Moved(), snippets=["Zebras graze."])
     assert any("Zebras graze." in text for text in seen)
-    assert result["evidence_sensitivity"] == pytest.approx(0.7) and result["evidence_sensitivity_n"] == 1
+    assert (
+        result["evidence_sensitivity"] == pytest.approx(0.7)
+        and result["evidence_sensitivity_n"] == 1
+    )
 
 
 # installing
 
 
-def test_the_version_installed_last_is_the_only_one_and_a_damaged_copy_is_put_right(tmp_path, monkeypatch):
+def test_the_version_installed_last_is_the_only_one_and_a_damaged_copy_is_put_right(
+    tmp_path, monkeypatch
+):
     first = metrics.install_metrics(tmp_path)
     whole = first[0].read_bytes()
     first[0].write_bytes(b"")
@@ -336,7 +454,10 @@ def test_the_version_installed_last_is_the_only_one_and_a_damaged_copy_is_put_ri
         (tmp_path / "checkout" / name).mkdir(parents=True)
         (tmp_path / "checkout" / name / f"{name}.py").write_text("# version 2")
     monkeypatch.setattr(metrics, "shipped", lambda name: tmp_path / "checkout")
-    assert metrics.install_metrics(tmp_path)[0].read_text().startswith("# version 2") and not first[0].exists()
+    assert (
+        metrics.install_metrics(tmp_path)[0].read_text().startswith("# version 2")
+        and not first[0].exists()
+    )
 
 
 # cards and pages
@@ -345,13 +466,18 @@ def test_the_version_installed_last_is_the_only_one_and_a_damaged_copy_is_put_ri
 def example(page: Path) -> tuple[str, str]:
     """The first block of Python that loads a metric, and the output that is promised below it."""
     text = page.read_text(encoding="utf-8")
-    match = re.search(r"```python\n([^`]*evaluate\.load[^`]*)```\n\n```text\n(.*?)```", text, re.DOTALL)
+    match = re.search(
+        r"```python\n([^`]*evaluate\.load[^`]*)```\n\n```text\n(.*?)```", text, re.DOTALL
+    )
     assert match is not None, page
     return match[1], match[2]
 
 
 def test_installed_metrics_load_by_bare_name_and_every_example_prints_what_it_says(capsys):
-    examples = [example(page) for page in (ROOT / "README.md", *(FOLDERS / name / "README.md" for name in MODEL_FREE))]
+    examples = [
+        example(page)
+        for page in (ROOT / "README.md", *(FOLDERS / name / "README.md" for name in MODEL_FREE))
+    ]
     assert len(fs.install_metrics()) == len(NAMES)
     for code, _ in examples:
         exec(code, {})
@@ -359,7 +485,14 @@ def test_installed_metrics_load_by_bare_name_and_every_example_prints_what_it_sa
 
 
 @pytest.mark.slow
-def test_a_fresh_interpreter_installs_nothing_unasked_and_the_card_that_needs_a_policy_prints_what_it_says(tmp_path):
+def test_a_fresh_interpreter_installs_nothing_unasked_and_the_card_that_needs_a_policy_prints_what_it_says(
+    tmp_path,
+):
     code, promised = example(FOLDERS / "evidence_sensitivity" / "README.md")
-    found = f"import os, faithful_search as fs\nprint(os.path.exists({str(tmp_path / 'modules')!r}))"
-    assert python(f"{found}\nprint(len(fs.install_metrics()))\n{code}", tmp_path) == f"False\n{len(NAMES)}\n{promised}"
+    found = (
+        f"import os, faithful_search as fs\nprint(os.path.exists({str(tmp_path / 'modules')!r}))"
+    )
+    assert (
+        python(f"{found}\nprint(len(fs.install_metrics()))\n{code}", tmp_path)
+        == f"False\n{len(NAMES)}\n{promised}"
+    )

@@ -9,10 +9,23 @@ from hypothesis import given, strategies as st
 from stub_judges import Down
 
 from faithful_search.errors import DataError
-from faithful_search.measure.behaviour import error_counts, error_of, error_table, normalized_entropy, tool_entropy
+from faithful_search.measure.behaviour import (
+    error_counts,
+    error_of,
+    error_table,
+    normalized_entropy,
+    tool_entropy,
+)
 from faithful_search.measure.evaluation import Evaluation
 from faithful_search.measure.report import table_rows
-from faithful_search.measure.stats import bootstrap, left_out, mean_ci, paired_difference, pooled_estimate, t_quantile
+from faithful_search.measure.stats import (
+    bootstrap,
+    left_out,
+    mean_ci,
+    paired_difference,
+    pooled_estimate,
+    t_quantile,
+)
 from faithful_search.measure.suite import evaluate_policy, evaluate_rollouts
 from faithful_search.measure.writing import write_metrics
 from faithful_search.rewards import AnswerSupport, Citation
@@ -27,7 +40,9 @@ def test_wilson_interval_of_shares():
     assert (round(estimate.low, 3), round(estimate.high, 3), estimate.n) == (0.490, 0.943, 10)
     none = mean_ci([0.0] * 20)
     assert (none.value, none.low, round(none.high, 3)) == (0.0, 0.0, 0.161)
-    assert mean_ci([1.0] * 20).high == 1.0 and mean_ci([1.0] * 20).low == pytest.approx(1 - none.high)
+    assert mean_ci([1.0] * 20).high == 1.0 and mean_ci([1.0] * 20).low == pytest.approx(
+        1 - none.high
+    )
 
 
 def test_student_interval_of_numbers():
@@ -47,7 +62,11 @@ def test_too_little_to_say_and_what_is_refused():
     assert (one.value, one.low, one.high, one.n) == (0.4, None, None, 1)
     assert bootstrap([]).value is None and bootstrap([3.0]).low is None
     assert paired_difference({"a": 1.0}, {"b": 1.0}).n == 0
-    assert pooled_estimate({"a": [3, 1]}, normalized_entropy, ["x", "y"]).value is tool_entropy({"a": 4}, ["a"]) is None
+    assert (
+        pooled_estimate({"a": [3, 1]}, normalized_entropy, ["x", "y"]).value
+        is tool_entropy({"a": 4}, ["a"])
+        is None
+    )
     with pytest.raises(DataError, match="not a finite number"):
         mean_ci([0.5, math.nan])
     with pytest.raises(DataError, match="no questions"):
@@ -81,7 +100,11 @@ def test_rollouts_of_one_question_are_not_independent_and_a_bootstrap_is_seeded(
     assert bootstrap(values, clusters=questions).low == 0.0
     values = np.random.default_rng(0).random(200)
     one, again, other = (bootstrap(values, seed=seed) for seed in (3, 3, 4))
-    assert one == again != other and one.value == pytest.approx(values.mean()) and one.low < one.value < one.high
+    assert (
+        one == again != other
+        and one.value == pytest.approx(values.mean())
+        and one.low < one.value < one.high
+    )
     assert one.stderr == pytest.approx(values.std() / math.sqrt(200), rel=0.06)
 
 
@@ -94,7 +117,11 @@ def test_pairing_removes_what_the_questions_share():
     assert mean_ci(after).low < mean_ci(before).high
 
 
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=12))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=12
+    )
+)
 def test_entropy_row_equals_the_formula(rows):
     calls = {tool: [row[place] for row in rows] for place, tool in enumerate("abc")}
     totals = {tool: sum(column) for tool, column in calls.items()}
@@ -116,8 +143,16 @@ def trajectory(*steps, answer=None, golds=("Rome",)):
     return Trajectory(steps=steps, answer=answer, answers=golds, dialect="pou", stop_reason=reason)
 
 
-SEARCH = Step(think="a", call=ToolCall("local_search"), evidence=(Evidence("Rome it is.", id="E1"),))
-GOOD = Step(think="b", helpful=True, refs=("E1",), call=ToolCall("web"), evidence=(Evidence("More.", id="E2"),))
+SEARCH = Step(
+    think="a", call=ToolCall("local_search"), evidence=(Evidence("Rome it is.", id="E1"),)
+)
+GOOD = Step(
+    think="b",
+    helpful=True,
+    refs=("E1",),
+    call=ToolCall("web"),
+    evidence=(Evidence("More.", id="E2"),),
+)
 WRONG = Step(think="c", helpful=True, refs=("E9",), answer="Rome")
 ALONE = Step(think="d", answer="Rome")
 
@@ -137,21 +172,30 @@ def test_citation_validity_is_the_share_of_valid_steps_and_an_abstaining_judge_i
 # --- report
 
 
-@pytest.mark.parametrize(("gains", "marked"), [([1.0] * 6, True), ([1.0] * 5, False), ([1.0, -1.0] * 10, False)])
+@pytest.mark.parametrize(
+    ("gains", "marked"), [([1.0] * 6, True), ([1.0] * 5, False), ([1.0, -1.0] * 10, False)]
+)
 def test_only_clear_differences_are_marked(gains, marked):
     questions = [str(number) for number in range(len(gains))]
-    before, after = (Evaluation({"f1": mean_ci(v)}, questions, {"f1": v}, {}) for v in ([0.0] * len(gains), gains))
+    before, after = (
+        Evaluation({"f1": mean_ci(v)}, questions, {"f1": v}, {})
+        for v in ([0.0] * len(gains), gains)
+    )
     assert table_rows(before, after, ("before", "after"))[1][3].endswith(" *") is marked
 
 
 def test_metrics_are_written_whole_or_not_at_all(tmp_path):
     read = Evaluation({"f1": mean_ci([0.5, 1.0])}, ["a", "b"], {"f1": [0.5, 1.0]}, {})
-    path = write_metrics(tmp_path / "deep" / "metrics.json", {"before": read, "path": tmp_path, "n": np.int64(3)})
+    path = write_metrics(
+        tmp_path / "deep" / "metrics.json", {"before": read, "path": tmp_path, "n": np.int64(3)}
+    )
     data = json.loads(path.read_text())
     assert Evaluation.from_dict(data["before"]) == read and data["n"] == 3
     with pytest.raises(DataError, match="not JSON"):
         write_metrics(path, {"loss": math.nan})
-    assert json.loads(path.read_text()) == data and [item.name for item in path.parent.iterdir()] == ["metrics.json"]
+    assert json.loads(path.read_text()) == data and [
+        item.name for item in path.parent.iterdir()
+    ] == ["metrics.json"]
 
 
 # --- why episodes failed
@@ -162,11 +206,20 @@ def test_the_table_of_errors_by_hand():
     endings += [("Lima", "answered"), ("Lima", "answered_forced"), ("Oslo", "answered")]
     endings += [(None, "no_action"), (" ", "answered")]
     endings += [(None, "turn_limit"), (None, "token_limit"), (None, "turn_token_limit")]
-    rollouts = [Trajectory(answer=answer, stop_reason=reason, answers=("Rome",)) for answer, reason in endings]
+    rollouts = [
+        Trajectory(answer=answer, stop_reason=reason, answers=("Rome",))
+        for answer, reason in endings
+    ]
     kinds = [error_of(rollout) for rollout in rollouts]
     assert kinds == [None] * 2 + ["wrong answer"] * 3 + ["wrong formatting"] * 2 + ["limits"] * 3
     counts = error_counts(rollouts)
-    assert counts == {"wrong answer": 3, "wrong formatting": 2, "limits": 3, "total": 8, "episodes": 10}
+    assert counts == {
+        "wrong answer": 3,
+        "wrong formatting": 2,
+        "limits": 3,
+        "total": 8,
+        "episodes": 10,
+    }
     table = error_table({"before": counts, "after": error_counts(rollouts[:1])}).splitlines()
     assert table[2] == "| before | 3 (38%) | 2 (25%) | 3 (38%) | 8 | 10 |"
     assert table[3] == "| after | 0 | 0 | 0 | 0 | 1 |"

@@ -18,13 +18,20 @@ REAL = SHARED / "data" / "faithfulness"
 
 
 def attribution(question, claim="Snow fell.", references=("It snowed.",), label="attributable"):
-    return {"question": question, "claim": claim, "references": list(references), "attribution_label": label}
+    return {
+        "question": question,
+        "claim": claim,
+        "references": list(references),
+        "attribution_label": label,
+    }
 
 
 def questions(held_out, count):
     """The first `count` made-up questions whose hash puts them on the side wanted."""
     texts = (f"who built bridge {number}" for number in range(1000))
-    side = ((text, int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % 5 == 0) for text in texts)
+    side = (
+        (text, int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % 5 == 0) for text in texts
+    )
     return [text for text, held in side if held is held_out][:count]
 
 
@@ -40,14 +47,28 @@ BEGIN = [
     ("rows", "source", "found"),
     [
         (
-            [attribution("q1", references=("One.", "Two.")), attribution("q2", label="not attributable")],
+            [
+                attribution("q1", references=("One.", "Two.")),
+                attribution("q2", label="not attributable"),
+            ],
             "attributionbench",
-            [("f:1", "One.\n\nTwo.", "Snow fell.", "q1", True), ("f:2", "It snowed.", "Snow fell.", "q2", False)],
+            [
+                ("f:1", "One.\n\nTwo.", "Snow fell.", "q1", True),
+                ("f:2", "It snowed.", "Snow fell.", "q2", False),
+            ],
         ),
-        ([HALUEVAL], "halueval", [("f:1:right", "K", "yes", "Q", True), ("f:1:hallucinated", "K", "no", "Q", False)]),
+        (
+            [HALUEVAL],
+            "halueval",
+            [("f:1:right", "K", "yes", "Q", True), ("f:1:hallucinated", "K", "no", "Q", False)],
+        ),
         (BEGIN, "begin", [(f"f:{n}", "K", "R", "", n == 1) for n in (1, 2, 3)]),
         (ANLI, "anli", [(f"f:{n}", "C", "S", "", n == 1) for n in (1, 2, 3)]),
-        ([{"evidence": ["A", "B"], "answer": "C", "label": 1}], "f", [("f:1", "A\n\nB", "C", "", True)]),
+        (
+            [{"evidence": ["A", "B"], "answer": "C", "label": 1}],
+            "f",
+            [("f:1", "A\n\nB", "C", "", True)],
+        ),
     ],
 )
 def test_what_kind_of_file_it_is_is_told_by_its_columns(tmp_path, rows, source, found):
@@ -60,22 +81,42 @@ def test_what_kind_of_file_it_is_is_told_by_its_columns(tmp_path, rows, source, 
 YES, NO = (1, "Yes", " attributable "), (False, "0", "not_entailment")
 
 
-@pytest.mark.parametrize(("label", "meaning"), [*((label, True) for label in YES), *((label, False) for label in NO)])
+@pytest.mark.parametrize(
+    ("label", "meaning"), [*((label, True) for label in YES), *((label, False) for label in NO)]
+)
 def test_labels_of_other_files(tmp_path, label, meaning):
-    row = {"document": "D", "claim": "C", "supported": label, "question": "Q", "id": 7, "source": "mine"}
+    row = {
+        "document": "D",
+        "claim": "C",
+        "supported": label,
+        "question": "Q",
+        "id": 7,
+        "source": "mine",
+    }
     (found,) = load(file_of(tmp_path / "file.jsonl", [row]))
-    assert (found.label, found.source, found.id, found.question) == (meaning, "mine", "file:1:7", "Q")
+    assert (found.label, found.source, found.id, found.question) == (
+        meaning,
+        "mine",
+        "file:1:7",
+        "Q",
+    )
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"claim": "C", "label": 1}], r"file.jsonl, row 1: no column premise or .*; it has: claim, label"),
+        (
+            [{"claim": "C", "label": 1}],
+            r"file.jsonl, row 1: no column premise or .*; it has: claim, label",
+        ),
         ([{"premise": "P", "claim": "C"}], "no column label or"),
         ([{"premise": "P", "claim": "C", "label": "perhaps"}], "label 'perhaps' is not understood"),
         ([{"premise": "P", "claim": 3, "label": 1}], "must be texts"),
         ([{"premise": {"a": 1}, "claim": "C", "label": 1}], "a text or a list of texts"),
-        ([{"premise": "P", "claim": "C", "label": 1, "task": "guess"}], "unknown task 'guess'; there are: support"),
+        (
+            [{"premise": "P", "claim": "C", "label": 1, "task": "guess"}],
+            "unknown task 'guess'; there are: support",
+        ),
         ([attribution("q"), {"question": "q"}], r"row 2: no column 'references'; it has: question"),
         ([], r"no labelled rows in \.jsonl and \.jsonl\.gz files"),
     ],
@@ -102,13 +143,21 @@ def test_the_hash_of_the_question_decides(tmp_path):
     assert [row.question for row in load(path, "heldout")] == [held]
     spelled = [attribution(f"  {held.upper()}?!", references=("A.",))]
     assert load(file_of(tmp_path / "attributionbench_dev.jsonl", spelled))[0].split == "heldout"
-    shared = [{"premise": "Same.", "claim": "C", "label": 1, "question": text} for text in (train, held)]
-    assert [row.split for row in load(file_of(tmp_path / "file.jsonl", shared))] == ["overlap", "heldout"]
+    shared = [
+        {"premise": "Same.", "claim": "C", "label": 1, "question": text} for text in (train, held)
+    ]
+    assert [row.split for row in load(file_of(tmp_path / "file.jsonl", shared))] == [
+        "overlap",
+        "heldout",
+    ]
 
 
 def test_the_test_file_is_held_out_and_what_it_shares_leaves_train(tmp_path):
     one, two, three = questions(False, 3)
-    file_of(tmp_path / "attributionbench_test500.jsonl", [attribution(one, references=("Shared.", "Own."))])
+    file_of(
+        tmp_path / "attributionbench_test500.jsonl",
+        [attribution(one, references=("Shared.", "Own."))],
+    )
     dev = [
         attribution(one, references=("A.",)),  # its question
         attribution(two, references=("B.", "shared")),  # one of its passages
@@ -127,17 +176,24 @@ texts = st.sampled_from(["a b", "A  b!", "c", "d", "e", "f", "?", "", "g h", "ям
 @given(st.lists(st.tuples(texts, texts, texts), min_size=1, max_size=20))
 def test_nothing_is_on_both_sides(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("rows") / "file.jsonl"
-    found = load(file_of(path, [{"premise": p, "claim": c, "label": 1, "question": q} for p, c, q in rows]))
+    found = load(
+        file_of(path, [{"premise": p, "claim": c, "label": 1, "question": q} for p, c, q in rows])
+    )
     assert len(found) == len(rows)
     sides = {side: [row for row in found if row.split == side] for side in ("train", "heldout")}
     for field in ("question", "premise"):
-        shared = {getattr(row, field) for row in sides["train"]} & {getattr(row, field) for row in sides["heldout"]}
+        shared = {getattr(row, field) for row in sides["train"]} & {
+            getattr(row, field) for row in sides["heldout"]
+        }
         assert all(not text.strip("?") for text in shared)
     assert not {row.group for row in sides["train"]} & {row.group for row in sides["heldout"]}
 
 
 def test_samples_are_seeded_nested_and_per_source(tmp_path):
-    rows = [{"premise": f"P{n}", "claim": f"C{n}", "label": n % 2, "source": "ab"[n % 2], "id": n} for n in range(60)]
+    rows = [
+        {"premise": f"P{n}", "claim": f"C{n}", "label": n % 2, "source": "ab"[n % 2], "id": n}
+        for n in range(60)
+    ]
     found = load(file_of(tmp_path / "file.jsonl", rows))
     few, more = sample(found, 5, seed=1), sample(found, 12, seed=1)
     assert Counter(row.source for row in few) == {"a": 5, "b": 5}
@@ -146,14 +202,27 @@ def test_samples_are_seeded_nested_and_per_source(tmp_path):
 
 
 def test_labels_of_another_run_are_a_judge(tmp_path):
-    rows = [{"premise": f"P{n}", "claim": "C", "label": n % 2, "task": "info_think", "p": 0.5 / n} for n in (1, 2)]
+    rows = [
+        {"premise": f"P{n}", "claim": "C", "label": n % 2, "task": "info_think", "p": 0.5 / n}
+        for n in (1, 2)
+    ]
     both = [{"premise": "Q", "claim": "C", "label": label} for label in (0, 1, 1)]
     path = file_of(tmp_path / "second" / "pairs.jsonl", [*rows, *both])
     name, judge = parse_judge(f"labels:{path}")
     assert name == "labels:second"
-    asked = [Pair("P1", "C", "", "info_think"), Pair("P2", "C", "", "info_think"), Pair("P1", "C"), Pair("Q", "C")]
+    asked = [
+        Pair("P1", "C", "", "info_think"),
+        Pair("P2", "C", "", "info_think"),
+        Pair("P1", "C"),
+        Pair("Q", "C"),
+    ]
     found = judge.judge_batch(asked)
-    assert [(own.p, own.label) for own in found] == [(0.5, True), (0.25, False), (None, None), (None, None)]
+    assert [(own.p, own.label) for own in found] == [
+        (0.5, True),
+        (0.25, False),
+        (None, None),
+        (None, None),
+    ]
     assert "no label" in found[2].why and "both ways" in found[3].why
     assert parse_judge(f"labels:{path.parent}")[1].name == judge.name
     file_of(path, rows)
@@ -172,4 +241,6 @@ def test_the_real_files_are_split_once_and_for_all():
     for text in (lambda row: row.question, lambda row: row.premise, lambda row: row.group):
         assert not {text(row) for row in train} & {text(row) for row in held} - {""}
     name = "attributionbench_dev"  # alone it is split as in its folder
-    assert load(REAL / f"{name}.jsonl.gz") == [row for row in found if row.id.startswith(f"{name}:")]
+    assert load(REAL / f"{name}.jsonl.gz") == [
+        row for row in found if row.id.startswith(f"{name}:")
+    ]

@@ -16,7 +16,10 @@ from faithful_search.measure.label import METRICS, Cut, label, reward, sampled
 from faithful_search.measure.rows import read_trajectories
 
 
-def scripted(name="scripted", say=lambda pair: None if "abstain" in pair.hypothesis else "yes" in pair.hypothesis):
+def scripted(
+    name="scripted",
+    say=lambda pair: None if "abstain" in pair.hypothesis else "yes" in pair.hypothesis,
+):
     return CountingJudge(say, name)
 
 
@@ -30,35 +33,69 @@ def episode(number, thought):
 
 
 def many(path, count):
-    return file_of(path, [episode(n, f"Thought {n}: {'yes' if n % 3 else 'no'}.") for n in range(count)])
+    return file_of(
+        path, [episode(n, f"Thought {n}: {'yes' if n % 3 else 'no'}.") for n in range(count)]
+    )
 
 
 def rows_of(folder):
     return lines_of(folder / "pairs.jsonl")
 
 
-def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands_and_the_folder_is_a_dataset(tmp_path):
+def test_a_row_says_what_was_asked_who_said_what_and_where_it_stands_and_the_folder_is_a_dataset(
+    tmp_path,
+):
     datasets = pytest.importorskip("datasets")
     path = file_of(tmp_path / "mine.jsonl", [episode(1, "So yes, Ann."), episode(2, "No idea.")])
     found = label([path], tmp_path / "out", judge=scripted())
     first, second = rows = rows_of(tmp_path / "out")
     asked = {"question": "Who built the bridge?", "premise": "Bridge 1\nIt was built by Ann."}
-    said = {"hypothesis": "So yes, Ann.", "task": "info_think", "label": True, "p": 0.75, "judge": "scripted"}
-    assert first == {"id": first["id"], **asked, **said, "source": "mine", "trajectory": "mine:1", "step": 2}
+    said = {
+        "hypothesis": "So yes, Ann.",
+        "task": "info_think",
+        "label": True,
+        "p": 0.75,
+        "judge": "scripted",
+    }
+    assert first == {
+        "id": first["id"],
+        **asked,
+        **said,
+        "source": "mine",
+        "trajectory": "mine:1",
+        "step": 2,
+    }
     assert (second["label"], second["p"], second["trajectory"]) == (False, 0.25, "mine:2")
     assert (found.pairs, found.positives, found.complete, found.finished) == (2, 1, True, True)
-    read = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache"))
+    read = datasets.load_dataset(
+        str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache")
+    )
     assert read.column_names == list(rows[0]) and read.to_list() == rows
-    assert [(row.label, row.source) for row in agreement.load(tmp_path / "out")] == [(True, "mine"), (False, "mine")]
+    assert [(row.label, row.source) for row in agreement.load(tmp_path / "out")] == [
+        (True, "mine"),
+        (False, "mine"),
+    ]
 
 
 def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_counted(tmp_path):
     silent = "<think>Look.</think><search>x</search><information>y</information><answer>z</answer>"
-    rows = [{"question": "Q?", "text": silent}, '{"text": ', "[]", episode(1, "yes"), episode(2, "no")]
+    rows = [
+        {"question": "Q?", "text": silent},
+        '{"text": ',
+        "[]",
+        episode(1, "yes"),
+        episode(2, "no"),
+    ]
     path = file_of(tmp_path / "mine.jsonl", rows)
     found = label([path], tmp_path / "out", judge=scripted(), dialect="search_r1")
     [file] = found.files
-    assert (found.pairs, file.pairs, file.settled, file.rows, file.skipped) == (2, 3, 1, 5, 2) and not found.complete
+    assert (found.pairs, file.pairs, file.settled, file.rows, file.skipped) == (
+        2,
+        3,
+        1,
+        5,
+        2,
+    ) and not found.complete
     assert [why.split(":")[0] for why in file.reasons] == ["row 2", "row 3"]
     again = label([path], tmp_path / "out", judge=scripted(), dialect="search_r1", limit=1)
     assert again.files == found.files  # a shorter read does not shrink a file's record
@@ -68,15 +105,24 @@ def test_rows_that_are_broken_and_actions_without_a_thought_are_left_out_and_cou
 def test_the_pairs_are_those_that_the_reward_asks_about(tmp_path, metric):
     path, judge = many(tmp_path / "mine.jsonl", 3), scripted()
     label([path], tmp_path / "out", metric=metric, judge=judge)
-    asked = [item.pair for row in read_trajectories(path) for item in reward(metric, judge).pairs(row.trajectory)]
+    asked = [
+        item.pair
+        for row in read_trajectories(path)
+        for item in reward(metric, judge).pairs(row.trajectory)
+    ]
     assert asked and judge.asked == list(dict.fromkeys(asked))
     assert label([path], tmp_path / "words", metric=metric).pairs == len(judge.asked)
-    found = [Pair(row["premise"], row["hypothesis"], row["question"], row["task"]) for row in rows_of(tmp_path / "out")]
+    found = [
+        Pair(row["premise"], row["hypothesis"], row["question"], row["task"])
+        for row in rows_of(tmp_path / "out")
+    ]
     assert found == judge.asked
 
 
 def test_what_was_abstained_from_is_no_label_and_asked_again_alone(tmp_path):
-    path = file_of(tmp_path / "mine.jsonl", [episode(1, "yes"), episode(2, "abstain"), episode(3, "no")])
+    path = file_of(
+        tmp_path / "mine.jsonl", [episode(1, "yes"), episode(2, "abstain"), episode(3, "no")]
+    )
     few = label([path], tmp_path / "out", judge=scripted(), sample=1)
     assert few.pairs + few.abstained == 1
     found = label([path], tmp_path / "out", judge=scripted())  # a sample can grow
@@ -101,10 +147,15 @@ def test_files_may_be_added_but_not_other_judges_or_metrics(tmp_path):
     one = file_of(tmp_path / "one.jsonl", [episode(1, "yes"), episode(2, "yes"), episode(1, "yes")])
     two = file_of(tmp_path / "two.jsonl.gz", [episode(2, "yes"), episode(3, "yes")])
     first, judge = scripted(), scripted()
-    assert label([one], tmp_path / "out", judge=first).pairs == len(first.asked) == 2  # equal pairs are one
+    assert (
+        label([one], tmp_path / "out", judge=first).pairs == len(first.asked) == 2
+    )  # equal pairs are one
     found = label([one, two], tmp_path / "out", judge=judge)
     assert (found.pairs, len(judge.asked)) == (3, 1)
-    assert [(file.name, file.rows, file.pairs) for file in found.files] == [("one.jsonl", 3, 3), ("two.jsonl.gz", 2, 2)]
+    assert [(file.name, file.rows, file.pairs) for file in found.files] == [
+        ("one.jsonl", 3, 3),
+        ("two.jsonl.gz", 2, 2),
+    ]
     assert [row["trajectory"] for row in rows_of(tmp_path / "out")] == ["one:1", "one:2", "two:2"]
     with pytest.raises(ConfigError, match="judge: 'scripted' there, 'other' now"):
         label([one], tmp_path / "out", judge=scripted("other"))
@@ -140,7 +191,9 @@ def test_a_judge_that_breaks_off_keeps_what_it_said_and_no_second_run_writes_mea
                 raise JudgeError("the key was revoked")
             return super().judge_batch(pairs)
 
-    with pytest.raises(JudgeError, match=r"cannot be asked: the key was revoked; 32 lines are in .*pairs\.jsonl"):
+    with pytest.raises(
+        JudgeError, match=r"cannot be asked: the key was revoked; 32 lines are in .*pairs\.jsonl"
+    ):
         label([path], tmp_path / "out", judge=Mortal(name="scripted"))
     assert not json.loads((tmp_path / "out" / "provenance.json").read_text())["finished"]
     judge = scripted()
@@ -148,7 +201,10 @@ def test_a_judge_that_breaks_off_keeps_what_it_said_and_no_second_run_writes_mea
 
 
 @given(
-    st.lists(st.sampled_from("abcdefghijkl"), unique=True), st.integers(1, 12), st.integers(1, 12), st.integers(0, 3)
+    st.lists(st.sampled_from("abcdefghijkl"), unique=True),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.integers(0, 3),
 )
 def test_samples_are_nested_and_in_order(letters, one, two, seed):
     cuts = [Cut(letter, Pair(letter, "h"), f"s:{n}", 1) for n, letter in enumerate(letters)]
@@ -180,10 +236,23 @@ def test_what_cannot_be_labelled_is_refused(tmp_path):
     assert pairs.read_bytes() == damaged
 
 
-def test_the_command_leaves_pairs_open_where_a_server_fails_and_says_which_files_judge_and_prompt(tmp_path):
+def test_the_command_leaves_pairs_open_where_a_server_fails_and_says_which_files_judge_and_prompt(
+    tmp_path,
+):
     path, out = many(tmp_path / "mine.jsonl", 5), tmp_path / "out"
-    with StubServer(mode="garbage", label=lambda said: "1" if "yes" in said[-1]["content"] else "0") as server:
-        judge = ["--judge", "endpoint", "--judge-model", "stub", "--judge-url", server.url, "--judge-cache", "none"]
+    with StubServer(
+        mode="garbage", label=lambda said: "1" if "yes" in said[-1]["content"] else "0"
+    ) as server:
+        judge = [
+            "--judge",
+            "endpoint",
+            "--judge-model",
+            "stub",
+            "--judge-url",
+            server.url,
+            "--judge-cache",
+            "none",
+        ]
         command = ["label", path, "--out", out, *judge, "--license", "cc-by-4.0"]
         done = invoked(*command)
         assert done.exit_code == 3 and "pairs without a label: 5" in done.output
@@ -197,7 +266,11 @@ def test_the_command_leaves_pairs_open_where_a_server_fails_and_says_which_files
     (name, digest), *_ = found["prompts"].items()
     assert name.startswith("info_think@") and len(digest) == 64
     assert found["judges"] == {f"endpoint:stub {name}": 5}
-    assert (found["judge"], found["license"], found["finished"]) == ("endpoint:stub", "cc-by-4.0", True)
+    assert (found["judge"], found["license"], found["finished"]) == (
+        "endpoint:stub",
+        "cc-by-4.0",
+        True,
+    )
     card = (out / "README.md").read_text()
     assert "license: cc-by-4.0" in card and f"`{name}`" in card and "terms of the judge" in card
     assert str(tmp_path) not in card + json.dumps(found)

@@ -23,7 +23,12 @@ from faithful_search.measure.agreement.statistics import Bin
 
 
 def history(slope=1.0):
-    logged = {"parts/citation": 0.5, "parts/citation/abstained": 0.0, "parts/alpha": 0.9, "tools/entropy": 0.81}
+    logged = {
+        "parts/citation": 0.5,
+        "parts/citation/abstained": 0.0,
+        "parts/alpha": 0.9,
+        "tools/entropy": 0.81,
+    }
     logged |= {"tools/ratio/local_search": 0.75, "tools/ratio/knowledge_graph": 0.25}
     rows = [{"step": step, "reward": slope * step / 40, **logged} for step in range(1, 41)]
     return [*rows, {"step": 40, "train_runtime": 1.0}]
@@ -45,11 +50,20 @@ def values(axis, number=0):
     return axis.lines[number].get_ydata().tolist()
 
 
-def test_reward_curves_show_components_alpha_and_moving_weights_and_a_comparison_means_over_seeds(tmp_path, drawn):
+def test_reward_curves_show_components_alpha_and_moving_weights_and_a_comparison_means_over_seeds(
+    tmp_path, drawn
+):
     resumed = [{"step": 40, "reward": 9.0}, *history()]  # a step that was logged twice counts once
     path = reward_curves(resumed, tmp_path / "rewards.png")
-    rows = {"reward": 1.0, "parts/exact_match": 1.0, "parts/exact_match/weight": 1.0, "parts/info_think": 0.5}
-    reward_curves([{"step": n, **rows, "parts/info_think/weight": 0.01 * n} for n in (1, 2, 3)], path)
+    rows = {
+        "reward": 1.0,
+        "parts/exact_match": 1.0,
+        "parts/exact_match/weight": 1.0,
+        "parts/info_think": 0.5,
+    }
+    reward_curves(
+        [{"step": n, **rows, "parts/info_think/weight": 0.01 * n} for n in (1, 2, 3)], path
+    )
     compare({"PoU": [history(slope=1.0), history(slope=3.0)], "one": [history()]}, ["reward"], path)
     [(upper, lower), (parts, weights), (means,)] = drawn
     assert legend(upper) == ["total reward", "citation, R_cite"]
@@ -63,25 +77,46 @@ def test_reward_curves_show_components_alpha_and_moving_weights_and_a_comparison
     assert legend(means) == ["PoU (2 seeds)", "one (1 seed)"]
 
 
-def test_curves_of_tools_of_stability_and_of_a_policys_own_scores_have_a_panel_for_what_was_logged(tmp_path, drawn):
+def test_curves_of_tools_of_stability_and_of_a_policys_own_scores_have_a_panel_for_what_was_logged(
+    tmp_path, drawn
+):
     tool_curves(history(), tmp_path / "tools.png")
-    tool_curves([{"step": n, "tools/ratio/search": 1.0, "tools/calls": float(n)} for n in (1, 2)], tmp_path / "one.png")
+    tool_curves(
+        [{"step": n, "tools/ratio/search": 1.0, "tools/calls": float(n)} for n in (1, 2)],
+        tmp_path / "one.png",
+    )
     stability_curves([{"step": n, "likelihood/right": -0.1 * n} for n in (1, 2)], tmp_path)
-    self_preference([{"step": n, "self_score": 0.6, "self_gap": 0.1} for n in (1, 2)], tmp_path / "self.svg")
+    self_preference(
+        [{"step": n, "self_score": 0.6, "self_gap": 0.1} for n in (1, 2)], tmp_path / "self.svg"
+    )
     (shares, entropy), (calls,), (likelihood,), (own, _) = drawn
     assert legend(shares) == ["local_search", "knowledge_graph"] and len(entropy.lines) == 2
-    assert [values(axis) for axis in (calls, likelihood, own)] == [[1.0, 2.0], [-0.1, -0.2], [0.6, 0.6]]
+    assert [values(axis) for axis in (calls, likelihood, own)] == [
+        [1.0, 2.0],
+        [-0.1, -0.2],
+        [0.6, 0.6],
+    ]
 
 
 def test_bars_lines_and_bins_have_the_values_and_intervals_given(tmp_path, drawn):
-    row, outside = {"value": 0.5, "low": 0.25, "high": 0.625}, {"value": 1.0, "low": 0.5, "high": 0.75}
-    before, after = ({"rows": {"f1": own, "exact_match": {"value": None}}} for own in (row, outside))
+    row, outside = (
+        {"value": 0.5, "low": 0.25, "high": 0.625},
+        {"value": 1.0, "low": 0.5, "high": 0.75},
+    )
+    before, after = (
+        {"rows": {"f1": own, "exact_match": {"value": None}}} for own in (row, outside)
+    )
     bars({"before": before, "after": after}, ["f1", "exact_match"], tmp_path / "bars.png")
     lines({"ours": {0.4: after, 0.0: before}}, ["f1"], tmp_path / "lines.png", "stale", before)
-    reliability({"judge": (Bin(0.2, 0.1, 30), Bin(0.8, 0.6, 10)), "silent": ()}, tmp_path / "reliability.png")
+    reliability(
+        {"judge": (Bin(0.2, 0.1, 30), Bin(0.8, 0.6, 10)), "silent": ()},
+        tmp_path / "reliability.png",
+    )
     (axis,), (panel,), (bins,) = drawn
     assert [patch.get_height() for patch in axis.patches] == [0.5, 1.0]
-    errors = [axis.containers[place].lines[2][0].get_segments()[0][:, 1].tolist() for place in (1, 3)]
+    errors = [
+        axis.containers[place].lines[2][0].get_segments()[0][:, 1].tolist() for place in (1, 3)
+    ]
     assert errors == [[0.25, 0.625], [0.5, 0.75]]
     assert [list(line.get_ydata()) for line in panel.lines] == [[0.5, 0.5], [0.5, 1.0]]
     assert list(bins.lines[1].get_ydata()) == [0.1, 0.6] and legend(bins) == ["judge (40 pairs)"]

@@ -21,10 +21,22 @@ from faithful_search.judges import GroundingJudge
 from faithful_search.judges.facts import FactsJudge
 from faithful_search.measure.behaviour import no_share, retry_share, tool_counts
 from faithful_search.measure.evaluation import AUROC, GAP, Evaluation, Record, difference
-from faithful_search.measure.probes import BLANK_TURNS, UNSEEN_BLANKS, UNSEEN_SNIPPETS, Blanked, blank_engine
+from faithful_search.measure.probes import (
+    BLANK_TURNS,
+    UNSEEN_BLANKS,
+    UNSEEN_SNIPPETS,
+    Blanked,
+    blank_engine,
+)
 from faithful_search.measure.report import table_rows
 from faithful_search.measure.stats import pooled_estimate
-from faithful_search.measure.suite import NO, RETRY, default_rewards, evaluate_policy, evaluate_rollouts
+from faithful_search.measure.suite import (
+    NO,
+    RETRY,
+    default_rewards,
+    evaluate_policy,
+    evaluate_rollouts,
+)
 from faithful_search.measure.verdicts import BINS, Seen, Verdicts, auroc, gap, verdict_columns
 from faithful_search.rewards import CitationStatesFact, Correctness, EvidenceSensitivity, Format
 from faithful_search.rewards.perturbation import NEUTRAL
@@ -60,9 +72,15 @@ HAND = [
         # a: (0.9 + 0.3)/2 - 0.5 = 0.1, b: 0.8 - (0.8 + 0.4)/2 = 0.2, each of weight 2/3; pairs won 1 and 1.5 of 2
         (HAND, (0.15, 2.5 / 4)),
         # strata weigh n1 n0 / (n1 + n0): 3/4 where the gap is 1, 1/2 where it is 0; the raw means would say 0.75
-        ([seen("a", 1.0, 1.0, 1.0, lacking=[0.0]) + seen("b", 0.5, lacking=[0.5]), []], (0.6, 0.875)),
+        (
+            [seen("a", 1.0, 1.0, 1.0, lacking=[0.0]) + seen("b", 0.5, lacking=[0.5]), []],
+            (0.6, 0.875),
+        ),
         # a shortcut: p(yes) is 1 for one tool and 0 for the other, whatever stands there
-        ([seen("a", *[1.0] * 9, lacking=[1.0]) + seen("b", 0.0, lacking=[0.0] * 9), []], (0.0, 0.5)),
+        (
+            [seen("a", *[1.0] * 9, lacking=[1.0]) + seen("b", 0.0, lacking=[0.0] * 9), []],
+            (0.0, 0.5),
+        ),
         ([seen("a", 0.9) + seen("b", lacking=[0.1]), []], (None, None)),  # no pair
     ],
 )
@@ -71,10 +89,17 @@ def test_gap_and_auroc_are_within_strata(rows, expected):
     assert found == [None if own is None else pytest.approx(own) for own in expected]
     estimate = pooled_estimate(verdict_columns(HAND), gap, list("wxyz"))
     assert (estimate.n, estimate.not_applicable) == (3, 1)
-    assert pooled_estimate(verdict_columns(HAND), gap, list("wwyz")).n == 2  # questions, not rollouts
+    assert (
+        pooled_estimate(verdict_columns(HAND), gap, list("wwyz")).n == 2
+    )  # questions, not rollouts
 
 
-SEEN = st.builds(Seen, st.sampled_from("ab"), st.booleans(), st.integers(0, BINS - 1).map(lambda n: (n + 0.5) / BINS))
+SEEN = st.builds(
+    Seen,
+    st.sampled_from("ab"),
+    st.booleans(),
+    st.integers(0, BINS - 1).map(lambda n: (n + 0.5) / BINS),
+)
 
 
 @settings(max_examples=40)
@@ -97,7 +122,9 @@ FORMAT = {"valid_format": Format()}
 WORLD = bundled_world()
 LAST = [(task, task.meta["chain"][-1]) for task in load_tasks("world", "validation")]
 COUNTRY = [(task, fact) for task, fact in LAST if fact["relation"] == "country"]
-ONE_TOOL = [task for task, fact in COUNTRY if not (fact["passage"] and fact["triple"])]  # 2 passages, 5 triples
+ONE_TOOL = [
+    task for task, fact in COUNTRY if not (fact["passage"] and fact["triple"])
+]  # 2 passages, 5 triples
 TASKS = [*ONE_TOOL, *(task for task, fact in COUNTRY if task not in ONE_TOOL)][:12]
 
 
@@ -124,7 +151,9 @@ class Looker(lab.Writing):
         task = next(task for task in TASKS if task.question in prompt)
         tools = ("knowledge_graph", "local_search")
         tools = tools if task.meta["chain"][-1]["passage"] else tools[::-1]
-        made = prompt.count("<tool_response>") - prompt.split("<|im_start|>assistant")[0].count("<tool_response>")
+        made = prompt.count("<tool_response>") - prompt.split("<|im_start|>assistant")[0].count(
+            "<tool_response>"
+        )
         asked = lab.searching("look", tools[made % 2], asked_for(task))
         if not made:
             return asked
@@ -136,7 +165,11 @@ class Looker(lab.Writing):
         """The line of the last response that states the fact."""
         task = next(task for task in TASKS if task.question in prompt)
         lines = prompt.rsplit("<tool_response>", 1)[1].splitlines()
-        stating = (line for line in lines if WORLD.states(asked_for(task), Evidence(line.rpartition("]: ")[2])))
+        stating = (
+            line
+            for line in lines
+            if WORLD.states(asked_for(task), Evidence(line.rpartition("]: ")[2]))
+        )
         return next(stating, None)
 
 
@@ -147,28 +180,61 @@ def toolbox():
 
 
 def engine(toolbox, policy=None):
-    return Engine(policy or Looker(), toolbox, "pou", Limits(turns=5, total_tokens=20000), Sampling(temperature=0.0))
+    return Engine(
+        policy or Looker(),
+        toolbox,
+        "pou",
+        Limits(turns=5, total_tokens=20000),
+        Sampling(temperature=0.0),
+    )
 
 
 @pytest.fixture(scope="module")
 def found(toolbox):
-    return {reads: evaluate_policy(engine(toolbox, Looker(reads)), TASKS) for reads in (True, False)}
+    return {
+        reads: evaluate_policy(engine(toolbox, Looker(reads)), TASKS) for reads in (True, False)
+    }
 
 
-def test_a_policy_that_reads_scores_and_nothing_of_it_is_left_when_its_tools_are_blanked(toolbox, found):
+def test_a_policy_that_reads_scores_and_nothing_of_it_is_left_when_its_tools_are_blanked(
+    toolbox, found
+):
     read = found[True]
-    ones = ("exact_match", "f1", "valid_format", "citation_validity", "answer_support_facts", "answered")
+    ones = (
+        "exact_match",
+        "f1",
+        "valid_format",
+        "citation_validity",
+        "answer_support_facts",
+        "answered",
+    )
     assert [read.rows[name].value for name in ones] == [1.0] * 6
-    assert read.rows["evidence_sensitivity"].value > 0.5 and read.rows["exact_match"].n == len(TASKS)
+    assert read.rows["evidence_sensitivity"].value > 0.5 and read.rows["exact_match"].n == len(
+        TASKS
+    )
     assert found[False].rows["evidence_sensitivity"].value == pytest.approx(0.0)
     calls = {name: sum(own) for name, own in read.tool_calls.items()}
     assert calls == tool_counts(read.trajectories) and all(calls.values())
     assert read.trajectories[0].meta["scores"]["exact_match"] == 1.0
-    other = msgspec.structs.replace(TASKS[1], question=f"{TASKS[1].question} Say: ")  # whose facts are not known
-    assert "answer_support_facts" not in evaluate_policy(engine(toolbox), [TASKS[0], other], controls=0).rows
-    blind = evaluate_policy(engine(Blanked(toolbox)), TASKS[:4], {"exact_match": Correctness()}, controls=0)
-    assert blind.rows["exact_match"].value == 0.0 and difference(read, blind, "exact_match").value == -1.0
-    assert all(item.text == item.title == "content" for t in blind.trajectories for item in t.evidence.values())
+    other = msgspec.structs.replace(
+        TASKS[1], question=f"{TASKS[1].question} Say: "
+    )  # whose facts are not known
+    assert (
+        "answer_support_facts"
+        not in evaluate_policy(engine(toolbox), [TASKS[0], other], controls=0).rows
+    )
+    blind = evaluate_policy(
+        engine(Blanked(toolbox)), TASKS[:4], {"exact_match": Correctness()}, controls=0
+    )
+    assert (
+        blind.rows["exact_match"].value == 0.0
+        and difference(read, blind, "exact_match").value == -1.0
+    )
+    assert all(
+        item.text == item.title == "content"
+        for t in blind.trajectories
+        for item in t.evidence.values()
+    )
 
 
 class Failing(Looker):
@@ -184,7 +250,11 @@ class Failing(Looker):
 
 
 def test_an_interrupted_evaluation_goes_on_where_it_was(toolbox, tmp_path):
-    tasks = [TASKS[0], *TASKS[:4], TASKS[0]]  # a question's copies end before and after the interruption
+    tasks = [
+        TASKS[0],
+        *TASKS[:4],
+        TASKS[0],
+    ]  # a question's copies end before and after the interruption
     failing = engine(toolbox, Failing())
     failing.concurrency = 2
     with pytest.raises(GeneratorError):
@@ -212,9 +282,13 @@ def test_p_yes_of_natural_states_is_asked_in_one_call_and_compared_within_tool_a
     assert reads.rows[GAP].value == pytest.approx(0.7) and reads.rows[AUROC].value == 1.0
     assert blind.rows[GAP].value == pytest.approx(0.0, abs=1e-9) and blind.rows[AUROC].value == 0.5
     assert 0 < reads.rows[GAP].n <= len(TASKS)
-    texts = [msgspec.structs.replace(item, tokens=None) for item in reads.trajectories]  # rendered again
+    texts = [
+        msgspec.structs.replace(item, tokens=None) for item in reads.trajectories
+    ]  # rendered again
     for own in (reads.trajectories, texts):
-        assert [score.parts["verdicts"] for score in Verdicts(policy=policy).score_batch(own)] == reads.verdicts
+        assert [
+            score.parts["verdicts"] for score in Verdicts(policy=policy).score_batch(own)
+        ] == reads.verdicts
     Verdicts(policy=policy).score_batch([])  # other processes may wait for this call
     assert [len(asked) for asked in policy.asked] == [sum(judged), sum(judged), 0]
 
@@ -240,7 +314,9 @@ def rollout(*steps, **more):
 
 def searched(*texts, first=1, tool="web", query="the thing", **more):
     evidence = tuple(Evidence(text, id=f"E{number}") for number, text in enumerate(texts, first))
-    return Step(think="t", call=ToolCall(tool, {"query": query} if query else {}), evidence=evidence, **more)
+    return Step(
+        think="t", call=ToolCall(tool, {"query": query} if query else {}), evidence=evidence, **more
+    )
 
 
 def last(*refs, helpful=True, answer="a"):
@@ -251,21 +327,41 @@ def test_elsewhere_strata_are_the_tools_and_the_judge_says_what_is_stated():
     second = searched("other", first=2, tool="graph", helpful=True, refs=("E1",))
     row, no = rollout(searched("a fact"), second, last(helpful=False)), last(helpful=False)
     (score,) = Verdicts(reader(), policy=Constant()).score_batch([row])
-    assert score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)] and score.value is None
-    estimate = evaluate_rollouts([row] * 3, list("abc"), {GAP: Verdicts(Down(), policy=Constant())}, ["web"]).rows[GAP]
-    assert (estimate.value, estimate.n, estimate.abstained, estimate.not_applicable) == (None, 0, 3, 0)
+    assert (
+        score.parts["verdicts"] == [Seen("web", True, 0.75), Seen("graph", False, 0.75)]
+        and score.value is None
+    )
+    estimate = evaluate_rollouts(
+        [row] * 3, list("abc"), {GAP: Verdicts(Down(), policy=Constant())}, ["web"]
+    ).rows[GAP]
+    assert (estimate.value, estimate.n, estimate.abstained, estimate.not_applicable) == (
+        None,
+        0,
+        3,
+        0,
+    )
     # what is no verdict on evidence is left out
     empty = Step(think="t", call=ToolCall("web", {"query": "x"}), note="No results.")
-    unread, unasked = rollout(searched("fact"), last(helpful=None)), rollout(searched("fact", query=""), no)
+    unread, unasked = (
+        rollout(searched("fact"), last(helpful=None)),
+        rollout(searched("fact", query=""), no),
+    )
     rows = [unread, rollout(empty, no), unasked, rollout(no)]
-    assert [s.parts["verdicts"] for s in Verdicts(reader(), policy=Constant()).score_batch(rows)] == [[]] * 4
+    assert [
+        s.parts["verdicts"] for s in Verdicts(reader(), policy=Constant()).score_batch(rows)
+    ] == [[]] * 4
 
 
 def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
     """In the changed world the edited passage states the fact; in the world as it is the same text does not."""
     change = Change("Algeria", "capital", "Algiers", "Luanda", 0, Asked("Algeria", "capital"))
-    asked = searched("The capital of Algeria is Luanda.", tool="knowledge_graph", query="capital of Algeria")
-    rows = [rollout(asked, last("E1"), meta=meta) for meta in ({}, {"counterfactual": msgspec.to_builtins(change)})]
+    asked = searched(
+        "The capital of Algeria is Luanda.", tool="knowledge_graph", query="capital of Algeria"
+    )
+    rows = [
+        rollout(asked, last("E1"), meta=meta)
+        for meta in ({}, {"counterfactual": msgspec.to_builtins(change)})
+    ]
     scores = Verdicts(FactsJudge(), policy=Constant()).score_batch(rows)
     assert [score.parts["verdicts"][0].states for score in scores] == [False, True]
 
@@ -273,7 +369,9 @@ def test_a_verdict_is_compared_by_what_its_response_states_in_its_own_world():
 # --- differences, kept and shown
 
 
-def test_differences_are_paired_survive_a_file_and_stand_in_metrics_cards_and_tables(found, tmp_path):
+def test_differences_are_paired_survive_a_file_and_stand_in_metrics_cards_and_tables(
+    found, tmp_path
+):
     before, after = found[False], found[True]
     back = Evaluation.from_dict(json.loads(json.dumps(before.to_dict())))
     assert (back.verdicts, back.rows, back.values) == (before.verdicts, before.rows, before.values)
@@ -283,15 +381,37 @@ def test_differences_are_paired_survive_a_file_and_stand_in_metrics_cards_and_ta
         assert change.value == pytest.approx(after.rows[name].value - before.rows[name].value), name
     change, swapped = difference(back, after, GAP), difference(after, back, GAP)
     assert change.value == pytest.approx(0.7) and change.low > 0.5 and change.n == after.rows[GAP].n
-    assert (swapped.value, swapped.low) == (pytest.approx(-change.value), pytest.approx(-change.high))
+    assert (swapped.value, swapped.low) == (
+        pytest.approx(-change.value),
+        pytest.approx(-change.high),
+    )
 
-    names = {GAP, AUROC, NO, RETRY, "citation_states_fact", "answer_support_facts", "evidence_sensitivity_unseen"}
-    run = {"folder": str(tmp_path), "model": "m", "dialect": "pou", "tools": [], "questions": "world", "settings": {}}
+    names = {
+        GAP,
+        AUROC,
+        NO,
+        RETRY,
+        "citation_states_fact",
+        "answer_support_facts",
+        "evidence_sensitivity_unseen",
+    }
+    run = {
+        "folder": str(tmp_path),
+        "model": "m",
+        "dialect": "pou",
+        "tools": [],
+        "questions": "world",
+        "settings": {},
+    }
     record = Record(**run, steps=1, history=[], before=before, after=after)
     metrics = record.metrics()
     assert names <= metrics["differences"].keys() & metrics["before"]["rows"].keys()
     cells = {row[0]: row for row in table_rows(before, after, ("before", "after"))}
-    assert names <= cells.keys() and cells[GAP][3].startswith("+0.700 [") and cells[GAP][3].endswith("*")
+    assert (
+        names <= cells.keys()
+        and cells[GAP][3].startswith("+0.700 [")
+        and cells[GAP][3].endswith("*")
+    )
     card = model_card(record, "r", []).read_text(encoding="utf-8")
     assert all(f"\n{name} " in card and f"type: {name}\n" in card for name in names)
 
@@ -299,20 +419,35 @@ def test_differences_are_paired_survive_a_file_and_stand_in_metrics_cards_and_ta
 # --- blanked responses
 
 
-def test_blanked_tools_are_as_before_and_which_word_a_response_reads_depends_on_its_call_alone(toolbox):
-    calls = [*(ToolCall("local_search", {"query": asked_for(task)}) for task in TASKS), ToolCall("nosuch"), None]
+def test_blanked_tools_are_as_before_and_which_word_a_response_reads_depends_on_its_call_alone(
+    toolbox,
+):
+    calls = [
+        *(ToolCall("local_search", {"query": asked_for(task)}) for task in TASKS),
+        ToolCall("nosuch"),
+        None,
+    ]
     box = pickle.loads(pickle.dumps(Blanked(toolbox, UNSEEN_BLANKS)))
     assert (box.names, box.schemas) == (toolbox.names, toolbox.schemas)
-    first, again = (box.run_batch(order, [box.session() for _ in order]) for order in (calls, calls[::-1]))
+    first, again = (
+        box.run_batch(order, [box.session() for _ in order]) for order in (calls, calls[::-1])
+    )
     assert [shown.evidence for shown in first] == [shown.evidence for shown in again[::-1]]
     *found, unknown, nothing = first
-    words = [{item.text for item in shown.evidence} | {item.title for item in shown.evidence} for shown in found]
+    words = [
+        {item.text for item in shown.evidence} | {item.title for item in shown.evidence}
+        for shown in found
+    ]
     assert all(len(own) == 1 for own in words) and {*UNSEEN_BLANKS} >= set.union(*words)
     assert len(set.union(*words)) > 2 and "Unknown tool" in unknown.note and nothing.evidence == ()
 
 
 def test_blanked_episodes_are_short_and_a_reader_says_no_and_goes_on(toolbox, found):
-    assert {len(item.steps) for item in blank_engine(engine(toolbox)).run(TASKS)} == {BLANK_TURNS} == {3}
+    assert (
+        {len(item.steps) for item in blank_engine(engine(toolbox)).run(TASKS)}
+        == {BLANK_TURNS}
+        == {3}
+    )
     rows = found[True].rows
     assert rows[NO].value == rows[RETRY].value == 1.0 and rows[NO].n == rows[RETRY].n == len(TASKS)
 
@@ -354,8 +489,15 @@ def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monke
             return own + gathered[1][len(gathered[0]) - 1] if rank == 0 else own
 
         policy = Looker()
-        own = {"generator": policy, "policy": policy, "toolbox": toolbox, "engine": engine(toolbox, policy)}
-        trainer = SimpleNamespace(**own, generating=nullcontext, asking=lambda *rewards: nullcontext())
+        own = {
+            "generator": policy,
+            "policy": policy,
+            "toolbox": toolbox,
+            "engine": engine(toolbox, policy),
+        }
+        trainer = SimpleNamespace(
+            **own, generating=nullcontext, asking=lambda *rewards: nullcontext()
+        )
         state = SimpleNamespace(process_index=rank, num_processes=2, is_main_process=rank == 0)
         monkeypatch.setattr(runs, "PartialState", lambda: state)
         monkeypatch.setattr(runs, "gather_object", gather)
@@ -377,7 +519,9 @@ def test_evaluations_of_a_training_share_the_blanked_episodes_out(toolbox, monke
 def test_citations_that_state_the_fact_by_hand():
     texts = ("The capital of Japan is Tokyo.", "The currency of Japan is yen.")
     first = searched(*texts, tool="local_search", query="capital of Japan")
-    again = searched(texts[0], first=3, tool="local_search", query="capital of Japan", helpful=True, refs=("E2",))
+    again = searched(
+        texts[0], first=3, tool="local_search", query="capital of Japan", helpful=True, refs=("E2",)
+    )
 
     def score(*steps, judge=None):
         return CitationStatesFact(*[judge] if judge else []).score(rollout(*steps))
@@ -420,7 +564,16 @@ def test_rows_are_named_by_what_made_them(judge, facts, support, reading):
 def test_sensitivity_is_measured_with_passages_that_no_training_shows(found):
     rewards, policy = default_rewards(facts=True), Looker()
     assert rewards["evidence_sensitivity"] == EvidenceSensitivity()
-    scores = rewards["evidence_sensitivity_unseen"].bind(policy=policy).score_batch(found[True].trajectories)
-    unseen = [any(text in prompt for _, text in UNSEEN_SNIPPETS) for prompt in policy.asked[0][1::2]]
-    assert unseen == [step["case"] == "yes" for score in scores for step in score.parts["steps"]] and sum(unseen) > 5
+    scores = (
+        rewards["evidence_sensitivity_unseen"]
+        .bind(policy=policy)
+        .score_batch(found[True].trajectories)
+    )
+    unseen = [
+        any(text in prompt for _, text in UNSEEN_SNIPPETS) for prompt in policy.asked[0][1::2]
+    ]
+    assert (
+        unseen == [step["case"] == "yes" for score in scores for step in score.parts["steps"]]
+        and sum(unseen) > 5
+    )
     assert not {*UNSEEN_BLANKS} & {*TRAINING_BLANKS} and not {*UNSEEN_SNIPPETS} & {*NEUTRAL}

@@ -18,7 +18,12 @@ TEXT = (
     "<information>Doc 1(Title: Lighthouse) It stands in Orvik.</information>\n"
     "<think>It stands in Orvik.</think>\n<answer>Orvik</answer>"
 )
-ROW = {"id": "q1", "question": "Where is the lighthouse?", "output": TEXT, "golden_answers": ["Orvik"]}
+ROW = {
+    "id": "q1",
+    "question": "Where is the lighthouse?",
+    "output": TEXT,
+    "golden_answers": ["Orvik"],
+}
 
 
 def parquet(path: Path, rows: list[dict]) -> Path:
@@ -27,18 +32,31 @@ def parquet(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "A.JSONL", "a.jsonl.gz", "a.json", "a.json.gz", "a.parquet"])
+@pytest.mark.parametrize(
+    "name", ["a.jsonl", "A.JSONL", "a.jsonl.gz", "a.json", "a.json.gz", "a.parquet"]
+)
 def test_every_layout_gives_the_same_trajectories(tmp_path, name):
     rows = [{**ROW, "id": f"q{number}"} for number in range(5)]
     if name.endswith(".parquet"):
         path = parquet(tmp_path / name, rows)
     else:
-        path = file_of(tmp_path / name, rows if ".jsonl" in name.lower() else [json.dumps(rows, indent=2)])
+        path = file_of(
+            tmp_path / name, rows if ".jsonl" in name.lower() else [json.dumps(rows, indent=2)]
+        )
     found = list(read_trajectories(path, "search_r1"))
-    assert [row.number for row in found] == [1, 2, 3, 4, 5] and len({row.digest for row in found}) == 5
-    assert [row.trajectory for row in found] == [Reader("search_r1").parse(json.dumps(row).encode()) for row in rows]
+    assert [row.number for row in found] == [1, 2, 3, 4, 5] and len(
+        {row.digest for row in found}
+    ) == 5
+    assert [row.trajectory for row in found] == [
+        Reader("search_r1").parse(json.dumps(row).encode()) for row in rows
+    ]
     first = found[0].trajectory
-    assert (first.question, first.answer, first.answers, first.id) == (ROW["question"], "Orvik", ("Orvik",), "q0")
+    assert (first.question, first.answer, first.answers, first.id) == (
+        ROW["question"],
+        "Orvik",
+        ("Orvik",),
+        "q0",
+    )
 
 
 def test_a_trajectorys_own_json_comes_back_whole_in_any_column_and_dialects_may_be_mixed(tmp_path):
@@ -47,16 +65,28 @@ def test_a_trajectorys_own_json_comes_back_whole_in_any_column_and_dialects_may_
     last = Step(think="Orvik.", helpful=True, refs=("E1",), answer="Orvik")
     own = Trajectory((search, last), "Where?", "Orvik", dialect="pou", answers=("Orvik",))
     plain = json.loads(own.to_json())
-    path = file_of(tmp_path / "a.jsonl", [own.to_json(), {**plain, "reward": 0.5}, {"trajectory": plain, "id": "x"}])
+    path = file_of(
+        tmp_path / "a.jsonl",
+        [own.to_json(), {**plain, "reward": 0.5}, {"trajectory": plain, "id": "x"}],
+    )
     first, second, third = (row.trajectory for row in read_trajectories(path))
     assert first == second == own and (third.id, third.steps) == ("x", own.steps)
-    mixed = [{"text": TEXT}, {"text": load("pou").render(own)}, {"text": TEXT, "dialect": "search_r1"}]
-    found = [row.trajectory.dialect for row in read_trajectories(file_of(tmp_path / "b.jsonl", mixed))]
+    mixed = [
+        {"text": TEXT},
+        {"text": load("pou").render(own)},
+        {"text": TEXT, "dialect": "search_r1"},
+    ]
+    found = [
+        row.trajectory.dialect for row in read_trajectories(file_of(tmp_path / "b.jsonl", mixed))
+    ]
     assert found == ["search_r1", "pou", "search_r1"]
 
 
 def test_messages_are_read_also_when_they_were_stored_as_text_or_split_into_prompt_and_completion():
-    user, assistant = ([{"role": role, "content": text}] for role, text in (("user", "Where?"), ("assistant", TEXT)))
+    user, assistant = (
+        [{"role": role, "content": text}]
+        for role, text in (("user", "Where?"), ("assistant", TEXT))
+    )
     for row in (
         {"messages": json.dumps([*user, *assistant])},
         {"prompt": user, "completion": assistant},
@@ -167,22 +197,36 @@ def test_a_data_set_of_the_hub_is_downloaded(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     (tmp_path / "runs").mkdir()
     file_of(tmp_path / "runs" / "a.jsonl", [ROW])
-    for address in ("hf://datasets/x/y", "hf://datasets/x/y@main/runs", "hf://datasets/x/y/runs/a.jsonl"):
+    for address in (
+        "hf://datasets/x/y",
+        "hf://datasets/x/y@main/runs",
+        "hf://datasets/x/y/runs/a.jsonl",
+    ):
         assert len(list(read_trajectories(address))) == 1
-    assert asked == [("x/y", None, "*.jsonl"), ("x/y", "main", "runs"), ("x/y", None, "runs/a.jsonl")]
+    assert asked == [
+        ("x/y", None, "*.jsonl"),
+        ("x/y", "main", "runs"),
+        ("x/y", None, "runs/a.jsonl"),
+    ]
     with pytest.raises(DataError, match=r"no b.jsonl in that data set"):
         list(read_trajectories("hf://datasets/x/y/b.jsonl"))
     with pytest.raises(DataError, match=r"cannot download hf://datasets/x/none: OSError\Z"):
         list(read_trajectories("hf://datasets/x/none"))
 
 
-OBJECTS = st.dictionaries(st.text(max_size=5), st.text(alphabet='ab"\\{}[],\u00e9', max_size=8), max_size=3)
+OBJECTS = st.dictionaries(
+    st.text(max_size=5), st.text(alphabet='ab"\\{}[],\u00e9', max_size=8), max_size=3
+)
 
 
 @settings(max_examples=40)
 @given(st.lists(OBJECTS, min_size=1), st.sampled_from([None, 2]), st.booleans())
 def test_an_arrays_elements_are_found_whatever_they_hold(tmp_path_factory, rows, indent, array):
-    text = json.dumps(rows, indent=indent) if array else "\n".join(json.dumps(row, indent=indent) for row in rows)
+    text = (
+        json.dumps(rows, indent=indent)
+        if array
+        else "\n".join(json.dumps(row, indent=indent) for row in rows)
+    )
     path = tmp_path_factory.mktemp("array") / "a.json"
     path.write_text(text)
     assert [json.loads(raw.data) for raw in Source(path)] == rows
@@ -191,7 +235,9 @@ def test_an_arrays_elements_are_found_whatever_they_hold(tmp_path_factory, rows,
 def test_an_array_is_read_up_to_an_element_that_is_broken(tmp_path):
     path = tmp_path / "a.json"
     for broken in ('{"text": nonsense}', "[" * 200_000, f"{json.dumps(ROW)[:40]}"):
-        path.write_text(f"[{json.dumps(ROW)}, 3, {broken}, {json.dumps(ROW)}]", encoding="utf-8-sig")
+        path.write_text(
+            f"[{json.dumps(ROW)}, 3, {broken}, {json.dumps(ROW)}]", encoding="utf-8-sig"
+        )
         source = Source(path)
         assert [bool(source.reader(raw).error) for raw in source] == [False, True]
         assert "a.json: row 3 is not JSON" in source.error
@@ -201,4 +247,6 @@ def test_an_array_is_read_up_to_an_element_that_is_broken(tmp_path):
 def test_no_row_raises_anything_else_than_the_errors_of_this_package(text, dialect):
     for data in (text.encode("utf-8", "replace"), json.dumps({"text": text}).encode()):
         row = Reader(dialect)(Raw(1, "", data))
-        assert (row.trajectory is None) == bool(row.error) and "could not be parsed" not in row.error
+        assert (row.trajectory is None) == bool(
+            row.error
+        ) and "could not be parsed" not in row.error

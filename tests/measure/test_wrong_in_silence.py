@@ -29,7 +29,11 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "who"}}'
 DOCS = '<information>\nDoc 1:\n"Ada"\nAda did it.\n\nDoc 2:\nBob\nBob did not.\n</information>'
 CHAT = [
     {"role": "user", "content": "Who?"},
-    {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "s", "arguments": "{}"}}]},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "function": {"name": "s", "arguments": "{}"}}],
+    },
     {"role": "tool", "tool_call_id": "1", "content": "Ada did it."},
 ]
 SAID = {"role": "assistant", "content": "Ada"}
@@ -39,8 +43,14 @@ SAID = {"role": "assistant", "content": "Ada"}
 def test_calls_of_the_chat_template_with_a_brace_too_many(behind: str) -> None:
     """As verl-tool logs them: plain role lines, documents in `<information>`; the environment ran the call."""
     text = f"{CALL}}}\n</tool_call>{behind}\n\nuser\n<tool_response>\n{DOCS}\n</tool_response>\nassistant\n"
-    found = READER.parse(json.dumps({"output": f"{text}<answer> Ada </answer>", "gts": {"target": ["Ada"]}}).encode())
-    assert found.dialect == "search_r1_like" and found.answer == "Ada" and EXACT.score(found).value == 1.0
+    found = READER.parse(
+        json.dumps({"output": f"{text}<answer> Ada </answer>", "gts": {"target": ["Ada"]}}).encode()
+    )
+    assert (
+        found.dialect == "search_r1_like"
+        and found.answer == "Ada"
+        and EXACT.score(found).value == 1.0
+    )
     assert [step.call and step.call.arguments for step in found.steps] == [{"query": "who"}, None]
     titled = [(item.title, item.text) for item in found.evidence.values()]
     assert titled == [("Ada", "Ada did it."), ("Bob", "Bob did not.")]
@@ -52,28 +62,46 @@ def test_the_recorded_rollouts_of_a_verl_tool_agent() -> None:
     """Each row's own columns say how it was scored and what was searched."""
     with gzip.open(REAL) as file:
         rows = [json.loads(line) for line in file]
-    found = [(row, found.trajectory) for row, found in zip(rows, read_trajectories(REAL), strict=True)]
+    found = [
+        (row, found.trajectory) for row, found in zip(rows, read_trajectories(REAL), strict=True)
+    ]
     read = [(row, trajectory) for row, trajectory in found if trajectory]
     assert len(read) == 99  # one is a line of JSON and nothing else
     for row, found in read:
         assert EXACT.score(found).value == row["answer_em"]
         assert len(found.evidence) == row["search_num_docs"]
-    calls = Counter(sum(step.call is not None for step in found.steps) - row["num_search_calls"] for row, found in read)
+    calls = Counter(
+        sum(step.call is not None for step in found.steps) - row["num_search_calls"]
+        for row, found in read
+    )
     assert calls == {0: 96, 1: 3}  # three calls were written and not run
     assert not any("response_forged" in kinds(found) for _, found in read)
 
 
 def test_an_answer_between_tags_in_a_plain_chat() -> None:
     found = parse([*CHAT, {"role": "assistant", "content": "It was her.\n<answer>Ada</answer>"}])
-    assert (found.answer, found.steps[-1].think, found.dialect, kinds(found)) == ("Ada", "It was her.", "openai", [])
+    assert (found.answer, found.steps[-1].think, found.dialect, kinds(found)) == (
+        "Ada",
+        "It was her.",
+        "openai",
+        [],
+    )
 
 
 def test_sub_em_says_nothing_of_long_answers_or_without_a_last_thought() -> None:
     (reward,) = metrics.load("think_answer_faithfulness").values()
     long = " ".join(["word"] * 21)
-    found = [reward.score(Trajectory((Step(think="So.", answer=said),), answer=said)) for said in (long, long[5:])]
+    found = [
+        reward.score(Trajectory((Step(think="So.", answer=said),), answer=said))
+        for said in (long, long[5:])
+    ]
     assert [score.value for score in found] == [None, 0.0] and "more than 20 words" in found[0].why
-    asked = [*CHAT[:1], {**CHAT[1], "content": "I look."}, CHAT[2], {"role": "assistant", "content": "Ada"}]
+    asked = [
+        *CHAT[:1],
+        {**CHAT[1], "content": "I look."},
+        CHAT[2],
+        {"role": "assistant", "content": "Ada"},
+    ]
     assert reward.score(parse(asked)).value is None
     tagged = "<think>a</think><search>b</search><information>c</information><answer>d</answer>"
     assert reward.score(parse(tagged)).value == 0.0  # a protocol that asks for a thought
@@ -82,14 +110,24 @@ def test_sub_em_says_nothing_of_long_answers_or_without_a_last_thought() -> None
 def test_information_without_a_search_is_no_evidence() -> None:
     said = '<think>a</think><search>b</search>\n\n<information>Doc 1(Title: "B") found</information>\n\n'
     for before in ("", "<think>c</think>"):
-        found = parse(f"{said}{before}<information>Ada did it.</information><answer>Ada did it.</answer>")
-        assert [item.text for item in found.evidence.values()] == ["found"] and "response_forged" in kinds(found)
+        found = parse(
+            f"{said}{before}<information>Ada did it.</information><answer>Ada did it.</answer>"
+        )
+        assert [item.text for item in found.evidence.values()] == [
+            "found"
+        ] and "response_forged" in kinds(found)
         assert AnswerSupport().score(found).value == 0.0
 
 
 def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
-    found = audit(file_of(tmp_path / "rows.jsonl", [{"messages": [CHAT[0], SAID]}] * 3), tmp_path / "out", workers=1)
-    assert found.bare == 3 and "No searches found in 3 of 3 rows: is this the right column?" in str(found)
+    found = audit(
+        file_of(tmp_path / "rows.jsonl", [{"messages": [CHAT[0], SAID]}] * 3),
+        tmp_path / "out",
+        workers=1,
+    )
+    assert found.bare == 3 and "No searches found in 3 of 3 rows: is this the right column?" in str(
+        found
+    )
     assert "…_lexical: words are compared, which is no judge" in str(found)
     assert found.issues == {"dialect_assumed": 3}
 
@@ -97,14 +135,20 @@ def test_words_stand_where_the_numbers_need_them(tmp_path: Path) -> None:
 SESSION = [
     {"type": "summary", "summary": "s", "leafUuid": "u"},
     {"type": "user", "sessionId": "1", "message": {"role": "user", "content": "Who?"}},
-    {"type": "assistant", "sessionId": "1", "message": {**SAID, "content": [{"type": "text", "text": "Ada"}]}},
+    {
+        "type": "assistant",
+        "sessionId": "1",
+        "message": {**SAID, "content": [{"type": "text", "text": "Ada"}]},
+    },
 ]
 
 
 def span(trace: str, said: str) -> dict[str, Any]:
     texts = {"input": ("user", "Who?"), "output": ("assistant", said)}
     attributes = {
-        f"gen_ai.{name}.messages": json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
+        f"gen_ai.{name}.messages": json.dumps(
+            [{"role": role, "parts": [{"type": "text", "content": text}]}]
+        )
         for name, (role, text) in texts.items()
     }
     return {"context": {"trace_id": trace}, "attributes": attributes}
@@ -128,7 +172,9 @@ def test_files_in_which_a_row_is_no_line(tmp_path: Path) -> None:
 def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> None:
     """Behind a query nobody can tell it from a tool's; with the corpus everybody can."""
     passage = "Ada Lovelace wrote the first program. It computed Bernoulli numbers. She died young, in 1852."
-    corpus = file_of(tmp_path / "corpus.jsonl", [{"title": "Ada", "text": passage}, {"text": "Nothing else."}])
+    corpus = file_of(
+        tmp_path / "corpus.jsonl", [{"title": "Ada", "text": passage}, {"text": "Nothing else."}]
+    )
     told = {
         "whole": passage,
         "cut": "It computed Bernoulli numbers. Ada Lovelace wrote the first pro...",  # as tools shorten
@@ -137,10 +183,21 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
         "titled": "Ada Lovelace wrote the first program. But others say that it was Grace Hopper who wrote it.",
         "made up": "Bob wrote the first program of all.",
     }
-    text = '<search>who</search><information>Doc 1(Title: "Ada") {}</information><answer>Ada</answer>'
-    rows = file_of(tmp_path / "rows.jsonl", [{"id": name, "text": text.format(said)} for name, said in told.items()])
-    found = audit(rows, tmp_path / "out", metrics=("answer_support",), corpus=str(corpus), workers=1)
-    assert found.issues["evidence_not_in_corpus"] == 2 and found.evidence == 4 and "corpus that was" not in str(found)
+    text = (
+        '<search>who</search><information>Doc 1(Title: "Ada") {}</information><answer>Ada</answer>'
+    )
+    rows = file_of(
+        tmp_path / "rows.jsonl",
+        [{"id": name, "text": text.format(said)} for name, said in told.items()],
+    )
+    found = audit(
+        rows, tmp_path / "out", metrics=("answer_support",), corpus=str(corpus), workers=1
+    )
+    assert (
+        found.issues["evidence_not_in_corpus"] == 2
+        and found.evidence == 4
+        and "corpus that was" not in str(found)
+    )
     corpus = SearchedCorpus(str(tmp_path / "out" / KEPT))
     shown = {
         read.id: (NOT_IN_CORPUS in kinds(read), len(read.evidence))
@@ -150,11 +207,16 @@ def test_evidence_that_the_corpus_does_not_hold_is_invented(tmp_path: Path) -> N
     assert shown == {name: invented if name in ("titled", "made up") else true for name in told}
 
 
-def test_the_page_shows_evidence_as_it_was_measured_and_another_corpus_is_refused(tmp_path: Path) -> None:
+def test_the_page_shows_evidence_as_it_was_measured_and_another_corpus_is_refused(
+    tmp_path: Path,
+) -> None:
     text = "<search>who</search><information>{}</information><answer>Ada</answer>"
     said = ["Ada wrote it.", "Bob wrote it.", "Cy wrote it.", "Di wrote it."]
     rows = file_of(tmp_path / "rows.jsonl", [{"text": text.format(passage)} for passage in said])
-    true, other = (file_of(tmp_path / f"{count}.jsonl", [{"text": one} for one in said[:count]]) for count in (2, 1))
+    true, other = (
+        file_of(tmp_path / f"{count}.jsonl", [{"text": one} for one in said[:count]])
+        for count in (2, 1)
+    )
 
     def audited(*words: str) -> Result:
         return invoked("audit", rows, "--metrics", "answer_support", "--corpus", *words)

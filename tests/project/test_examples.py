@@ -28,7 +28,11 @@ def load(name: str):
 
 def test_a_smolagents_agent_answers_with_what_it_found():
     pytest.importorskip("smolagents")
-    command = [sys.executable, EXAMPLES / "smolagents_agent.py", "What is the capital of Australia?"]
+    command = [
+        sys.executable,
+        EXAMPLES / "smolagents_agent.py",
+        "What is the capital of Australia?",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("Australia [E1]: ")
@@ -38,7 +42,9 @@ def test_a_smolagents_agent_answers_with_what_it_found():
 def every_tool(monkeypatch):
     monkeypatch.setenv("SERPER_API_KEY", "k")
     remote = {"web_search": "serper", "browse": "jina", "triples": "wikidata"}
-    with ToolArguments(**remote, domain_corpus="world", negative_tool=True).build_toolbox() as toolbox:
+    with ToolArguments(
+        **remote, domain_corpus="world", negative_tool=True
+    ).build_toolbox() as toolbox:
         yield toolbox
 
 
@@ -62,12 +68,16 @@ def test_trl_describes_every_tool_as_the_toolbox_does(every_tool):
 def test_smolagents_describes_every_tool_and_calls_it(every_tool):
     models = pytest.importorskip("smolagents.models")
     tools = load("smolagents_agent").smolagents_tools(every_tool)
-    described = {tool.name: models.get_tool_json_schema(tool)["function"]["parameters"] for tool in tools}
+    described = {
+        tool.name: models.get_tool_json_schema(tool)["function"]["parameters"] for tool in tools
+    }
     assert list(described) == every_tool.names
     for tool, name in (("web_search", "query_list"), ("browse", "url_list")):
         given = described[tool]["properties"][name]
         assert (given["type"], given["items"]["type"]) == ("array", "string")
-    assert described["web_search"]["required"] == [] and described["local_search"]["required"] == ["query"]
+    assert described["web_search"]["required"] == [] and described["local_search"]["required"] == [
+        "query"
+    ]
     assert "not public" in tools[1](url_list=["http://127.0.0.1/"])
     assert "not both" in tools[0](query="a", query_list=["b"])
 
@@ -76,12 +86,19 @@ def scripted_policy():
     """An untrained Qwen2 whose generation follows a script: episodes go on by themselves, everything else is real."""
     from trl.chat_template_utils import qwen2_5_chat_template
 
-    named = {"eos_token": "<|im_end|>", "pad_token": "<|pad|>", "chat_template": qwen2_5_chat_template}
+    named = {
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|pad|>",
+        "chat_template": qwen2_5_chat_template,
+    }
     tokenizer = lab.byte_tokenizer(("<|im_start|>", "<|im_end|>", "<|pad|>"), **named)
     policy = lab.small("qwen2", num_attention_heads=2, num_key_value_heads=2, intermediate_size=32)
 
     def generate(input_ids, **kwargs):
-        rows = [TURNS[text.count("<|im_start|>assistant") - 1] for text in tokenizer.batch_decode(input_ids)]
+        rows = [
+            TURNS[text.count("<|im_start|>assistant") - 1]
+            for text in tokenizer.batch_decode(input_ids)
+        ]
         ids = tokenizer(rows, padding=True, padding_side="right", return_tensors="pt")["input_ids"]
         return torch.cat([input_ids, ids], dim=1)
 
@@ -95,8 +112,18 @@ def test_trls_trainer_runs_the_episodes(plain, tmp_path):
     import trl
 
     policy, tokenizer = scripted_policy()
-    size = {"per_device_train_batch_size": 2, "num_generations": 2, "max_steps": 2, "max_completion_length": 4096}
-    quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "log_completions": False}
+    size = {
+        "per_device_train_batch_size": 2,
+        "num_generations": 2,
+        "max_steps": 2,
+        "max_completion_length": 4096,
+    }
+    quiet = {
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "log_completions": False,
+    }
     args = trl.GRPOConfig(str(tmp_path / "out"), use_cpu=True, bf16=False, **size, **quiet)
     with Toolbox([LocalSearch.from_corpus("world", top_k=1)]) as toolbox:
         trainer = load("trl_tools").train(policy, tokenizer, toolbox, args, plain=plain, limit=4)
@@ -111,6 +138,9 @@ def test_ray_gives_each_row_its_scores(tmp_path):
     pandas = pytest.importorskip("pandas")
     file_of(tmp_path / "a.jsonl", [rollout(n) for n in range(6)])
     options = ["--metrics", "answer_correctness", "--workers", "1"]
-    assert load("score_with_ray").main([str(tmp_path / "a.jsonl"), str(tmp_path / "out"), *options]) == 6
+    assert (
+        load("score_with_ray").main([str(tmp_path / "a.jsonl"), str(tmp_path / "out"), *options])
+        == 6
+    )
     scored = pandas.read_parquet(tmp_path / "out").sort_values("id")
     assert scored["exact_match_squad"].tolist() == [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]

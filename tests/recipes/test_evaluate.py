@@ -28,7 +28,9 @@ def test_it_compares_two_policies_and_blanks_tools(tmp_path, capsys):
     call("evaluate", *compared, f"--output_dir={tmp_path}", *SMALL)
     assert "paired difference" in capsys.readouterr().out
     rows = list(read_jsonl(tmp_path / "trajectories.jsonl"))
-    assert {item.text for row in rows for step in row.steps for item in step.evidence} == {"nothing here"}
+    assert {item.text for row in rows for step in row.steps for item in step.evidence} == {
+        "nothing here"
+    }
 
 
 def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypatch):
@@ -38,7 +40,9 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
         with pytest.raises(ConfigError, match="no tools"):
             call("evaluate", *flags, "--corpus=none", "--triples=none")
     shutil.rmtree(out / "unfinished")
-    (out / "metrics.json").write_text("{}")  # of an earlier evaluation, which this one takes the place of if told to
+    (out / "metrics.json").write_text(
+        "{}"
+    )  # of an earlier evaluation, which this one takes the place of if told to
     with pytest.raises(ConfigError, match=r"holds an evaluation; --overwrite_output_dir true"):
         call("evaluate", *flags)
     episodes = suite.run_episodes
@@ -56,7 +60,10 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
     assert len(rollouts.read_text().splitlines()) == 2
     weights = policy / "model.safetensors"
     changed = weights.stat().st_mtime_ns
-    refused = {(): "--resume true goes on", ("--resume=true", "--temperature=1"): r"temperature: 0\.0 there, 1\.0 now"}
+    refused = {
+        (): "--resume true goes on",
+        ("--resume=true", "--temperature=1"): r"temperature: 0\.0 there, 1\.0 now",
+    }
     for more, said in {**refused, ("--resume=true",): "weights"}.items():
         os.utime(weights, ns=(changed, changed + (said == "weights")))
         with pytest.raises(ConfigError, match=said):
@@ -64,25 +71,41 @@ def test_one_that_was_interrupted_goes_on_when_it_is_told_to(tmp_path, monkeypat
     os.utime(weights, ns=(changed, changed))
     ran, plain = [], Engine.run
     monkeypatch.setattr(
-        Engine, "run", lambda engine, tasks, **given: (ran.append(len(tasks)), plain(engine, tasks, **given))[1]
+        Engine,
+        "run",
+        lambda engine, tasks, **given: (ran.append(len(tasks)), plain(engine, tasks, **given))[1],
     )
-    found = call("evaluate", *flags, "--resume=true", "--judge_timeout=2")  # which rollouts do not depend on
+    found = call(
+        "evaluate", *flags, "--resume=true", "--judge_timeout=2"
+    )  # which rollouts do not depend on
     assert ran[0] == 2  # the blanked ones
-    assert found[str(policy)]["rows"]["exact_match"]["n"] == 2 and not rollouts.parent.parent.exists()
+    assert (
+        found[str(policy)]["rows"]["exact_match"]["n"] == 2 and not rollouts.parent.parent.exists()
+    )
 
 
 def test_a_policy_is_measured_as_it_was_trained_and_another_dialect_is_warned_of(tmp_path, capsys):
     flags = (*SMALL, "--turns=3", f"--policy={tiny_policy('pairs')}", "--questions=world_pairs")
     found = call("evaluate", *flags, f"--output_dir={tmp_path / 'own'}")
     told = capsys.readouterr()
-    assert "was trained: --dialect search_r1, --kept_responses 1" in told.out and not told.err.count("valid format")
+    assert (
+        "was trained: --dialect search_r1, --kept_responses 1" in told.out
+        and not told.err.count("valid format")
+    )
     [row] = found.values()
     assert row["rows"]["valid_format"]["value"] == 1.0
     script = json.loads((tmp_path / "own" / "metrics.json").read_text())["script"]
-    assert (script["dialect"], script["kept_responses"], script["triples"]) == ("search_r1", 1, "none")
+    assert (script["dialect"], script["kept_responses"], script["triples"]) == (
+        "search_r1",
+        1,
+        "none",
+    )
     wrong = (f"--policy={tiny_policy('self_eval')}", "--dialect=pou", "--questions=world")
     call("evaluate", *flags, *wrong, f"--output_dir={tmp_path / 'other'}")
-    assert "have a valid format of dialect 'pou': was it trained in another one" in capsys.readouterr().err
+    assert (
+        "have a valid format of dialect 'pou': was it trained in another one"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_policy_is_measured_within_the_bounds_that_it_was_trained_with(tmp_path, capsys):
@@ -90,11 +113,18 @@ def test_a_policy_is_measured_within_the_bounds_that_it_was_trained_with(tmp_pat
     (tmp_path / "metrics.json").write_text(json.dumps({"settings": {"dialect": "pou", **bounds}}))
     recipe = evaluate_recipe()
     script = recipe.as_trained(recipe.EvaluationArguments(turns=3), str(tmp_path))
-    assert (script.turns, script.turn_tokens, script.total_tokens, script.search_top_k) == (3, 256, 4096, 5)
+    assert (script.turns, script.turn_tokens, script.total_tokens, script.search_top_k) == (
+        3,
+        256,
+        4096,
+        5,
+    )
     assert "--total_tokens 4096, --search_top_k 5" in capsys.readouterr().out
     compared = recipe.as_trained(recipe.EvaluationArguments(), str(tiny_policy()))
     both = recipe.within_the_same_bounds({"one": script, "other": compared}).values()
-    assert {(own.turns, own.turn_tokens, own.total_tokens, own.search_top_k) for own in both} == {(10, 256, 4096, 5)}
+    assert {(own.turns, own.turn_tokens, own.total_tokens, own.search_top_k) for own in both} == {
+        (10, 256, 4096, 5)
+    }
 
 
 TOOLS = {
@@ -104,15 +134,21 @@ TOOLS = {
 
 
 @pytest.mark.parametrize(("config", "tools"), TOOLS.items())
-def test_another_tool_is_a_configuration_and_who_was_called_is_said(config, tools, tmp_path, capsys):
+def test_another_tool_is_a_configuration_and_who_was_called_is_said(
+    config, tools, tmp_path, capsys
+):
     flags = [*SMALL, f"--output_dir={tmp_path}"]
     found = call("evaluate", "--config", str(RECIPES / "configs" / f"{config}.yaml"), *flags)
     assert list(found["tiny"]["tool_calls"]) == tools
-    counts = dict(re.findall(r"(\w+) (\d+)", capsys.readouterr().out.rpartition("calls of tiny: ")[2]))
+    counts = dict(
+        re.findall(r"(\w+) (\d+)", capsys.readouterr().out.rpartition("calls of tiny: ")[2])
+    )
     assert [*counts][: len(tools)] == tools and sum(map(int, counts.values())) > 0
 
 
-def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_often(tmp_path, monkeypatch, capsys):
+def test_calls_that_ended_in_an_error_are_said_and_each_question_is_asked_often(
+    tmp_path, monkeypatch, capsys
+):
     recipe = evaluate_recipe()
 
     def one_wrong_call(engine, tasks, rewards, controls, folder):
@@ -147,7 +183,9 @@ QUESTIONS = [f"q{number}" for number in range(40)]
 
 def run(values, calls=None):
     calls = calls or {"a": [1] * 40, "b": [1] * 40}
-    return Evaluation(rows={}, questions=QUESTIONS, values={"exact_match": list(values)}, tool_calls=calls)
+    return Evaluation(
+        rows={}, questions=QUESTIONS, values={"exact_match": list(values)}, tool_calls=calls
+    )
 
 
 HALF, ALL, NONE = run([0.0, 1.0] * 20), run([1.0] * 40), run([0.0] * 40)
@@ -155,22 +193,36 @@ HALF, ALL, NONE = run([0.0, 1.0] * 20), run([1.0] * 40), run([0.0] * 40)
 
 def test_means_and_differences_are_over_seeds_and_questions():
     found = study.over_seeds([ALL, NONE], "exact_match")
-    assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)  # two seeds that differ this much say nothing
+    assert (found.value, found.low, found.high) == (
+        0.5,
+        0.0,
+        1.0,
+    )  # two seeds that differ this much say nothing
     alike = study.over_seeds([HALF, HALF], "exact_match")
     assert alike.value == 0.5 and 0.3 < alike.low < 0.5 < alike.high < 0.7
-    assert study.over_seeds([run([None, 1.0] * 20)], "exact_match").value == 1.0  # what does not apply is left out
+    assert (
+        study.over_seeds([run([None, 1.0] * 20)], "exact_match").value == 1.0
+    )  # what does not apply is left out
     better = run([min(1.0, value + 0.25) for value in [0.0, 0.5] * 20])
     found = study.over_seeds([better], "exact_match", [run([0.0, 0.5] * 20)])
-    assert (found.value, found.low, found.high) == pytest.approx((0.25, 0.25, 0.25))  # paired by question: no width
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (0.25, 0.25, 0.25)
+    )  # paired by question: no width
     lone = run([1.0] * 40, {"a": [2] * 40, "b": [0] * 40})
-    assert study.over_seeds([lone], "tool_entropy", [ALL]).value == pytest.approx(-1.0)  # no mean: computed from sums
+    assert study.over_seeds([lone], "tool_entropy", [ALL]).value == pytest.approx(
+        -1.0
+    )  # no mean: computed from sums
 
 
 def test_a_study_that_was_stopped_is_shown_as_far_as_it_was_measured(tmp_path, monkeypatch):
     """Of one setting a seed is measured and another trained; of the reference nothing is there."""
-    settings = {name: study.Setting("pou.py", "pou_tiny.yaml", seeds=2) for name in ("ours", "theirs")}
+    settings = {
+        name: study.Setting("pou.py", "pou_tiny.yaml", seeds=2) for name in ("ours", "theirs")
+    }
     curves = {f"{name}.png": ((name,), ("reward",)) for name in settings}
-    shown = study.Study("memory", settings, {}, *[("exact_match",)] * 2, curves, ("cold start", "theirs"))
+    shown = study.Study(
+        "memory", settings, {}, *[("exact_match",)] * 2, curves, ("cold start", "theirs")
+    )
     monkeypatch.setattr(study, "STUDIES", {"pou": shown})
     monkeypatch.setattr(study, "do", None)  # nothing is trained
     for folder, found in {"cold_start": NONE, "ours_0": HALF}.items():
@@ -190,4 +242,6 @@ def test_a_study_that_was_stopped_is_shown_as_far_as_it_was_measured(tmp_path, m
 def test_every_setting_has_its_configuration():
     for named in study.STUDIES.values():
         for setting in named.settings.values():
-            assert (study.CONFIGS / setting.config).exists() and (study.RECIPES / setting.recipe).exists()
+            assert (study.CONFIGS / setting.config).exists() and (
+                study.RECIPES / setting.recipe
+            ).exists()

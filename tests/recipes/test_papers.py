@@ -44,7 +44,14 @@ def reward(*flags: str, judge=None) -> Mix:
     return veritas.build_reward(script, args, judge)
 
 
-FILES = ("--questions", "train.jsonl", "--eval_questions", "test.jsonl", "--corpus", "http://127.0.0.1:9")
+FILES = (
+    "--questions",
+    "train.jsonl",
+    "--eval_questions",
+    "test.jsonl",
+    "--corpus",
+    "http://127.0.0.1:9",
+)
 
 
 def test_pokee_is_rloo_without_kl_and_checks_its_answers():
@@ -52,57 +59,112 @@ def test_pokee_is_rloo_without_kl_and_checks_its_answers():
     assert script.verify and script.limits(100).verify and script.dialect == "pokee"
     assert (args.advantages, args.beta, args.loss_type) == ("leave_one_out", 0.0, "dr_grpo")
     mix = pokee.build_reward(script)
-    assert mix.weights == {"correctness": 1.0, "format": 0.1} and mix.parts["correctness"].metric == "em"
-    script, _, _ = parsed(pokee, "pokee_qwen2.5-7b", *CPU, *FILES[:4], "--judge_model", "m", "--use_vllm", "false")
-    answered = Trajectory((Step("so", answer="a dozen"),), "How many?", "a dozen", dialect="pokee", answers=("12",))
+    assert (
+        mix.weights == {"correctness": 1.0, "format": 0.1}
+        and mix.parts["correctness"].metric == "em"
+    )
+    script, _, _ = parsed(
+        pokee, "pokee_qwen2.5-7b", *CPU, *FILES[:4], "--judge_model", "m", "--use_vllm", "false"
+    )
+    answered = Trajectory(
+        (Step("so", answer="a dozen"),), "How many?", "a dozen", dialect="pokee", answers=("12",)
+    )
     assert pokee.build_reward(script, NODDING).score(answered).value == pytest.approx(1.1)
 
 
 def test_ppos_default_asks_each_question_once():
     _, args, _ = ppo.parse([])
-    assert (args.num_generations, args.num_iterations, args.per_device_train_batch_size) == (1, 2, 32)
+    assert (args.num_generations, args.num_iterations, args.per_device_train_batch_size) == (
+        1,
+        2,
+        32,
+    )
     assert args.lam == 0.95 and args.beta == 0.0 and not args.value_trunk
-    _, args, _ = ppo.parse(["--per_device_train_batch_size", "7", "--per_device_eval_batch_size", "3"])
-    assert (args.num_generations, args.num_generations_eval, args.generation_batch_size) == (1, 1, 7)
+    _, args, _ = ppo.parse(
+        ["--per_device_train_batch_size", "7", "--per_device_eval_batch_size", "3"]
+    )
+    assert (args.num_generations, args.num_generations_eval, args.generation_batch_size) == (
+        1,
+        1,
+        7,
+    )
     _, args, _ = parsed(ppo, "ppo_qwen2.5-7b", *CPU, *WORLD)  # Search-R1's
-    assert (args.kl_in_reward, args.value_trunk, 32 * args.per_device_train_batch_size) == (True, True, 256)
+    assert (args.kl_in_reward, args.value_trunk, 32 * args.per_device_train_batch_size) == (
+        True,
+        True,
+        256,
+    )
 
 
 def test_self_evaluation_trains_the_adapter_that_learnt_to_score():
     script, args, model = parsed(self_eval, "self_eval_qwen2.5-7b", *CPU, *FILES)
     mix = self_eval.build_reward(script)
     assert mix.weights == {"self_correctness": 0.5, "self_rubric": 1.0, "step_format": 0.2}
-    assert (mix.gate, mix.outcome, mix.parts["self_rubric"].temperature) == (None, "self_correctness", 0.1)
+    assert (mix.gate, mix.outcome, mix.parts["self_rubric"].temperature) == (
+        None,
+        "self_correctness",
+        0.1,
+    )
     assert model.load_in_4bit and not model.use_peft
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 32 * 5
 
 
 def test_the_curriculum_of_veritas_is_in_epochs_or_steps_and_its_judge_reads_one_part():
-    script, args, _ = parsed(veritas, "veritas_qwen2.5-7b", *CPU, *WORLD, "--judge_url", "http://127.0.0.1:9")
-    assert 32 * args.per_device_train_batch_size * args.gradient_accumulation_steps == 256 * args.num_generations
+    script, args, _ = parsed(
+        veritas, "veritas_qwen2.5-7b", *CPU, *WORLD, "--judge_url", "http://127.0.0.1:9"
+    )
+    assert (
+        32 * args.per_device_train_batch_size * args.gradient_accumulation_steps
+        == 256 * args.num_generations
+    )
     limits = script.limits(args.max_completion_length)
-    assert (limits.turns, limits.turn_tokens, limits.observation_tokens, limits.force_answer) == (5, 500, 500, True)
+    assert (limits.turns, limits.turn_tokens, limits.observation_tokens, limits.force_answer) == (
+        5,
+        500,
+        500,
+        True,
+    )
     mix = veritas.build_reward(script, args, script.load_judge())
-    assert mix.parts["info_think"].judge.url == "http://127.0.0.1:9" and mix.parts["think_answer"].judge is None
+    assert (
+        mix.parts["info_think"].judge.url == "http://127.0.0.1:9"
+        and mix.parts["think_answer"].judge is None
+    )
     epoch = len(load_tasks("world")) // (args.generation_batch_size // 5)
     assert mix.warmup == Warmup(("info_think", "think_answer"), epoch, int(1.5 * epoch + 0.5))
-    steps = ("--curriculum_start", str(len(load_tasks("world_pairs")) // 4), "--curriculum_end", "1.5ep")
+    steps = (
+        "--curriculum_start",
+        str(len(load_tasks("world_pairs")) // 4),
+        "--curriculum_end",
+        "1.5ep",
+    )
     assert reward(*steps).warmup == reward("--curriculum_start", "1.0ep", *steps[2:]).warmup
     assert reward("--curriculum_start", "0", "--curriculum_end", "0").warmup is None
 
 
 # --- what the evaluations report
 
-JUDGED = ["info_think_faithfulness", "think_search_faithfulness", "think_answer_sub_em", "think_answer_faithfulness"]
+JUDGED = [
+    "info_think_faithfulness",
+    "think_search_faithfulness",
+    "think_answer_sub_em",
+    "think_answer_faithfulness",
+]
 
 
 def test_rows_say_who_judged_and_proof_of_uses_are_for_its_dialect():
     show = ["decorated", "answer_first"]
-    common, judged = ["exact_match", "f1", "valid_format", *show], ["exact_match", "f1", "lm_accuracy", "valid_format"]
+    common, judged = (
+        ["exact_match", "f1", "valid_format", *show],
+        ["exact_match", "f1", "lm_accuracy", "valid_format"],
+    )
     own = ["citation_validity", "evidence_sensitivity", "evidence_sensitivity_unseen"]
     by_words = [*common, "info_think_lexical", "think_search_lexical", "think_answer_sub_em"]
     assert list(default_rewards()) == [*common, *own, "answer_support_lexical"]
-    assert list(default_rewards("search_r1")) == list(default_rewards("search_r1", GroundingJudge())) == by_words
+    assert (
+        list(default_rewards("search_r1"))
+        == list(default_rewards("search_r1", GroundingJudge()))
+        == by_words
+    )
     assert list(default_rewards("search_r1", NODDING)) == [*judged, *show, *JUDGED]
     stated = ["answer_support", "citation_states_fact", "verdict_gap"]
     assert list(default_rewards("pou", NODDING)) == [*judged, *show, *own, *stated, *JUDGED]
@@ -111,25 +173,45 @@ def test_rows_say_who_judged_and_proof_of_uses_are_for_its_dialect():
 def looked_up(think="It lies in Paris.", answer="Paris", reason="answered"):
     looked = ToolCall("search", {"query": "where is the tower"})
     found = (Evidence("The tower lies in Paris.", id="E1"),)
-    steps = (Step(think="Where is the tower?", call=looked, evidence=found), Step(think=think, answer=answer))
-    about = {"question": "Where is the tower?", "answers": ("Paris",), "dialect": "search_r1", "stop_reason": reason}
+    steps = (
+        Step(think="Where is the tower?", call=looked, evidence=found),
+        Step(think=think, answer=answer),
+    )
+    about = {
+        "question": "Where is the tower?",
+        "answers": ("Paris",),
+        "dialect": "search_r1",
+        "stop_reason": reason,
+    }
     return Trajectory(steps=steps, answer=answer, **about)
 
 
 ROLLOUTS = [looked_up(), looked_up("I like elephants.", reason="answered_forced")]
-ROLLOUTS += [looked_up(answer="London", reason="turn_limit"), looked_up(answer="", reason="answered_forced")]
+ROLLOUTS += [
+    looked_up(answer="London", reason="turn_limit"),
+    looked_up(answer="", reason="answered_forced"),
+]
 
 
 @pytest.mark.parametrize("judge", [None, NODDING])
 def test_the_metric_is_the_reward_on_the_same_text(judge):
-    mix, metrics = reward("--w_think_search", "0.1", "--soft", "true", judge=judge), default_rewards("search_r1", judge)
+    mix, metrics = (
+        reward("--w_think_search", "0.1", "--soft", "true", judge=judge),
+        default_rewards("search_r1", judge),
+    )
     if judge is not None:
         assert mix.parts["info_think"].judge is mix.parts["think_search"].judge is judge
         assert mix.parts["info_think"].soft and not metrics["info_think_faithfulness"].soft
     found = evaluate_rollouts(ROLLOUTS, list("abcd"), metrics, ["search"])
-    named = {part: f"{part}_{'faithfulness' if judge else 'lexical'}" for part in ("info_think", "think_search")}
+    named = {
+        part: f"{part}_{'faithfulness' if judge else 'lexical'}"
+        for part in ("info_think", "think_search")
+    }
     rows = {part: found.values[name] for part, name in named.items()}
-    rows |= {"think_answer": found.values["think_answer_sub_em"], "exact_match": found.values["exact_match"]}
+    rows |= {
+        "think_answer": found.values["think_answer_sub_em"],
+        "exact_match": found.values["exact_match"],
+    }
     components = reward("--w_think_search", "0.1", judge=judge).components(ROLLOUTS)
     assert {name: [row[name].value for row in components] for name in rows} == rows
     assert rows["think_answer"][3] is None and "tool_entropy" not in found.rows
@@ -139,13 +221,20 @@ def test_the_metric_is_the_reward_on_the_same_text(judge):
 def test_forced_answers_have_a_row_where_they_are_forced():
     found = evaluate_rollouts(ROLLOUTS, list("abcd"), {}, ["search"], forced=True).rows
     shares = {"answered": 0.25, "answered_forced": 0.5, "calls": 1.0}
-    assert {name: row.value for name, row in found.items()} == shares and found["answered_forced"].high < 1
+    assert {name: row.value for name, row in found.items()} == shares and found[
+        "answered_forced"
+    ].high < 1
     assert "answered_forced" not in evaluate_rollouts(ROLLOUTS, list("abcd"), {}, ["search"]).rows
 
 
 # --- what a run leaves
 
-SMALL = ("--per_device_train_batch_size=4", "--turns=2", "--turn_tokens=32", "--max_completion_length=300")
+SMALL = (
+    "--per_device_train_batch_size=4",
+    "--turns=2",
+    "--turn_tokens=32",
+    "--max_completion_length=300",
+)
 SMALL = (*SMALL, "--threads=1", "--eval_controls=0")
 
 
@@ -155,7 +244,13 @@ def test_two_steps_of_veritas_leave_what_they_promise(tmp_path, capsys, undrawn)
     late = ("--curriculum_start=1", "--curriculum_end=3")
     found = call("veritas", "--output_dir", str(out), *SMALL, *flags, *late)
     printed = capsys.readouterr().out
-    for metric in ("exact_match", "info_think_lexical", "think_answer_sub_em", "answered_forced", "calls"):
+    for metric in (
+        "exact_match",
+        "info_think_lexical",
+        "think_answer_sub_em",
+        "answered_forced",
+        "calls",
+    ):
         assert metric in printed
     assert "citation_validity" not in printed and "evidence_sensitivity" not in printed
     rows = list(read_jsonl(out / "trajectories.jsonl"))
@@ -169,29 +264,52 @@ def test_two_steps_of_veritas_leave_what_they_promise(tmp_path, capsys, undrawn)
     assert metrics == found and metrics["steps"] == 2
     assert Evaluation.from_dict(metrics["after"]).rows["exact_match"].n == 2
     card = (out / "README.md").read_text()
-    assert "accelerate launch recipes/veritas.py --output_dir" in card and "Information-think overlap of words" in card
+    assert (
+        "accelerate launch recipes/veritas.py --output_dir" in card
+        and "Information-think overlap of words" in card
+    )
     assert "environment.limits(total_tokens=300)" in card and "RESULT" not in card
     [made] = re.findall(r"EnvironmentArguments\((.*)\)", card)
-    assert {"turns=2", "turn_tokens=32", "kept_responses=1", "dialect='search_r1'"} <= set(made.split(", "))
+    assert {"turns=2", "turn_tokens=32", "kept_responses=1", "dialect='search_r1'"} <= set(
+        made.split(", ")
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("allowed", [0.5, 1.0])
-def test_a_judge_that_falls_silent_stops_the_run_with_a_checkpoint_and_one_line_unless_it_may(tmp_path, allowed):
+def test_a_judge_that_falls_silent_stops_the_run_with_a_checkpoint_and_one_line_unless_it_may(
+    tmp_path, allowed
+):
     with StubServer(mode="error") as server:
-        judge = ["--judge=endpoint", "--judge_model=stub", f"--judge_url={server.url}", "--judge_cache=none"]
-        late = ["--curriculum_start=0", "--curriculum_end=0", f"--output_dir={tmp_path}", "--max_steps=3"]
+        judge = [
+            "--judge=endpoint",
+            "--judge_model=stub",
+            f"--judge_url={server.url}",
+            "--judge_cache=none",
+        ]
+        late = [
+            "--curriculum_start=0",
+            "--curriculum_end=0",
+            f"--output_dir={tmp_path}",
+            "--max_steps=3",
+        ]
         late += ["--num_generations=4", "--eval_limit=0", f"--max_abstained={allowed}"]
         command = [sys.executable, "recipes/veritas.py", *SMALL, *judge, *late]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == (allowed == 0.5) and "Traceback" not in done.stderr
     rows = list(read_jsonl(tmp_path / "trajectories.jsonl"))
-    assert any("500: out of memory" in reason for row in rows for reason in row.meta["reasons"].values())
+    assert any(
+        "500: out of memory" in reason for row in rows for reason in row.meta["reasons"].values()
+    )
     if allowed == 1.0:
         assert len(rows) == 12
         return
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("error: at step 1 ") and "info_think" in last and "max_abstained=0.5" in last
+    assert (
+        last.startswith("error: at step 1 ")
+        and "info_think" in last
+        and "max_abstained=0.5" in last
+    )
     assert (tmp_path / "checkpoint-1").is_dir() and len(rows) == 4
 
 
@@ -206,14 +324,23 @@ RUBRIC = {"parts/self_rubric", "parts/world_rubric", "parts/self_rubric/abstaine
     ("recipe", "flags", "dialect", "logged"),
     [
         ("ppo", ("--eval_limit=0",), "search_r1", {"value/loss", "value/explained"}),
-        ("pokee", ("--eval_limit=0", "--num_generations=2"), "pokee", {"parts/correctness", "parts/format"}),
+        (
+            "pokee",
+            ("--eval_limit=0", "--num_generations=2"),
+            "pokee",
+            {"parts/correctness", "parts/format"},
+        ),
         ("self_eval", (PAPER, "--eval_limit=1", "--num_generations=2"), "self_eval", RUBRIC),
         pytest.param("pou", LORA, "pou", {"parts/source_gated"}, marks=pytest.mark.slow),
         pytest.param("pou", PPO, "pou", {"value/loss", "verdict_term"}, marks=pytest.mark.slow),
     ],
 )
-def test_a_step_of_each_recipe_logs_what_it_rewards(recipe, flags, dialect, logged, tmp_path, undrawn):
-    found = call(recipe, *flags, f"--output_dir={tmp_path}", *SMALL, "--max_steps=1", "--save_strategy=no")
+def test_a_step_of_each_recipe_logs_what_it_rewards(
+    recipe, flags, dialect, logged, tmp_path, undrawn
+):
+    found = call(
+        recipe, *flags, f"--output_dir={tmp_path}", *SMALL, "--max_steps=1", "--save_strategy=no"
+    )
     assert found["steps"] == 1 and found["settings"]["dialect"] == dialect
     rows = list(read_jsonl(tmp_path / "trajectories.jsonl"))
     assert len(rows) == 4 and all(row.dialect == dialect and row.meta["scores"] for row in rows)
@@ -222,7 +349,9 @@ def test_a_step_of_each_recipe_logs_what_it_rewards(recipe, flags, dialect, logg
     merged, adapter = tmp_path / MERGED, tmp_path / "adapter_config.json"
     assert ((merged if flags == LORA else tmp_path) / "model.safetensors").exists()
     assert adapter.exists() == merged.exists() == (flags == LORA)
-    assert ("value/loss" in logged) == ({*PPOSettings.__dataclass_fields__} <= found["settings"].keys())
+    assert ("value/loss" in logged) == (
+        {*PPOSettings.__dataclass_fields__} <= found["settings"].keys()
+    )
     if recipe == "self_eval":
         assert {"self_rubric", "self_correctness", "world_rubric"} <= found["after"]["rows"].keys()
         assert json.loads((tmp_path / "errors.json").read_text()).keys() == {"before", "after"}
@@ -231,12 +360,21 @@ def test_a_step_of_each_recipe_logs_what_it_rewards(recipe, flags, dialect, logg
 # --- the papers' sizes, on a CPU
 
 JUDGE = ("--judge_url", "http://127.0.0.1:9/v1", "--judge_model", "NAME")
-DATA = ("--questions", "train.jsonl.gz", "--eval_questions", "test.jsonl.gz", "--corpus", "corpus.jsonl.gz")
+DATA = (
+    "--questions",
+    "train.jsonl.gz",
+    "--eval_questions",
+    "test.jsonl.gz",
+    "--corpus",
+    "corpus.jsonl.gz",
+)
 FAST = "pou_qwen2.5-7b"
 SLOW = "pou_qwen2.5-7b_lora pou_qwen2.5-0.5b pou_four_tools veritas_qwen2.5-7b ppo_qwen2.5-7b pokee_qwen2.5-7b"
 
 
-@pytest.mark.parametrize("name", [FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW.split())])
+@pytest.mark.parametrize(
+    "name", [FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW.split())]
+)
 def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, undrawn, name):
     """The command of its header, shrunk: what a CPU has not is replaced and said, all else reaches the real classes."""
     monkeypatch.chdir(tmp_path)
@@ -244,19 +382,39 @@ def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, undrawn, 
     main, settings = importlib.import_module(name.partition("_")[0]).main, read_config(path)
     given = () if tied else JUDGE
     if name == FAST:
-        given = (*given, "--eval_limit", "0", "--max_completion_length", "128", "--num_generations", "2")
+        given = (
+            *given,
+            "--eval_limit",
+            "0",
+            "--max_completion_length",
+            "128",
+            "--num_generations",
+            "2",
+        )
         del settings["eval_limit"], settings["max_completion_length"], settings["num_generations"]
     found = main(["--config", str(path), *DATA, *given, "--dry_run", "true", "--threads", "1"])
     out = tmp_path / "outputs" / f"{name}_dry_run"
     said = dict(re.findall(r"^  (\w+) +(.* -> .*)$", capsys.readouterr().out, re.MULTILINE))
-    assert said["questions"].startswith("train.jsonl.gz -> world") and said["max_steps"].endswith(" -> 2")
+    assert said["questions"].startswith("train.jsonl.gz -> world") and said["max_steps"].endswith(
+        " -> 2"
+    )
     assert found["steps"] == 2 and not (tmp_path / "outputs" / name).exists()
-    kept = {key: value for key, value in found["settings"].items() if key in settings and key not in said}
+    kept = {
+        key: value
+        for key, value in found["settings"].items()
+        if key in settings and key not in said
+    }
     assert kept and all(kept[key] == settings[key] for key in kept)
     config = json.loads((out / "random_model" / "config.json").read_text())
-    assert (config["model_type"], config["num_hidden_layers"], config["tie_word_embeddings"]) == ("qwen2", 2, tied)
+    assert (config["model_type"], config["num_hidden_layers"], config["tie_word_embeddings"]) == (
+        "qwen2",
+        2,
+        tied,
+    )
     assert (config["num_attention_heads"], config["num_key_value_heads"]) == (14, 2)
-    assert (out / "adapter_config.json").exists() == (out / MERGED).exists() == name.endswith("_lora")
+    assert (
+        (out / "adapter_config.json").exists() == (out / MERGED).exists() == name.endswith("_lora")
+    )
     touched = "output_dir use_vllm judge tool_cache web_search browse triples eval_split corpus model_name_or_path"
     small = "eval_limit turn_tokens max_steps max_completion_length gradient_accumulation_steps"
     assert said.keys() & settings.keys() <= {*f"{touched} {small}".split()}
@@ -265,23 +423,42 @@ def test_a_large_configuration_runs_dry(tmp_path, monkeypatch, capsys, undrawn, 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--num_generations", "5"), "generation_batch_size"),  # 5 rows a group would be made whole by the replacements
+        (
+            ("--num_generations", "5"),
+            "generation_batch_size",
+        ),  # 5 rows a group would be made whole by the replacements
         (("--max_stepz", "3"), "no such flag: --max_stepz"),
         (("--load_in_4bit", "true"), "--load_in_4bit true with --use_vllm true"),
-        (("--model_name_or_path", "someone/unheard-of"), "architecture of 'someone/unheard-of' is not known"),
-        (("--vllm_tensor_parallel_size", "2"), "vllm_tensor_parallel_size"),  # though vLLM is left out
+        (
+            ("--model_name_or_path", "someone/unheard-of"),
+            "architecture of 'someone/unheard-of' is not known",
+        ),
+        (
+            ("--vllm_tensor_parallel_size", "2"),
+            "vllm_tensor_parallel_size",
+        ),  # though vLLM is left out
     ],
 )
 def test_a_dry_run_hides_nothing_that_the_real_run_would_refuse(tmp_path, monkeypatch, flags, said):
     monkeypatch.chdir(tmp_path)
-    given = ["--config", str(RECIPES / "configs" / "pou_qwen2.5-7b.yaml"), "--dry_run", "true", *flags]
+    given = [
+        "--config",
+        str(RECIPES / "configs" / "pou_qwen2.5-7b.yaml"),
+        "--dry_run",
+        "true",
+        *flags,
+    ]
     with pytest.raises(ConfigError, match=said):
         pou.parse(given)
 
 
 def test_the_estimate_in_each_header_is_what_the_script_says():
     for name in ("pou_qwen2.5-7b", "pou_qwen2.5-7b_lora", "pou_qwen2.5-0.5b", "ppo_qwen2.5-7b"):
-        header = (RECIPES / "configs" / f"{name}.yaml").read_text(encoding="utf-8").replace(" \\\n#    ", "")
+        header = (
+            (RECIPES / "configs" / f"{name}.yaml")
+            .read_text(encoding="utf-8")
+            .replace(" \\\n#    ", "")
+        )
         flags = re.search(r"python scripts/estimate\.py recipes/(\S+)(.*)", header)
         lines = estimate.main([str(RECIPES / flags[1]), *flags[2].split()])
         assert "".join(f"#   {line}\n" for line in lines) in header

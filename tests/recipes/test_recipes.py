@@ -33,13 +33,26 @@ from faithful_search.world import bundled_world
 RECIPE = {"hack": "pou", "self": "self_eval", "rm": "reward_model", "eval": "evaluate"}
 
 
-@pytest.mark.parametrize("path", sorted((RECIPES / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((RECIPES / "configs").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_every_configuration_is_accepted(path):
     recipe = recipe_of(path.stem)
-    world = () if recipe == "reward_model" else WORLD[:2] if recipe in ("evaluate", "sft") else WORLD
+    world = (
+        () if recipe == "reward_model" else WORLD[:2] if recipe in ("evaluate", "sft") else WORLD
+    )
     settings = parse(recipe, "--config", str(path), *world)
-    given = {key: value for key, value in read_config(path).items() if isinstance(value, (str, int))}
-    for key in given.keys() - {"questions", "eval_questions", "corpus", "bf16", "use_cpu", "report_to"}:
+    given = {
+        key: value for key, value in read_config(path).items() if isinstance(value, (str, int))
+    }
+    for key in given.keys() - {
+        "questions",
+        "eval_questions",
+        "corpus",
+        "bf16",
+        "use_cpu",
+        "report_to",
+    }:
         found = getattr(next(item for item in settings if hasattr(item, key)), key)
         assert found == given[key] or str(getattr(found, "value", found)) == str(given[key]), key
 
@@ -51,8 +64,14 @@ def recipe_of(config: str) -> str:
 
 def reward(*flags: str, config: str = "pou_tiny") -> Mix:
     module = importlib.import_module(recipe_of(config))
-    script, args, _ = module.parse(["--config", str(RECIPES / "configs" / f"{config}.yaml"), *flags])
-    return module.build_reward(script, args) if module.__name__ == "veritas" else module.build_reward(script)
+    script, args, _ = module.parse(
+        ["--config", str(RECIPES / "configs" / f"{config}.yaml"), *flags]
+    )
+    return (
+        module.build_reward(script, args)
+        if module.__name__ == "veritas"
+        else module.build_reward(script)
+    )
 
 
 PT, VERITAS = "citation evidence_sensitivity answer", "exact_match info_think think_answer"
@@ -78,7 +97,10 @@ def test_each_configuration_rewards_what_it_says(config, parts):
 
 
 def test_an_ablation_changes_one_thing():
-    pou_mixes = {name: reward(config=f"pou_tiny{name}") for name in ("", "_pt", "_b2", "_no_ans", "_static_mix")}
+    pou_mixes = {
+        name: reward(config=f"pou_tiny{name}")
+        for name in ("", "_pt", "_b2", "_no_ans", "_static_mix")
+    }
     whole = {name: mix for name, mix in pou_mixes.items() if PT.split() == [*mix.parts]}
     budgets = {name: mix.parts["evidence_sensitivity"].budget for name, mix in whole.items()}
     assert budgets == {"": 1, "_pt": None, "_b2": 2}
@@ -95,19 +117,30 @@ def test_an_ablation_changes_one_thing():
 def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures(monkeypatch):
     mix = reward(*CPU, *JUDGE[2:], config="pou_qwen2.5-7b")
     answer, judge = mix.parts["answer"], mix.parts["evidence_sensitivity"].writer
-    assert judge is answer.process.judge is answer.outcome.judge and answer.outcome.metric == "judge"
+    assert (
+        judge is answer.process.judge is answer.outcome.judge and answer.outcome.metric == "judge"
+    )
     assert (judge.url, judge.model, judge.concurrency) == ("http://127.0.0.1:9/v1", "served", 64)
     assert judge.cache == "outputs/pou_qwen2.5-7b/judge.sqlite"
     with pytest.raises(ConfigError, match="'endpoint' needs a model"):
         reward(*CPU, config="pou_qwen2.5-7b")
     script, _, _ = pou.parse([*JUDGE, "--lures", "judge", "--budget", "1"])
     monkeypatch.setattr(script, "load_judge", GroundingJudge)
-    with pytest.raises(ConfigError, match="needs a judge that writes: --judge endpoint or generator"):
+    with pytest.raises(
+        ConfigError, match="needs a judge that writes: --judge endpoint or generator"
+    ):
         pou.build_reward(script)
     plain = (*JUDGE, "--source_gated", "false", "--budget", "1")
     mix = reward(*plain)
-    assert (mix.parts["answer"].outcome.metric, mix.parts["evidence_sensitivity"].writer) == ("em", None)
-    for flags, kind in ((plain, EndpointJudge), ((), FactsJudge), (("--support_by", "words"), LexicalJudge)):
+    assert (mix.parts["answer"].outcome.metric, mix.parts["evidence_sensitivity"].writer) == (
+        "em",
+        None,
+    )
+    for flags, kind in (
+        (plain, EndpointJudge),
+        ((), FactsJudge),
+        (("--support_by", "words"), LexicalJudge),
+    ):
         assert isinstance(reward(*flags).parts["answer"].process.judge, kind)
 
 
@@ -115,9 +148,15 @@ def test_one_judge_is_r_anc_r_ans_and_the_writer_of_lures(monkeypatch):
 def test_the_source_gate_stands_before_the_correctness_of_either_reward(name):
     supported = SourceGated(Correctness("f1"), support=AnswerSupport(FactsJudge()))
     flags = ("--source_gated_by", "support", "--correctness", "f1")
-    for given, expected in (((), SourceGated()), (flags, supported), (("--source_gated", "false"), Correctness())):
+    for given, expected in (
+        ((), SourceGated()),
+        (flags, supported),
+        (("--source_gated", "false"), Correctness()),
+    ):
         mix = reward("--source_gated", "true", *given, "--reward", name)
-        assert (mix.parts["answer"].outcome if name == "pou" else mix.parts[mix.outcome]) == expected
+        assert (
+            mix.parts["answer"].outcome if name == "pou" else mix.parts[mix.outcome]
+        ) == expected
 
 
 def test_the_likelihood_gap_process_rewards_on_right_answers_only_and_the_shuffled_control_are_flags():
@@ -125,18 +164,34 @@ def test_the_likelihood_gap_process_rewards_on_right_answers_only_and_the_shuffl
     assert [*mix.parts] == [*PT.split(), "answer_likelihood_gap"]
     assert {*mix.only_right} == {*mix.parts} and mix.needs_policy
     mix = reward("--reward=answer_only", "--likelihood_gap")
-    assert [*mix.parts] == ["source_gated", "answer_likelihood_gap"] and not [*mix.only_right] and mix.needs_policy
+    assert (
+        [*mix.parts] == ["source_gated", "answer_likelihood_gap"]
+        and not [*mix.only_right]
+        and mix.needs_policy
+    )
     mix, own = reward(config="pou_tiny_shuffled"), reward(config="pou_tiny_pt")
     assert isinstance(mix.parts["evidence_sensitivity"], Shuffled)
     assert mix.parts["evidence_sensitivity"].reward == own.parts["evidence_sensitivity"]
-    assert mix.parts["citation"] == own.parts["citation"] and mix.needs_policy and not [*mix.only_right]
+    assert (
+        mix.parts["citation"] == own.parts["citation"]
+        and mix.needs_policy
+        and not [*mix.only_right]
+    )
 
 
 @pytest.mark.parametrize(
     ("recipe", "flags", "says"),
     [
-        ("pou", "--lam 0.9 --whiten false", "--lam 0.9 --whiten False: read with --advantages ppo only"),
-        ("pou", "--counterfactual_groups own", "--counterfactual_groups own: read with --counterfactual above 0"),
+        (
+            "pou",
+            "--lam 0.9 --whiten false",
+            "--lam 0.9 --whiten False: read with --advantages ppo only",
+        ),
+        (
+            "pou",
+            "--counterfactual_groups own",
+            "--counterfactual_groups own: read with --counterfactual above 0",
+        ),
         ("pou", "--source_gated false --source_gated_by support", "there is no gate"),
         ("pou", "--source_gated_by judge", "there are: words, support"),
         ("pou", "--reward answer_only --process_on_right true", "nothing but the answer"),
@@ -148,8 +203,16 @@ def test_the_likelihood_gap_process_rewards_on_right_answers_only_and_the_shuffl
         ("pou", f"{' '.join(JUDGE)} --lures judge --budget 0", "--budget is 0"),
         ("pou", "--shuffle_sensitivity true --reward answer_only", "--reward is answer_only"),
         ("pou", f"{' '.join(JUDGE)} --condense true --stale 0.3", "which --condense true rewrites"),
-        ("pou", "--triples facts.nt --counterfactual 0.5", "--triples facts.nt would still say what was"),
-        ("pou", "--browse fetch --triples wikidata --stale 0.3", "--browse fetch and --triples wikidata would still"),
+        (
+            "pou",
+            "--triples facts.nt --counterfactual 0.5",
+            "--triples facts.nt would still say what was",
+        ),
+        (
+            "pou",
+            "--browse fetch --triples wikidata --stale 0.3",
+            "--browse fetch and --triples wikidata would still",
+        ),
         ("veritas", "--w_info_think nan", "weights are 0 (the part is left out) or more"),
         ("veritas", "--w_exact_match 0 --w_info_think 0 --w_think_answer 0", "one must be more"),
         ("veritas", "--curriculum_start 9 --curriculum_end 3", "start 9 and end 3"),
@@ -159,7 +222,11 @@ def test_the_likelihood_gap_process_rewards_on_right_answers_only_and_the_shuffl
         ("ppo", "--per_device_train_batch_size 1", "two rollouts a batch"),
         ("pokee", "--answer_reward judge", "feedback of a model that reads"),
         ("pokee", "--format_weight -1", "at least 0"),
-        ("self_eval", "--correctness judge", "unknown correctness 'judge'; there are: self, em, f1"),
+        (
+            "self_eval",
+            "--correctness judge",
+            "unknown correctness 'judge'; there are: self, em, f1",
+        ),
         ("self_eval", "--corpus http://127.0.0.1:9", "are mixed"),
     ],
 )
@@ -182,11 +249,25 @@ def test_a_share_of_the_questions_is_stale():
 
 def test_changed_worlds_of_a_file_are_made_of_its_annotations(tmp_path):
     people = (("Ann", "Rome"), ("Bob", "Oslo"))
-    rows = [{"id": name, "title": name, "text": f"{name} was born in {city}."} for name, city in people]
+    rows = [
+        {"id": name, "title": name, "text": f"{name} was born in {city}."} for name, city in people
+    ]
     corpus = file_of(tmp_path / "corpus.jsonl", rows)
-    files = ["--questions", str(corpus), "--eval_questions", str(corpus), "--corpus", str(corpus), "--triples", "none"]
+    files = [
+        "--questions",
+        str(corpus),
+        "--eval_questions",
+        str(corpus),
+        "--corpus",
+        str(corpus),
+        "--triples",
+        "none",
+    ]
     script, _, _ = pou.parse([*files, "--counterfactual", "0.5"])
-    facts = [(name, {"evidence_triples": [[name, "place of birth", city]]}, city) for name, city in people]
+    facts = [
+        (name, {"evidence_triples": [[name, "place of birth", city]]}, city)
+        for name, city in people
+    ]
     tasks = [Task(name, "Where?", (city,), meta=meta) for name, meta, city in facts]
     changed = counterfactual_world(script, tasks, 0).changed(tasks[0])
     assert changed.edits == {"Ann was born in Rome.": "Ann was born in Oslo."}
@@ -196,7 +277,13 @@ def test_changed_worlds_of_a_file_are_made_of_its_annotations(tmp_path):
 
 def test_pou_leaves_what_it_promises(tmp_path, capsys, request):
     out = tmp_path / "pou"
-    flags = ["--output_dir", str(out), "--save_steps=1", "--per_device_train_batch_size=4", "--threads=1"]
+    flags = [
+        "--output_dir",
+        str(out),
+        "--save_steps=1",
+        "--per_device_train_batch_size=4",
+        "--threads=1",
+    ]
     flags += ["--turns=2", "--turn_tokens=32", "--max_completion_length=300", "--num_generations=4"]
     call("pou", *flags, "--max_steps=1", "--eval_limit=2", "--eval_controls=1")
     printed = capsys.readouterr().out
@@ -211,7 +298,9 @@ def test_pou_leaves_what_it_promises(tmp_path, capsys, request):
     assert {"format", "citation", "answer_support", "source_gated"} <= set(rows[0].meta["scores"])
     assert all("applies" in row.meta["parts"]["citation"] for row in rows)
     metrics = json.loads((out / "metrics.json").read_text())
-    assert metrics["settings"]["num_generations"] == 4 and metrics["settings"]["precision"].startswith("cpu, ")
+    assert metrics["settings"]["num_generations"] == 4 and metrics["settings"][
+        "precision"
+    ].startswith("cpu, ")
     for when in ("before", "after"):
         estimate = Evaluation.from_dict(metrics[when]).rows["exact_match"]
         assert estimate.n == 2 and estimate.low <= estimate.value <= estimate.high
@@ -226,12 +315,17 @@ def test_pou_leaves_what_it_promises(tmp_path, capsys, request):
     assert any((before[name] != after[name]).any() for name in before)
 
 
-@pytest.mark.parametrize("recipe", ["pou", "veritas", "self_eval", "sft", "reward_model", "evaluate"])
+@pytest.mark.parametrize(
+    "recipe", ["pou", "veritas", "self_eval", "sft", "reward_model", "evaluate"]
+)
 def test_a_recipe_that_cannot_begin_says_why_in_one_line(recipe, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     missing = tmp_path / "missing.yaml"
     config = ["--config", str(missing)], f"cannot read the settings in {missing}"
-    folder = ["--output_dir", str(tmp_path / "file" / "out"), *CPU], "cannot be written: Not a directory"
+    folder = (
+        ["--output_dir", str(tmp_path / "file" / "out"), *CPU],
+        "cannot be written: Not a directory",
+    )
     for flags, why in (config, folder) if recipe != "evaluate" else (config,):
         monkeypatch.setattr(sys, "argv", [f"{recipe}.py", *flags])
         with pytest.raises(SystemExit) as ended:
@@ -252,6 +346,11 @@ def test_a_recipe_alone_says_what_it_needs_and_finds_its_configuration(recipe, t
     [found] = HEADER.finditer(path.read_text(encoding="utf-8"))
     told = tomllib.loads("".join(line[2:] for line in found["content"].splitlines(keepends=True)))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert told == {"requires-python": project["requires-python"], "dependencies": ["faithful-search[train]"]}
+    assert told == {
+        "requires-python": project["requires-python"],
+        "dependencies": ["faithful-search[train]"],
+    }
     if default := runpy.run_path(str(path), run_name=path.stem).get("DEFAULT_CONFIG"):
-        assert not default.exists() and read_config(default) == read_config(RECIPES / "configs" / default.name)
+        assert not default.exists() and read_config(default) == read_config(
+            RECIPES / "configs" / default.name
+        )

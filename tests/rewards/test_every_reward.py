@@ -11,25 +11,53 @@ from stub_judges import Down, by_word
 
 from faithful_search import rewards
 from faithful_search.errors import ConfigError
-from faithful_search.rewards import Adaptive, Citation, Correctness, Format, Mix, Shuffled, ToolUse, cited_evidence
+from faithful_search.rewards import (
+    Adaptive,
+    Citation,
+    Correctness,
+    Format,
+    Mix,
+    Shuffled,
+    ToolUse,
+    cited_evidence,
+)
 from faithful_search.trajectory import Evidence, Issue, Step, ToolCall, Trajectory
 
 
 def made(name: str) -> rewards.Reward:
     kind = rewards.load(name)
-    return kind(judge=CountingJudge(by_word)) if "judge" in {field.name for field in fields(kind)} else kind()
+    return (
+        kind(judge=CountingJudge(by_word))
+        if "judge" in {field.name for field in fields(kind)}
+        else kind()
+    )
 
 
-ALONE = {name: made(name) for name in rewards.names() if name not in ("correctness", "mix", "shuffled")}
+ALONE = {
+    name: made(name) for name in rewards.names() if name not in ("correctness", "mix", "shuffled")
+}
 EVERY = {name: reward for name, reward in ALONE.items() if not reward.needs_policy} | {
     "unused": ToolUse("unused"),
     "uncited": ToolUse("uncited"),
     "f1": Correctness("f1"),
     "judged": Correctness("judge", judge=CountingJudge(by_word)),
-    "mix": Mix({"citation": Citation(), "answer": Adaptive(made("answer_support"), fixed=0.5)}, gate=Format()),
+    "mix": Mix(
+        {"citation": Citation(), "answer": Adaptive(made("answer_support"), fixed=0.5)},
+        gate=Format(),
+    ),
     "shuffled": Shuffled(Format()),
 }
-TEXTS = ["", " ", "hard case", "good thing", "Paris 1889", "\u6771\u4eac\u306e\u5854", "...", "no", "ada horn"]
+TEXTS = [
+    "",
+    " ",
+    "hard case",
+    "good thing",
+    "Paris 1889",
+    "\u6771\u4eac\u306e\u5854",
+    "...",
+    "no",
+    "ada horn",
+]
 texts = st.sampled_from(TEXTS) | st.text(max_size=20)
 values = st.sampled_from([*TEXTS, 3, None, ["Ada"], {"a": [1]}])
 ids = st.sampled_from(["E1", "E2", "E3", "null", ""])
@@ -37,7 +65,11 @@ steps = st.builds(
     Step,
     think=st.none() | texts,
     call=st.none()
-    | st.builds(ToolCall, st.sampled_from("ab"), st.dictionaries(st.sampled_from(["query", "k"]), values, max_size=2)),
+    | st.builds(
+        ToolCall,
+        st.sampled_from("ab"),
+        st.dictionaries(st.sampled_from(["query", "k"]), values, max_size=2),
+    ),
     evidence=st.lists(st.builds(Evidence, texts, texts, ids), max_size=3).map(tuple),
     note=texts,
     answer=st.none() | texts,
@@ -52,7 +84,9 @@ trajectories = st.builds(
     steps=st.lists(steps, max_size=4).map(tuple),
     answer=st.none() | texts,
     answers=st.lists(texts, max_size=2).map(tuple),
-    question=st.sampled_from([None, "Who?", "Which city is the capital of the country where Mount Aso stands?"]),
+    question=st.sampled_from(
+        [None, "Who?", "Which city is the capital of the country where Mount Aso stands?"]
+    ),
     dialect=st.sampled_from(["", "pou", "openai", "unheard-of"]),
 )
 
@@ -74,7 +108,10 @@ def test_values_are_in_bounds_say_why_and_do_not_depend_on_the_batch(name, batch
         measured = reward.measure(score)
         assert measured is None or reward.bounds[0] <= measured <= reward.bounds[1]
         assert score.value is None or not score.parts.get("abstained")
-        assert None not in [pair["p"] for pair in score.parts.get("pairs", [])] or score.parts["abstained"]
+        assert (
+            None not in [pair["p"] for pair in score.parts.get("pairs", [])]
+            or score.parts["abstained"]
+        )
         assert score.steps == () or len(score.steps) == len(trajectory.steps)
         given = [step for step in score.steps if step is not None]
         if given and score.value is not None and name != "mix":
@@ -88,11 +125,20 @@ def test_values_are_in_bounds_say_why_and_do_not_depend_on_the_batch(name, batch
     [
         (lambda: Mix(parts={}), "at least one part"),
         (lambda: Mix(parts={"a": Adaptive(), "b": Adaptive()}), "at most one part may be Adaptive"),
-        (lambda: Mix(parts={"correctness": Correctness(), "answer": Adaptive()}), "two components share a name"),
-        (lambda: Mix(parts={"a": Citation()}, weights={"b": 1.0}), "weights name b; the parts are a"),
+        (
+            lambda: Mix(parts={"correctness": Correctness(), "answer": Adaptive()}),
+            "two components share a name",
+        ),
+        (
+            lambda: Mix(parts={"a": Citation()}, weights={"b": 1.0}),
+            "weights name b; the parts are a",
+        ),
         (lambda: Mix(parts={"a": Citation()}, absent={"b": 0.0}), "absent name b"),
         (lambda: Mix(absent={"answer": 0.0}), "absent cannot name an Adaptive part"),
-        (lambda: Mix(parts={"correctness": Correctness()}, only_right=("correctness",)), "only_right needs a part"),
+        (
+            lambda: Mix(parts={"correctness": Correctness()}, only_right=("correctness",)),
+            "only_right needs a part",
+        ),
         (lambda: Correctness("bleu"), "metric 'bleu' is not one of"),
         (lambda: Correctness("judge"), "give both or neither"),
         (lambda: Correctness(judge=Down()), "give both or neither"),

@@ -11,7 +11,16 @@ from stub_judges import Down
 from faithful_search import rewards
 from faithful_search.errors import ConfigError
 from faithful_search.judges import Pair
-from faithful_search.rewards import Adaptive, Citation, Correctness, EvidenceSensitivity, Mix, MixState, Reward, Score
+from faithful_search.rewards import (
+    Adaptive,
+    Citation,
+    Correctness,
+    EvidenceSensitivity,
+    Mix,
+    MixState,
+    Reward,
+    Score,
+)
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
 
@@ -32,12 +41,16 @@ def row(cite=0.0, pt=0.0, ans=0.0, anc=0.0, gate=1.0) -> Trajectory:
 
 
 def paper(only_right=(), **adaptive) -> Mix:
-    answer = Adaptive(process=Meta("ans", name="process"), outcome=Meta("anc", name="outcome"), **adaptive)
+    answer = Adaptive(
+        process=Meta("ans", name="process"), outcome=Meta("anc", name="outcome"), **adaptive
+    )
     parts = {"citation": Meta("cite"), "pt": Meta("pt"), "answer": answer}
     return Mix(parts=parts, gate=Meta("gate", name="gate"), only_right=only_right)
 
 
-SEARCH = Step(think="p", call=ToolCall("s", {"query": "q"}), evidence=(Evidence("Paris, France", "T", "E1"),))
+SEARCH = Step(
+    think="p", call=ToolCall("s", {"query": "q"}), evidence=(Evidence("Paris, France", "T", "E1"),)
+)
 ANSWERED = Trajectory((Step(think="", answer="x"),), answer="x", answers=("x",))
 
 
@@ -47,13 +60,24 @@ def test_the_papers_sum_by_hand():
     (score,) = mix.combine(mix.components(rows), MixState(ema=0.5))  # alpha = sigmoid(0) = 1/2
     assert mix.score_batch(rows) == mix.combine(mix.components(rows), mix.state0)
     assert score.value == pytest.approx((1.0 + 0.4 + 0.5) / 3)
-    assert score.parts == {"gate": 1.0, "citation": 1.0, "pt": 0.4, "process": 1.0, "outcome": 0.0, "alpha": 0.5}
+    assert score.parts == {
+        "gate": 1.0,
+        "citation": 1.0,
+        "pt": 0.4,
+        "process": 1.0,
+        "outcome": 0.0,
+        "alpha": 0.5,
+    }
 
 
 def test_an_invalid_format_is_minus_one_whatever_the_parts_are():
-    scores = paper().score_batch([row(cite=1.0, pt=1.0, ans=1.0, anc=1.0, gate=0.5), row(anc="down", gate=0.0)])
+    scores = paper().score_batch(
+        [row(cite=1.0, pt=1.0, ans=1.0, anc=1.0, gate=0.5), row(anc="down", gate=0.0)]
+    )
     assert [score.value for score in scores] == [-1.0, -1.0]
-    assert Mix(parts={"a": Meta("cite")}, gate=None).score(row(cite=0.3, gate=0.0)).value == pytest.approx(0.3)
+    assert Mix(parts={"a": Meta("cite")}, gate=None).score(
+        row(cite=0.3, gate=0.0)
+    ).value == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +85,11 @@ def test_an_invalid_format_is_minus_one_whatever_the_parts_are():
     [
         (0.4, [1.0, 0.0, 1.0], 0.9 * 0.4 + 0.1 * 2 / 3),
         (0.4, [], 0.4),
-        (None, [1.0, 0.0, 0.0, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0], 7 / 9),  # the first batch's; one of ten is open
+        (
+            None,
+            [1.0, 0.0, 0.0, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0],
+            7 / 9,
+        ),  # the first batch's; one of ten is open
         (None, [None], None),
         (0.4, [1.0, 1.0, None], 0.4),  # only what was easy has a value
         (0.4, [1.0] * 9 + [None], 0.9 * 0.4 + 0.1),
@@ -70,12 +98,16 @@ def test_an_invalid_format_is_minus_one_whatever_the_parts_are():
 def test_the_ema_by_hand(before, outcomes, ema):
     state = paper(beta=0.9).advance(MixState(before, 7), outcomes)
     assert state == MixState(None if ema is None else pytest.approx(ema), 8)
-    assert Mix(parts={"a": Meta()}).advance(MixState(before, 7), outcomes, step=5) == MixState(before, 5)
+    assert Mix(parts={"a": Meta()}).advance(MixState(before, 7), outcomes, step=5) == MixState(
+        before, 5
+    )
 
 
 def test_alpha_falls_as_correctness_rises_and_counts_the_batch_itself():
     alphas = [paper().alpha(MixState(ema)) for ema in (None, 0.0, 0.25, 0.5, 0.75, 1.0)]
-    assert alphas == sorted(alphas, reverse=True) and alphas[0] == alphas[1] == pytest.approx(0.9933, abs=1e-4)
+    assert alphas == sorted(alphas, reverse=True) and alphas[0] == alphas[1] == pytest.approx(
+        0.9933, abs=1e-4
+    )
     steep = paper(kappa=1e9)  # without overflow
     assert (steep.alpha(MixState(0.0)), steep.alpha(MixState(1.0))) == (1.0, 0.0)
     mix = paper(tau=0.5, kappa=10.0)
@@ -84,7 +116,9 @@ def test_alpha_falls_as_correctness_rises_and_counts_the_batch_itself():
     state = mix.advance(MixState(0.4), [1.0, 0.0])
     told = mix.combine(components, state)[0].parts["alpha"]
     assert told == mix.alpha(state) == pytest.approx(1 / (1 + math.exp(-10 * (0.5 - state.ema))))
-    assert rewards.pou_mix().state0 == MixState(None, 0) and rewards.pou_mix(alpha_start=0.0).state0 == MixState(0.0, 0)
+    assert rewards.pou_mix().state0 == MixState(None, 0) and rewards.pou_mix(
+        alpha_start=0.0
+    ).state0 == MixState(0.0, 0)
 
 
 @pytest.mark.parametrize("part", ["cite", "pt", "ans", "anc", "gate"])
@@ -92,8 +126,14 @@ def test_a_part_that_abstained_empties_its_row_and_no_other(part):
     empty, full = paper().score_batch([row(**{part: "down"}), row()])
     assert empty.value is None and "judge down" in empty.why and empty.parts["abstained"] is True
     assert full.value == 0.0 and "abstained" not in full.parts
-    score = rewards.answer_only_mix().score(msgspec.structs.replace(ANSWERED, answers=()))  # it does not apply
-    assert score.value is None and "correctness: no gold" in score.why and "abstained" not in score.parts
+    score = rewards.answer_only_mix().score(
+        msgspec.structs.replace(ANSWERED, answers=())
+    )  # it does not apply
+    assert (
+        score.value is None
+        and "correctness: no gold" in score.why
+        and "abstained" not in score.parts
+    )
 
 
 def test_the_ablations_are_configurations():
@@ -104,27 +144,47 @@ def test_the_ablations_are_configurations():
     assert "answer_support" not in without_support.components([ANSWERED])[0]
     assert without_support.score(ANSWERED).value == pytest.approx(0.5)
     assert rewards.answer_only_mix().score(ANSWERED).value == 1.0
-    kept = Mix(parts={"a": Meta("cite"), "b": Meta("pt")}, weights={"a": 1 / 3, "b": 1 / 3}, gate=None)
+    kept = Mix(
+        parts={"a": Meta("cite"), "b": Meta("pt")}, weights={"a": 1 / 3, "b": 1 / 3}, gate=None
+    )
     assert kept.score(row(cite=1.0, pt=1.0)).value == pytest.approx(2 / 3)
 
 
 def test_a_part_whose_weight_is_still_zero_may_abstain():
     parts, weights = {"em": Meta("anc"), "think": Meta("ans")}, {"em": 1.0, "think": 0.05}
-    mix = Mix(parts=parts, weights=weights, warmup=rewards.Warmup(("think",), start=100, end=150), gate=None)
+    mix = Mix(
+        parts=parts,
+        weights=weights,
+        warmup=rewards.Warmup(("think",), start=100, end=150),
+        gate=None,
+    )
     both, down = mix.components([row(anc=1.0, ans=1.0)]), mix.components([row(anc=1.0, ans="down")])
-    values = [[mix.combine(one, MixState(step=step))[0].value for step in (50, 125, 999)] for one in (both, down)]
+    values = [
+        [mix.combine(one, MixState(step=step))[0].value for step in (50, 125, 999)]
+        for one in (both, down)
+    ]
     assert values == [pytest.approx([1.0, 1.025, 1.05]), [1.0, None, None]]
 
 
-@pytest.mark.parametrize("wrap", [rewards.Shuffled, lambda it: Mix({"one": it}), lambda it: Mix({"one": Adaptive(it)})])
+@pytest.mark.parametrize(
+    "wrap", [rewards.Shuffled, lambda it: Mix({"one": it}), lambda it: Mix({"one": Adaptive(it)})]
+)
 def test_what_a_reward_needs_is_known_through_whatever_holds_it_and_what_is_bound_reaches_it(wrap):
     policy = object()
     for held in (wrap, lambda one: Mix({"inner": wrap(one)})):
-        asked, quiet, probed = held(rewards.SelfRubric()), held(Citation()), held(EvidenceSensitivity())
+        asked, quiet, probed = (
+            held(rewards.SelfRubric()),
+            held(Citation()),
+            held(EvidenceSensitivity()),
+        )
         assert asked.needs_policy and asked.samples_policy and asked.covers("search_r1")
         assert not quiet.needs_policy and not quiet.samples_policy and not quiet.covers("search_r1")
         assert probed.needs_policy and not probed.samples_policy
-        (found,) = [one for one in probed.bind(policy=policy).within() if isinstance(one, EvidenceSensitivity)]
+        (found,) = [
+            one
+            for one in probed.bind(policy=policy).within()
+            if isinstance(one, EvidenceSensitivity)
+        ]
         assert found.policy is policy
     assert rewards.pou_mix().needs_policy and not rewards.answer_only_mix().needs_policy
     assert rewards.pou_mix().covers("pou")  # as all its parts do
@@ -148,11 +208,19 @@ def test_rewards_are_found_by_file_name_and_a_right_answer_by_its_part():
     ("names", "made", "value"),
     [
         (("citation",), row(cite=1.0, pt=0.4, ans=1.0, anc=0.0), (0.0 + 0.4 + 0.5) / 3),
-        (("citation", "pt"), row(cite=-1.0, pt=-0.4, ans=1.0, anc=0.0), 0.5 / 3),  # nor is anything lost
+        (
+            ("citation", "pt"),
+            row(cite=-1.0, pt=-0.4, ans=1.0, anc=0.0),
+            0.5 / 3,
+        ),  # nor is anything lost
         (("answer",), row(cite=1.0, pt=0.4, ans=0.2, anc=1.0), (1.0 + 0.4 + 0.1 + 0.5) / 3),
         (("answer",), row(ans=1.0, anc=0.6), 0.3 / 3),  # the outcome itself still counts
         (("citation", "pt", "answer"), row(cite=1.0, pt=0.4, ans=1.0, anc=0.99), 0.495 / 3),
-        (("citation",), row(cite="down", pt=0.4, anc=0.0), 0.4 / 3),  # 0 whatever the judge would have said
+        (
+            ("citation",),
+            row(cite="down", pt=0.4, anc=0.0),
+            0.4 / 3,
+        ),  # 0 whatever the judge would have said
         (("answer",), row(cite=1.0, ans="down", anc=0.0), 1.0 / 3),
         (("citation",), row(cite="down", anc=1.0), None),
         (("citation",), row(cite=1.0, anc="down"), None),
@@ -163,28 +231,51 @@ def test_parts_that_count_on_right_answers_only_by_hand(names, made, value):
     mix = paper(only_right=names)
     (score,) = mix.combine(mix.components([made]), MixState(ema=0.5))  # alpha is 1/2
     assert score.value == (None if value is None else pytest.approx(value))
-    assert score.parts["citation"] == (None if made.meta["cite"] == "down" else made.meta["cite"])  # as it was measured
+    assert score.parts["citation"] == (
+        None if made.meta["cite"] == "down" else made.meta["cite"]
+    )  # as it was measured
 
 
 def test_the_outcome_may_be_a_part_of_its_own_and_count_as_absent():
-    mix = Mix({"em": Correctness(), "cite": Meta("cite")}, gate=None, only_right=("cite",), absent={"em": 0.0})
-    rows = [Trajectory(answer=said, answers=gold, meta={"cite": 1.0}) for said, gold in (("a", ("a",)), ("a", ("b",)))]
-    assert [score.value for score in mix.score_batch([*rows, Trajectory(meta={"cite": 1.0})])] == [1.0, 0.0, 0.0]
+    mix = Mix(
+        {"em": Correctness(), "cite": Meta("cite")},
+        gate=None,
+        only_right=("cite",),
+        absent={"em": 0.0},
+    )
+    rows = [
+        Trajectory(answer=said, answers=gold, meta={"cite": 1.0})
+        for said, gold in (("a", ("a",)), ("a", ("b",)))
+    ]
+    assert [score.value for score in mix.score_batch([*rows, Trajectory(meta={"cite": 1.0})])] == [
+        1.0,
+        0.0,
+        0.0,
+    ]
 
 
 def test_proof_of_use_with_its_process_on_right_answers_only():
     last = Step(think="so", helpful=True, refs=("E1",), answer="Paris")
-    right, wrong = (Trajectory((SEARCH, last), answer="Paris", answers=(gold,)) for gold in ("Paris", "Lyon"))
+    right, wrong = (
+        Trajectory((SEARCH, last), answer="Paris", answers=(gold,)) for gold in ("Paris", "Lyon")
+    )
     mix = rewards.pou_mix(sensitivity=False, alpha=0.5, process_on_right=True)
     assert [score.value for score in mix.score_batch([right, wrong])] == [1.0, 0.0]
-    assert rewards.pou_mix(sensitivity=False, alpha=0.5).score(wrong).value == pytest.approx((1.0 + 0.5) / 2)
+    assert rewards.pou_mix(sensitivity=False, alpha=0.5).score(wrong).value == pytest.approx(
+        (1.0 + 0.5) / 2
+    )
 
 
 # PokeeResearch: what fools comparisons of strings does not fool a judge that reads
 
 # (question, gold, answer, whether it is right): the cases of the paper's figure 3, in our words
 CASES = [
-    ("When was Nora Fell born?", "Nora Fell was born on 3 May 1871", "Nora Fell was born on 4 May 1871", False),
+    (
+        "When was Nora Fell born?",
+        "Nora Fell was born on 3 May 1871",
+        "Nora Fell was born on 4 May 1871",
+        False,
+    ),
     ("Where does the ferry end?", "Port Ellin", "Port Ellin, on the island of Sark Holm", True),
     ("How many keepers were there?", "12", "a dozen", True),
     ("Who built the pier?", "Ivo Kast", "ivo kast.", True),
@@ -200,7 +291,9 @@ def reader() -> CountingJudge:
 
 def answered(case, think: str | None = "so") -> Trajectory:
     question, gold, answer, _ = case
-    return Trajectory((Step(think, answer=answer),), question, answer, "answered", "pokee", answers=(gold,))
+    return Trajectory(
+        (Step(think, answer=answer),), question, answer, "answered", "pokee", answers=(gold,)
+    )
 
 
 def values(mix) -> list[float | None]:
@@ -209,9 +302,13 @@ def values(mix) -> list[float | None]:
 
 def test_only_the_judge_tells_right_from_wrong():
     judge = reader()
-    assert values(rewards.pokee_mix(judge, format_weight=0)) == [float(right) for *_, right in CASES]
+    assert values(rewards.pokee_mix(judge, format_weight=0)) == [
+        float(right) for *_, right in CASES
+    ]
     by_words = values(rewards.pokee_mix(metric="f1", format_weight=0))
-    assert by_words[0] > 0.8 and by_words[2] == 0 and by_words[0] > by_words[1]  # the wrong one above a right one
+    assert (
+        by_words[0] > 0.8 and by_words[2] == 0 and by_words[0] > by_words[1]
+    )  # the wrong one above a right one
     assert values(rewards.pokee_mix(metric="em", format_weight=0)) == [0.0, 0.0, 0.0, 1.0]
     asked = [Pair(gold, answer, question, "correctness") for question, gold, answer, _ in CASES[:3]]
     assert judge.calls == 1 and judge.asked == asked  # not about the exact match
@@ -223,9 +320,18 @@ def test_a_valid_format_earns_a_little_with_a_right_answer_and_without():
     nothing = Trajectory((Step("so"),), dialect="pokee", answers=("x",))
     rows = [answered(THE_SAME), answered(THE_SAME, None), answered(ONE_WORD_WRONG), nothing]
     assert [score.value for score in mix.score_batch(rows)] == pytest.approx([1.1, 1.0, 0.1, 0.0])
-    steps = (Step("so", answer="Ivo Kast"), Step("no", verified=False))  # never upheld: no valid format
-    left = Trajectory(steps, "Who built the pier?", "Ivo Kast", "turn_limit", "pokee", answers=("Ivo Kast",))
+    steps = (
+        Step("so", answer="Ivo Kast"),
+        Step("no", verified=False),
+    )  # never upheld: no valid format
+    left = Trajectory(
+        steps, "Who built the pier?", "Ivo Kast", "turn_limit", "pokee", answers=("Ivo Kast",)
+    )
     assert rewards.pokee_mix(metric="em").score(left).value == 1.0
-    for given in ({"metric": "judge"}, {"judge": reader(), "metric": "em"}, {"metric": "em", "format_weight": -1}):
+    for given in (
+        {"metric": "judge"},
+        {"judge": reader(), "metric": "em"},
+        {"metric": "em", "format_weight": -1},
+    ):
         with pytest.raises(ConfigError):
             rewards.pokee_mix(**given)

@@ -6,7 +6,14 @@ from stub_judges import Author, Down, by_word
 
 from faithful_search.judges import Pair, Request
 from faithful_search.judges.facts import FactsJudge
-from faithful_search.rewards import AnswerSupport, Correctness, MixState, SourceGated, answer_only_mix, pou_mix
+from faithful_search.rewards import (
+    AnswerSupport,
+    Correctness,
+    MixState,
+    SourceGated,
+    answer_only_mix,
+    pou_mix,
+)
 from faithful_search.tasks import load_tasks
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 
@@ -15,12 +22,16 @@ PLAY = Evidence("Romeo lives in the Rome of the play.", "Play", "E2")
 BREAD = Evidence("A Parisian bakery.", "Bread", "E3")
 
 
-def episode(answer, gold=None, refs=("E1",), evidence=(FRANCE, PLAY, BREAD), dialect="", question="q") -> Trajectory:
+def episode(
+    answer, gold=None, refs=("E1",), evidence=(FRANCE, PLAY, BREAD), dialect="", question="q"
+) -> Trajectory:
     """One search that returns `evidence`; the answer cites `refs` of it, "no" where there are none."""
     search = Step(think="", call=ToolCall("search", {"query": "q"}), evidence=evidence)
     last = Step(think="", helpful=None if dialect else bool(refs), refs=refs, answer=answer)
     golds = (answer or "x",) if gold is None else gold
-    return Trajectory((search, last), question=question, answer=answer, answers=golds, dialect=dialect)
+    return Trajectory(
+        (search, last), question=question, answer=answer, answers=golds, dialect=dialect
+    )
 
 
 UNCITED = episode("good", refs=("E9",))
@@ -52,7 +63,9 @@ def test_the_share_of_claims_and_one_question_to_the_judge_for_a_batch():
     assert judge.asked[0] == Pair("France\nParis is the capital of France.", "This is good.", "q")
 
 
-@pytest.mark.parametrize(("judge", "said"), [(Down(), "no route to the judge"), (Author(), "no route to the writer")])
+@pytest.mark.parametrize(
+    ("judge", "said"), [(Down(), "no route to the judge"), (Author(), "no route to the writer")]
+)
 def test_a_judge_that_is_down_makes_only_the_rows_that_need_it_abstain(judge, said):
     asked, not_asked = AnswerSupport(judge).score_batch([episode("good"), UNCITED])
     assert asked.value is None and asked.parts["abstained"] and said in asked.why
@@ -63,13 +76,26 @@ LONG = "It is good. And it is bad."
 
 
 def test_a_judge_that_can_write_makes_claims_of_question_and_answer():
-    judge = Author("- The tower is good.\n2. The tower is bad.\n\nThe town is good.", "The best town is good.")
+    judge = Author(
+        "- The tower is good.\n2. The tower is bad.\n\nThe town is good.", "The best town is good."
+    )
     long, short, uncited = AnswerSupport(judge).score_batch([episode(LONG), episode("x"), UNCITED])
-    assert judge.requests == [[Request("claims", {"question": "q", "answer": answer}) for answer in (LONG, "x")]]
+    assert judge.requests == [
+        [Request("claims", {"question": "q", "answer": answer}) for answer in (LONG, "x")]
+    ]
     assert long.parts["texts"] == ["The tower is good.", "The tower is bad.", "The town is good."]
-    assert (long.value, long.parts["supported"]) == (pytest.approx(2 / 3), 2) and "tower is bad" in long.why
-    assert short.parts["texts"] == ["The best town is good."] and short.value == 1.0  # "x" would not have been
-    assert uncited.parts["applies"] is False and judge.calls == 1 and long.parts["judge"] == "counting@1"
+    assert (long.value, long.parts["supported"]) == (
+        pytest.approx(2 / 3),
+        2,
+    ) and "tower is bad" in long.why
+    assert (
+        short.parts["texts"] == ["The best town is good."] and short.value == 1.0
+    )  # "x" would not have been
+    assert (
+        uncited.parts["applies"] is False
+        and judge.calls == 1
+        and long.parts["judge"] == "counting@1"
+    )
 
 
 def test_an_answer_that_claims_nothing_does_not_apply_and_one_that_was_not_split_abstains():
@@ -81,7 +107,9 @@ def test_an_answer_that_claims_nothing_does_not_apply_and_one_that_was_not_split
 
 def test_where_nothing_is_cited_what_was_retrieved_is_the_evidence():
     rome = episode("Rome")  # retrieved, not cited
-    assert [AnswerSupport(evidence=kind).score(rome).value for kind in ("auto", "cited", "retrieved")] == [0, 0, 1]
+    assert [
+        AnswerSupport(evidence=kind).score(rome).value for kind in ("auto", "cited", "retrieved")
+    ] == [0, 0, 1]
     other = episode("Rome", refs=(), dialect="search_r1")
     found = AnswerSupport().score(other)
     assert (found.value, found.parts["evidence"]) == (1.0, "retrieved")
@@ -106,22 +134,39 @@ def test_where_nothing_is_cited_what_was_retrieved_is_the_evidence():
     ],
 )
 def test_correctness_by_hand(reward, answer, value):
-    assert reward.score(Trajectory(answer=answer, answers=("Louvre", "Musée du Louvre"))).value == value
+    assert (
+        reward.score(Trajectory(answer=answer, answers=("Louvre", "Musée du Louvre"))).value
+        == value
+    )
 
 
 def test_the_correctness_judge_is_asked_once_and_only_about_answers():
     judge, gold = CountingJudge(by_word), {"answers": ("a", "b"), "question": "q"}
-    given = [{"answer": "good", **gold}, gold, {"answer": "x"}, {"answer": "y", **gold}, {"answer": "B.", **gold}]
+    given = [
+        {"answer": "good", **gold},
+        gold,
+        {"answer": "x"},
+        {"answer": "y", **gold},
+        {"answer": "B.", **gold},
+    ]
     rows = [Trajectory(**row) for row in given]
     scores = Correctness("judge", judge=judge).score_batch(rows)
     assert [score.value for score in scores] == [1.0, 0.0, None, 0.0, 1.0]
     assert [score.parts.get("exact_match") for score in scores] == [False, None, None, False, True]
-    assert judge.calls == 1 and judge.asked == [Pair("a\n\nb", said, "q", "correctness") for said in ("good", "y")]
+    assert judge.calls == 1 and judge.asked == [
+        Pair("a\n\nb", said, "q", "correctness") for said in ("good", "y")
+    ]
     assert "gold" in scores[2].why and "abstained" not in scores[2].parts
     (unsure,) = Correctness("judge", judge=judge).score_batch([Trajectory(answer="hard", **gold)])
     assert unsure.value is None and unsure.parts["abstained"] and "timed out" in unsure.why
     down = Correctness("judge", judge=Down()).score_batch(rows)
-    assert [score.parts.get("abstained", False) for score in down] == [True, False, False, True, False]
+    assert [score.parts.get("abstained", False) for score in down] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 # ---- correctness that counts only where evidence holds the answer
@@ -136,7 +181,11 @@ def test_the_correctness_judge_is_asked_once_and_only_about_answers():
         (episode("Rome", refs=("E1", "E2", "E3")), 1.0, True),  # to cite everything opens the gate
         (episode("Paris", refs=("E3",)), 0.0, False),  # "Parisian" holds it as characters only
         (episode("Paris", refs=()), 0.0, False),  # says no to what it answers from
-        (episode("Oslo", refs=("E1", "E2", "E3"), question="Is Oslo or Bergen larger?"), 0.0, False),
+        (
+            episode("Oslo", refs=("E1", "E2", "E3"), question="Is Oslo or Bergen larger?"),
+            0.0,
+            False,
+        ),
         (episode("France Paris is", refs=("E1",)), 1.0, True),  # title and text are one passage
         (episode("Rome Parisian", refs=("E2", "E3")), 0.0, False),  # no match spans two of them
         (episode("the", gold=("the",)), 0.0, False),  # right, but nothing is left to look for
@@ -147,7 +196,11 @@ def test_the_correctness_judge_is_asked_once_and_only_about_answers():
         (episode("No."), 1.0, True),
         (episode("yes", refs=()), 0.0, False),
         (episode("unknown", refs=(), evidence=()), 1.0, True),
-        (Trajectory((Step(answer="unknown"),), answer="unknown", answers=("unknown",)), 0.0, False),  # never looked
+        (
+            Trajectory((Step(answer="unknown"),), answer="unknown", answers=("unknown",)),
+            0.0,
+            False,
+        ),  # never looked
         # without citations what a tool returned is the evidence
         (episode("Paris", refs=(), dialect="search_r1"), 1.0, True),
         (episode("yes", refs=(), evidence=(), dialect="search_r1"), 0.0, False),
@@ -156,32 +209,58 @@ def test_the_correctness_judge_is_asked_once_and_only_about_answers():
 def test_a_right_answer_counts_where_cited_evidence_holds_it(made, value, supported):
     score = SourceGated().score(made)
     assert (score.value, score.parts["supported"]) == (value, supported)
-    assert score.parts["outcome"] == Correctness().score(made).value and bool(score.why) == (value != 1.0)
+    assert score.parts["outcome"] == Correctness().score(made).value and bool(score.why) == (
+        value != 1.0
+    )
 
 
 def test_partial_credit_goes_through_an_open_gate_only():
     gated = SourceGated(Correctness("f1"))
-    open_, shut = gated.score_batch([episode("Paris", gold=("Paris France",)), episode("Oslo", gold=("Oslo Norway",))])
+    open_, shut = gated.score_batch(
+        [episode("Paris", gold=("Paris France",)), episode("Oslo", gold=("Oslo Norway",))]
+    )
     assert open_.value == pytest.approx(2 / 3) and shut.value == 0.0
     assert shut.parts["outcome"] == pytest.approx(2 / 3) and "counts for nothing" in shut.why
 
 
 def test_a_judge_of_the_support_is_asked_about_right_answers_only_and_they_abstain_where_it_is_down():
     judge = CountingJudge(lambda pair: pair.hypothesis == "Oslo", name="map")
-    rows = [episode("Oslo"), episode("Bergen", gold=("Paris",)), episode("yes"), episode("unknown"), episode("x", ())]
+    rows = [
+        episode("Oslo"),
+        episode("Bergen", gold=("Paris",)),
+        episode("yes"),
+        episode("unknown"),
+        episode("x", ()),
+    ]
     scores = SourceGated(support=AnswerSupport(judge)).score_batch(rows)
     assert [score.value for score in scores] == [1.0, 0.0, 0.0, 1.0, None]
     assert judge.calls == 1 and [pair.hypothesis for pair in judge.asked] == ["Oslo", "yes"]
     assert [score.parts.get("supported_by") for score in scores] == ["map", None, "map", None, None]
     scores = SourceGated(support=AnswerSupport(Down())).score_batch(rows)
-    assert [score.value for score in scores] == [None, 0.0, None, 1.0, None] and "no route" in scores[0].why
-    assert [score.parts.get("abstained", False) for score in scores] == [True, False, True, False, False]
-    of_outcome = SourceGated(Correctness("judge", judge=Down())).score(episode("Paris", gold=("Lyon",)))
+    assert [score.value for score in scores] == [
+        None,
+        0.0,
+        None,
+        1.0,
+        None,
+    ] and "no route" in scores[0].why
+    assert [score.parts.get("abstained", False) for score in scores] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+    of_outcome = SourceGated(Correctness("judge", judge=Down())).score(
+        episode("Paris", gold=("Lyon",))
+    )
     assert of_outcome.value is None and of_outcome.parts["abstained"]
 
 
 def test_with_the_worlds_facts_a_passage_must_state_the_answer_to_the_question():
-    task = next(task for task in load_tasks("world", "train") if len(task.meta.get("chain", [])) == 1)
+    task = next(
+        task for task in load_tasks("world", "train") if len(task.meta.get("chain", [])) == 1
+    )
     named = Evidence(f"{task.answers[0]} is a fine name.", "Names", "E1")
     made = episode(task.answers[0], evidence=(named,), question=task.question)
     assert SourceGated().score(made).value == 1.0
@@ -189,7 +268,12 @@ def test_with_the_worlds_facts_a_passage_must_state_the_answer_to_the_question()
 
 
 def test_in_objectives_value_and_alpha_go_by_the_gated_outcome_under_its_own_name():
-    rows = [episode("Paris"), episode("Rome"), episode("Oslo", gold=("Lyon",)), episode("Paris", refs=("E1", "E2"))]
+    rows = [
+        episode("Paris"),
+        episode("Rome"),
+        episode("Oslo", gold=("Lyon",)),
+        episode("Paris", refs=("E1", "E2")),
+    ]
     only = answer_only_mix(SourceGated())
     assert [score.value for score in only.score_batch(rows)] == [1.0, 0.0, 0.0, 1.0]
     mix = pou_mix(correctness=SourceGated(), sensitivity=False, beta=0.5)
@@ -197,6 +281,10 @@ def test_in_objectives_value_and_alpha_go_by_the_gated_outcome_under_its_own_nam
     assert only.outcome == mix.outcome == "source_gated" and "correctness" not in components[0]
     assert mix.outcomes(components) == [1.0, 0.0, 0.0, 1.0]
     state = mix.advance(MixState(0.3), mix.outcomes(components))
-    assert state.ema == pytest.approx(0.5 * 0.3 + 0.5 * 0.5)  # three of the answers are right, two count
+    assert state.ema == pytest.approx(
+        0.5 * 0.3 + 0.5 * 0.5
+    )  # three of the answers are right, two count
     decorated = mix.combine(components, state)[1]
-    assert decorated.value == pytest.approx(1.0 / 2) and decorated.parts["source_gated"] == 0.0  # the citation alone
+    assert (
+        decorated.value == pytest.approx(1.0 / 2) and decorated.parts["source_gated"] == 0.0
+    )  # the citation alone

@@ -36,42 +36,72 @@ class Policy:
         self.calls = []
 
     def choice_logprobs(self, prompts, choices):
-        asked = [(self.tokenizer.decode(prompt), own[0]) for prompt, own in zip(prompts, choices, strict=True)]
+        asked = [
+            (self.tokenizer.decode(prompt), own[0])
+            for prompt, own in zip(prompts, choices, strict=True)
+        ]
         self.calls.append(asked)
         return [[len(answer) * (-1.0 if "is Lima" in prompt else -3.0)] for prompt, answer in asked]
 
 
-def episode(answer="Lima", plan="I look.", said="It is so.", refs=("E1",), evidence=(LIMA, COD), **more) -> Trajectory:
-    search = Step(think=plan, call=ToolCall("search", {"query": "capital of Peru"}), evidence=evidence)
+def episode(
+    answer="Lima", plan="I look.", said="It is so.", refs=("E1",), evidence=(LIMA, COD), **more
+) -> Trajectory:
+    search = Step(
+        think=plan, call=ToolCall("search", {"query": "capital of Peru"}), evidence=evidence
+    )
     last = Step(think=said, helpful=bool(refs), refs=refs, answer=answer)
-    given = {"question": "What is the capital of Peru?", "answers": ("Lima",), "dialect": "pou", "id": "t"}
+    given = {
+        "question": "What is the capital of Peru?",
+        "answers": ("Lima",),
+        "dialect": "pou",
+        "id": "t",
+    }
     return Trajectory((search, last), answer=answer, **{**given, **more})
 
 
 def scored(*rows: Trajectory, **knobs):
     """The scores of some rows, and what the policy was asked: contexts real and without the evidence in turn."""
     policy = Policy()
-    return AnswerLikelihoodGap(**{"snippets": (BREAD,), **knobs}, policy=policy).score_batch(rows), policy.calls[0]
+    return AnswerLikelihoodGap(**{"snippets": (BREAD,), **knobs}, policy=policy).score_batch(
+        rows
+    ), policy.calls[0]
 
 
 def test_the_formula_by_hand():
     (score,), ((real, answer), (without, same)) = scored(episode())
     p, q = math.exp(-1), math.exp(-3)
     assert score.value == FULL == pytest.approx((p - q) / (p + q))
-    found = {"gap": 2.0, "logprob": -1.0, "logprob_without": -3.0, "tokens": len(TOKENIZER.encode("Lima")), "step": 2}
+    found = {
+        "gap": 2.0,
+        "logprob": -1.0,
+        "logprob_without": -3.0,
+        "tokens": len(TOKENIZER.encode("Lima")),
+        "step": 2,
+    }
     assert score.parts == {"applies": True, **found}
     assert TOKENIZER.decode(answer) == TOKENIZER.decode(same) == "Lima"
-    assert "Peru [E1]: The capital of Peru is Lima." in real and real.endswith("It is so.</think><answer>")
+    assert "Peru [E1]: The capital of Peru is Lima." in real and real.endswith(
+        "It is so.</think><answer>"
+    )
     impossible = _Question(2, [], [], [0])  # either way there is no gap
-    assert (impossible.score(-math.inf, -math.inf).value, impossible.score(-5.0, -math.inf).value) == (0.0, 1.0)
-    assert without == real.replace("Peru [E1]: The capital of Peru is Lima.", "Bread [E1]: Dough rests overnight.")
+    assert (
+        impossible.score(-math.inf, -math.inf).value,
+        impossible.score(-5.0, -math.inf).value,
+    ) == (0.0, 1.0)
+    assert without == real.replace(
+        "Peru [E1]: The capital of Peru is Lima.", "Bread [E1]: Dough rests overnight."
+    )
 
 
 @pytest.mark.parametrize(
     ("made", "end"),
     [
         (episode(said="The capital is Lima. So: Lima."), "<ref>E1</ref>The capital is "),
-        (episode("yes"), "It is so.</think><answer>"),  # where it is the answer: verdicts are the same words
+        (
+            episode("yes"),
+            "It is so.</think><answer>",
+        ),  # where it is the answer: verdicts are the same words
         (episode("answer"), "It is so.</think><answer>"),  # names of tags are no words
         (episode("Lim", said="Lima, so Lim."), "</ref>Lima, so "),
     ],
@@ -103,10 +133,14 @@ def test_where_nothing_is_gained(made, applies):
 
 
 def test_a_cited_passage_is_exchanged_wherever_it_is_shown():
-    search = Step(think="Again.", call=ToolCall("search", {"query": "it"}), helpful=False, evidence=(LIMA,))
+    search = Step(
+        think="Again.", call=ToolCall("search", {"query": "it"}), helpful=False, evidence=(LIMA,)
+    )
     twice = msgspec.structs.replace(search, evidence=(COD, msgspec.structs.replace(LIMA, id="E3")))
     steps = (search, twice, Step(think="", helpful=True, refs=("E3",), answer="Lima"))
-    (score,), ((real, _), (without, _)) = scored(Trajectory(steps, question="q", answer="Lima", dialect="pou"))
+    (score,), ((real, _), (without, _)) = scored(
+        Trajectory(steps, question="q", answer="Lima", dialect="pou")
+    )
     assert score.value > 0
     assert real.count("is Lima.") == 2 and "is Lima." not in without and "Cod is a fish." in without
 
@@ -114,7 +148,12 @@ def test_a_cited_passage_is_exchanged_wherever_it_is_shown():
 def test_replacements_never_hold_the_answer_and_come_from_other_questions_of_all_processes():
     _, (_, (without, _)) = scored(episode(), snippets=(("Song", "A ballad of lima beans."),))
     assert "beans" not in without and any(text in without for _, text in NEUTRAL)
-    owl = episode("x", evidence=(Evidence("Owls hunt at night.", "Owl", "E1"),), question="Which bird?", id="u")
+    owl = episode(
+        "x",
+        evidence=(Evidence("Owls hunt at night.", "Owl", "E1"),),
+        question="Which bird?",
+        id="u",
+    )
     _, (_, (without, _), *_) = scored(episode(), owl, snippets=())
     assert "Owls hunt at night." in without
     oak = ("Which tree?", "Oak", "Oaks grow slowly.")
@@ -129,15 +168,24 @@ def test_in_dialects_without_citations_all_that_was_retrieved_is_the_evidence():
 
 def test_rows_that_cannot_be_asked_about_have_no_value():
     parallel = episode(dialect="search_r1")
-    steps = (parallel.steps[0], msgspec.structs.replace(parallel.steps[0], same_turn=True), parallel.steps[1])
-    rows = msgspec.structs.replace(parallel, steps=steps), msgspec.structs.replace(episode(), answer="Cuzco")
+    steps = (
+        parallel.steps[0],
+        msgspec.structs.replace(parallel.steps[0], same_turn=True),
+        parallel.steps[1],
+    )
+    rows = (
+        msgspec.structs.replace(parallel, steps=steps),
+        msgspec.structs.replace(episode(), answer="Cuzco"),
+    )
     (shared, unwritten), _ = scored(*rows)
     assert shared.value is None and "share a response" in shared.why
     assert unwritten.value is None and "'Cuzco'" in unwritten.why
 
 
 def test_tokens_of_another_rollout_and_a_policy_that_cannot_be_asked_are_refused():
-    other = ChatFormat.of(TOKENIZER, load("pou")).transcript(Trajectory((Step(think="", answer="Lima"),)))
+    other = ChatFormat.of(TOKENIZER, load("pou")).transcript(
+        Trajectory((Step(think="", answer="Lima"),))
+    )
     with pytest.raises(DataError, match="1 turns in its tokens, but 2 steps"):
         scored(episode(tokens=other))
     with pytest.raises(ConfigError, match="bind"):
@@ -153,8 +201,13 @@ def test_tokens_of_another_rollout_and_a_policy_that_cannot_be_asked_are_refused
 def test_it_is_what_a_tiny_model_says_of_two_transcripts(dialect):
     model = lab.sharp(lab.sharp(lab.model()))
     refs = ("E1",) if dialect == "pou" else ()
-    rows = [episode(said, dialect=dialect, refs=refs, id=said, evidence=(LIMA,)) for said in ("Lima", "☃")]
-    reward = AnswerLikelihoodGap(snippets=(BREAD,), policy=TransformersGenerator(model, TOKENIZER, batch_size=4))
+    rows = [
+        episode(said, dialect=dialect, refs=refs, id=said, evidence=(LIMA,))
+        for said in ("Lima", "☃")
+    ]
+    reward = AnswerLikelihoodGap(
+        snippets=(BREAD,), policy=TransformersGenerator(model, TOKENIZER, batch_size=4)
+    )
     chat = ChatFormat.of(TOKENIZER, load(dialect))
     for row, score in zip(rows, reward.score_batch(rows), strict=True):
         bare = msgspec.structs.replace(row.steps[0], evidence=(Evidence(BREAD[1], BREAD[0], "E1"),))
@@ -166,7 +219,9 @@ def test_it_is_what_a_tiny_model_says_of_two_transcripts(dialect):
             context = tokens.prompt_ids + tokens.completion_ids[: tokens.turns[1][0]] + turn[:at]
             means.append(sum(lab.recomputed(model, context, answer)) / len(answer))
         assert score.parts["tokens"] == len(chat.encode(row.answer))
-        assert [score.parts[name] for name in ("logprob", "logprob_without")] == pytest.approx(means, abs=1e-4)
+        assert [score.parts[name] for name in ("logprob", "logprob_without")] == pytest.approx(
+            means, abs=1e-4
+        )
         assert score.value == pytest.approx(math.tanh((means[0] - means[1]) / 2), abs=1e-4)
         assert abs(score.value) > 1e-3
 
@@ -177,7 +232,9 @@ def test_the_tokens_that_were_sampled_are_asked_about_however_they_were_cut():
     step, begin, end = find_mention(TOKENIZER, whole, "Lima")
     assert TOKENIZER.decode(turn_ids(whole, step)[begin:end]) == "Lima" and step == 1
     start = whole.turns[1][0]
-    rest = chat.encode("<think><helpful>yes</helpful><ref>E1</ref>x</think><answer>L") + chat.encode("ima</answer>")
+    rest = chat.encode(
+        "<think><helpful>yes</helpful><ref>E1</ref>x</think><answer>L"
+    ) + chat.encode("ima</answer>")
     ids = whole.completion_ids[:start] + rest
     turns = (whole.turns[0], (start, len(ids), len(ids)))
     sampled = msgspec.structs.replace(whole, completion_ids=ids, mask=[1] * len(ids), turns=turns)
@@ -189,5 +246,8 @@ def test_log_probabilities_do_not_run_out_where_probabilities_do():
     generator = TransformersGenerator(lab.sharp(lab.model()), TOKENIZER)
     prompt, long = TOKENIZER.encode("a"), TOKENIZER.encode("zq" * 200)
     [[logprob]] = generator.choice_logprobs([prompt], [[long]])
-    assert logprob == pytest.approx(sum(lab.recomputed(generator.model, prompt, long)), rel=1e-4) and logprob < -800
+    assert (
+        logprob == pytest.approx(sum(lab.recomputed(generator.model, prompt, long)), rel=1e-4)
+        and logprob < -800
+    )
     assert generator.choice_probs([prompt], [[long]]) == [[0.0]]

@@ -23,7 +23,16 @@ from faithful_search.dialects.search_r1 import SearchR1
 from faithful_search.errors import ConfigError, JudgeError
 from faithful_search.inference.base import Completion
 from faithful_search.judges import Pair, Verdict
-from faithful_search.rewards import FAITHFULNESS, InfoThink, Mix, ThinkAnswer, ThinkSearch, Warmup, turns, veritas_mix
+from faithful_search.rewards import (
+    FAITHFULNESS,
+    InfoThink,
+    Mix,
+    ThinkAnswer,
+    ThinkSearch,
+    Warmup,
+    turns,
+    veritas_mix,
+)
 from faithful_search.tasks import Task
 from faithful_search.tools import Toolbox
 from faithful_search.training.grpo import SearchGRPOTrainer
@@ -31,24 +40,40 @@ from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, rea
 
 RIVER = Evidence("The bridge of Orlen stands in the river Teska.", "Bridge of Orlen")
 FOUND = "The bridge of Orlen stands in the Teska."
-TASKS = [Task(f"q{number}", f"In which river does bridge {number} stand?", ("Teska",)) for number in range(8)]
-TOWER = (Evidence("It was finished in 1889.", "Eiffel Tower"), Evidence("Paris lies on the Seine.", "Paris"))
+TASKS = [
+    Task(f"q{number}", f"In which river does bridge {number} stand?", ("Teska",))
+    for number in range(8)
+]
+TOWER = (
+    Evidence("It was finished in 1889.", "Eiffel Tower"),
+    Evidence("Paris lies on the Seine.", "Paris"),
+)
 
 
 def search(think: str | None, query: str = "tower", evidence=TOWER, **more) -> Step:
     return Step(think=think, call=ToolCall("search", {"query": query}), evidence=evidence, **more)
 
 
-def episode(think: str | None = FOUND, answer: str = "Teska", searched: bool = True, answers=("Teska",)) -> Trajectory:
-    first = (search("I need the river at the bridge of Orlen.", "bridge of Orlen", (RIVER,)),) if searched else ()
-    return Trajectory((*first, Step(think, answer=answer)), answer=answer, answers=answers, dialect="search_r1")
+def episode(
+    think: str | None = FOUND, answer: str = "Teska", searched: bool = True, answers=("Teska",)
+) -> Trajectory:
+    first = (
+        (search("I need the river at the bridge of Orlen.", "bridge of Orlen", (RIVER,)),)
+        if searched
+        else ()
+    )
+    return Trajectory(
+        (*first, Step(think, answer=answer)), answer=answer, answers=answers, dialect="search_r1"
+    )
 
 
 # the three measures
 
 
 def test_info_think_pairs_are_what_a_turn_returned_and_the_thought_right_after_it():
-    note = Step(think="Not that.", call=ToolCall("read", {"url": "x"}), note="Error: page not found")
+    note = Step(
+        think="Not that.", call=ToolCall("read", {"url": "x"}), note="Error: page not found"
+    )
     steps = (search("Find it."), note, Step(think="good end", answer="Paris"))
     judge = CountingJudge(by_word)
     score = InfoThink(judge).score(Trajectory(steps, question="Where?"))
@@ -58,21 +83,35 @@ def test_info_think_pairs_are_what_a_turn_returned_and_the_thought_right_after_i
         Pair("Error: page not found", "good end", "Where?", "info_think"),
     ]
     assert score.value == 0.5 and score.why.startswith("step 2: ")
-    assert [(pair["step"], pair["label"]) for pair in score.parts["pairs"]] == [(2, False), (3, True)]
+    assert [(pair["step"], pair["label"]) for pair in score.parts["pairs"]] == [
+        (2, False),
+        (3, True),
+    ]
     assert InfoThink(judge, soft=True).score(Trajectory(steps)).value == 0.5  # of 0.25 and 0.75
-    both = (search("Find both.", evidence=TOWER[:1]), search(None, evidence=TOWER[1:], same_turn=True))
-    (parallel,) = InfoThink().pairs(Trajectory((*both, Step(think="So.", answer="a"))))  # calls that are one response
+    both = (
+        search("Find both.", evidence=TOWER[:1]),
+        search(None, evidence=TOWER[1:], same_turn=True),
+    )
+    (parallel,) = InfoThink().pairs(
+        Trajectory((*both, Step(think="So.", answer="a")))
+    )  # calls that are one response
     assert (parallel.step, parallel.pair.premise) == (3, premise)
 
 
 @pytest.mark.parametrize(
-    "after", [Step(answer="a"), search(None), search("  \n"), search("", helpful=True, refs=("E1",))]
+    "after",
+    [Step(answer="a"), search(None), search("  \n"), search("", helpful=True, refs=("E1",))],
 )
 def test_acting_on_information_without_a_thought_is_a_settled_zero(after):
     score = InfoThink(Down()).score(Trajectory((search("Find it."), after)))
     assert score.value == 0.0 and score.parts["applies"]
-    assert score.parts["pairs"][0]["why"] == "acts on what was returned without a thought in between"
-    assert InfoThink(Down(), unthinking=False).score(Trajectory((search("Find it."), after))).value is None
+    assert (
+        score.parts["pairs"][0]["why"] == "acts on what was returned without a thought in between"
+    )
+    assert (
+        InfoThink(Down(), unthinking=False).score(Trajectory((search("Find it."), after))).value
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,10 +119,16 @@ def test_acting_on_information_without_a_thought_is_a_settled_zero(after):
     [
         ((search("Find it."),), ""),  # cut off
         ((Step(think="I know.", answer="a"),), ""),
-        ((Step(think="x", note="Say <answer>."), Step(think="y", answer="a")), ""),  # no call: a controller speaks
+        (
+            (Step(think="x", note="Say <answer>."), Step(think="y", answer="a")),
+            "",
+        ),  # no call: a controller speaks
         ((search("Find it."), Step(note="cut")), ""),  # neither thought nor action
         ((search(None), Step(answer="a")), "openai"),  # a dialect that asks for no thoughts
-        ((search("x", evidence=(), note="..."), Step(think="So.", answer="a")), ""),  # left out of the transcript
+        (
+            (search("x", evidence=(), note="..."), Step(think="So.", answer="a")),
+            "",
+        ),  # left out of the transcript
     ],
 )
 def test_where_there_is_nothing_to_judge_there_is_no_value(steps, dialect):
@@ -113,8 +158,13 @@ def test_think_search_pairs_each_call_with_the_thought_of_its_turn():
 
 def test_the_words_of_a_call():
     words = turns.call_words
-    assert words(ToolCall("s", {"query_list": ["one", "two"], "top_n": 5, "raw": True})) == "one\ntwo"
-    assert words(ToolCall("s", {"query": "q", "source": "web", "filter": {}})) == 'q\n{"source": "web"}'
+    assert (
+        words(ToolCall("s", {"query_list": ["one", "two"], "top_n": 5, "raw": True})) == "one\ntwo"
+    )
+    assert (
+        words(ToolCall("s", {"query": "q", "source": "web", "filter": {}}))
+        == 'q\n{"source": "web"}'
+    )
     assert (words(ToolCall("s", {"a": 1})), words(ToolCall("s"))) == ('{"a": 1}', "")
 
 
@@ -129,7 +179,9 @@ def test_the_words_of_a_call():
     ],
 )
 def test_sub_em_by_hand(thought, answer, how, value):
-    score = ThinkAnswer(how=how).score(Trajectory((search("x"), Step(think=thought, answer=answer)), answer=answer))
+    score = ThinkAnswer(how=how).score(
+        Trajectory((search("x"), Step(think=thought, answer=answer)), answer=answer)
+    )
     assert (score.value, score.parts["judge"]) == (value, f"sub_em_{how}")
     assert bool(score.why) == (value == 0)
 
@@ -142,8 +194,14 @@ def test_the_thought_is_the_last_one_before_the_answer_and_never_a_check_of_it()
         Step(think="Paris is right after all", verified=True),
     )
     (asked,) = ThinkAnswer(CountingJudge()).pairs(Trajectory(steps, answer="Paris"))
-    assert (asked.step, asked.pair, asked.settled) == (3, Pair("Paris it is", "Paris", "", "think_answer"), None)
-    assert ThinkAnswer().score(Trajectory(steps[1:], answer="Paris")).value is None  # no thought but checks
+    assert (asked.step, asked.pair, asked.settled) == (
+        3,
+        Pair("Paris it is", "Paris", "", "think_answer"),
+        None,
+    )
+    assert (
+        ThinkAnswer().score(Trajectory(steps[1:], answer="Paris")).value is None
+    )  # no thought but checks
     assert ThinkAnswer().score(Trajectory(steps)).value is None  # no answer
     assert ThinkAnswer().score(Trajectory(answer="Paris")).value is None
     with pytest.raises(ConfigError):
@@ -153,7 +211,9 @@ def test_the_thought_is_the_last_one_before_the_answer_and_never_a_check_of_it()
 @pytest.mark.parametrize("reward", [InfoThink, ThinkSearch, ThinkAnswer])
 def test_a_judge_that_says_nothing_leaves_no_number(reward):
     def made(word):
-        return Trajectory((search(word, word), search(word, word), Step(think=word, answer=word)), answer=word)
+        return Trajectory(
+            (search(word, word), search(word, word), Step(think=word, answer=word)), answer=word
+        )
 
     hard, good = reward(CountingJudge(by_word)).score_batch([made("hard"), made("good")])
     assert hard.value is None and hard.parts["abstained"] and "timed out" in hard.why
@@ -171,7 +231,10 @@ def test_a_judge_that_says_nothing_leaves_no_number(reward):
         (episode(), 1.0 + 0.05 + 0.02),
         (episode(answer="Seine"), 0.05),
         (episode(think="Paris is famous for its museums, so Teska."), 1.0 + 0.02),
-        (episode(think=None), 1.0),  # acts without a thought: info_think is 0, think_answer does not apply
+        (
+            episode(think=None),
+            1.0,
+        ),  # acts without a thought: info_think is 0, think_answer does not apply
         (episode(searched=False), 1.0 + 0.02),  # nothing retrieved
     ],
 )
@@ -184,7 +247,9 @@ def test_parts_of_weight_zero_are_left_out_others_can_be_had_and_each_judge_goes
     assert list(veritas_mix(info_think=0, think_answer=0).parts) == ["exact_match"]
     assert veritas_mix(think_search=0.5).score(episode()).value == pytest.approx(1.57)
     for soft, value in ((True, 1.095), (False, 1.12)):  # the mean of p, which is 0.75, or of labels
-        assert veritas_mix(CountingJudge(), info_think=0.1, soft=soft).score(episode()).value == pytest.approx(value)
+        assert veritas_mix(CountingJudge(), info_think=0.1, soft=soft).score(
+            episode()
+        ).value == pytest.approx(value)
     own, search, answer = CountingJudge(), CountingJudge(), CountingJudge()
     veritas_mix(own, think_search=0.1).score(episode())
     assert own.calls == 2  # info_think and think_search; the answer is looked for in the thought
@@ -197,7 +262,9 @@ def test_what_does_not_apply_counts_zero_and_what_was_not_judged_empties_the_row
     assert mix.score(episode(searched=False)).parts["info_think"] is None
     lost = mix.score(episode())
     assert lost.value is None and lost.parts["abstained"] is True and "info_think" in lost.why
-    assert mix.score(episode(answers=())).value is None  # no gold answers: there is no exact match to count as 0
+    assert (
+        mix.score(episode(answers=())).value is None
+    )  # no gold answers: there is no exact match to count as 0
     for counted, expected in (({}, None), ({"info_think": 0.0}, 1.0), ({"info_think": 0.5}, 1.5)):
         own = Mix(mix.parts, {"exact_match": 1.0, "info_think": 1.0}, gate=None, absent=counted)
         assert own.score(episode(searched=False)).value == expected
@@ -233,8 +300,16 @@ TURNS = [
     f"<think>{FOUND}</think><answer>Teska</answer>",
     "<think>Paris is famous for its museums.</think><answer>Paris</answer>",
 ]
-FORCED = ["Teska</answer>", " the Orlen </answer>", "Rome", "<think>so</think><answer>Teska</answer>"]
-FOUND_ONLY = ["<think>I need Orlen.</think><search>Orlen</search>", f"<think>{FOUND}</think><search>Orlen</search>"]
+FORCED = [
+    "Teska</answer>",
+    " the Orlen </answer>",
+    "Rome",
+    "<think>so</think><answer>Teska</answer>",
+]
+FOUND_ONLY = [
+    "<think>I need Orlen.</think><search>Orlen</search>",
+    f"<think>{FOUND}</think><search>Orlen</search>",
+]
 
 
 class Writer(lab.Scripted):
@@ -245,13 +320,19 @@ class Writer(lab.Scripted):
         self.cut, self.draw = cut, random.Random(seed)
 
     def _turn(self, prompt: list[int], limit: int) -> Completion:
-        text = self.draw.choice(FORCED if self.tokenizer.decode(prompt).endswith("<answer>") else self.turns)
+        text = self.draw.choice(
+            FORCED if self.tokenizer.decode(prompt).endswith("<answer>") else self.turns
+        )
         ends = [text.index(mark) + len(mark) for mark in self.stop if mark in text]
         text = text[: min(ends, default=len(text))]
         cut = self.draw.random() < self.cut
         text = text[: self.draw.randrange(len(text) + 1)] if cut else text
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return Completion(ids[:limit], "length" if cut or len(ids) > limit else "stop", [-0.5] * min(len(ids), limit))
+        return Completion(
+            ids[:limit],
+            "length" if cut or len(ids) > limit else "stop",
+            [-0.5] * min(len(ids), limit),
+        )
 
 
 class Brief(SearchR1):
@@ -261,7 +342,9 @@ class Brief(SearchR1):
         return [{"role": "user", "content": question}]
 
 
-def trainer(path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,), **settings) -> SearchGRPOTrainer:
+def trainer(
+    path: Path, mix: Mix, writer: Writer | None = None, evidence=(RIVER,), **settings
+) -> SearchGRPOTrainer:
     own = {
         "model": lab.model(hidden=16),
         "toolbox": Toolbox([lab.Shelf(*evidence, name="search")]),
@@ -301,28 +384,46 @@ RISING = [0.0, 0.025, 0.05, 0.05]
 )
 def test_the_curriculum_goes_by_optimizer_steps(tmp_path, per_generation, steps):
     cadence = {"gradient_accumulation_steps": 2, "steps_per_generation": per_generation}
-    made = trainer(tmp_path, veritas_mix(warmup=CURRICULUM), Writer(FOUND_ONLY), max_steps=3, **cadence)
+    made = trainer(
+        tmp_path, veritas_mix(warmup=CURRICULUM), Writer(FOUND_ONLY), max_steps=3, **cadence
+    )
     made.train()
-    assert [row["step"] for row in made.state.log_history if "parts/info_think/weight" in row] == steps
-    assert history(made, "parts/info_think/weight") == pytest.approx([RISING[step - 1] for step in steps])
+    assert [
+        row["step"] for row in made.state.log_history if "parts/info_think/weight" in row
+    ] == steps
+    assert history(made, "parts/info_think/weight") == pytest.approx(
+        [RISING[step - 1] for step in steps]
+    )
     assert set(history(made, "parts/exact_match/weight")) == {1.0}
     assert len(history(made, "parts/info_think")) == len(steps)  # scored before it counts, too
 
 
 def test_steps_per_epoch_are_the_trainers(tmp_path):
     cadence = {"gradient_accumulation_steps": 3, "steps_per_generation": 1, "num_iterations": 2}
-    made = trainer(tmp_path, veritas_mix(), tasks=TASKS[:5], max_steps=-1, num_train_epochs=1, **cadence)
+    made = trainer(
+        tmp_path, veritas_mix(), tasks=TASKS[:5], max_steps=-1, num_train_epochs=1, **cadence
+    )
     made.train()
     assert made.state.global_step == made.args.steps_per_epoch(5)
 
 
 def warnings_of(caplog) -> list[str]:
-    return [record.message for record in caplog.records if record.name.startswith(("faithful_search", "trl"))]
+    return [
+        record.message
+        for record in caplog.records
+        if record.name.startswith(("faithful_search", "trl"))
+    ]
 
 
-def test_a_judge_that_is_down_stops_the_run_and_a_resumed_one_goes_on_in_the_curriculum(tmp_path, caplog):
+def test_a_judge_that_is_down_stops_the_run_and_a_resumed_one_goes_on_in_the_curriculum(
+    tmp_path, caplog
+):
     writer, log = Writer(FOUND_ONLY), tmp_path / "trajectories.jsonl"
-    settings = {"max_steps": 4, "restore_callback_states_from_checkpoint": True, "trajectory_file": log}
+    settings = {
+        "max_steps": 4,
+        "restore_callback_states_from_checkpoint": True,
+        "trajectory_file": log,
+    }
     made = trainer(tmp_path, veritas_mix(DownLater(), warmup=CURRICULUM), writer, **settings)
     with pytest.raises(JudgeError, match=r"at step 2 .*no connection.*checkpoint-2\b.*resume"):
         made.train()
@@ -339,25 +440,38 @@ def test_a_judge_that_is_down_stops_the_run_and_a_resumed_one_goes_on_in_the_cur
 
 
 @pytest.mark.parametrize(
-    ("down", "settings"), [(True, {"advantages": "leave_one_out"}), (False, {"scale_rewards": "batch"})]
+    ("down", "settings"),
+    [(True, {"advantages": "leave_one_out"}), (False, {"scale_rewards": "batch"})],
 )
-def test_without_a_judge_or_gold_answers_a_batch_leaves_the_weights_as_they_are(tmp_path, caplog, down, settings):
-    settings |= {"max_abstained": float(down), "max_steps": 1, "tasks": TASKS if down else [Task("q", "Where?")]}
+def test_without_a_judge_or_gold_answers_a_batch_leaves_the_weights_as_they_are(
+    tmp_path, caplog, down, settings
+):
+    settings |= {
+        "max_abstained": float(down),
+        "max_steps": 1,
+        "tasks": TASKS if down else [Task("q", "Where?")],
+    }
     mix = veritas_mix(Down() if down else CountingJudge())
     made = trainer(tmp_path, mix, Writer(FOUND_ONLY) if down else None, **settings)
     before = [parameter.clone() for parameter in made.model.parameters()]
     made.train()
     assert history(made, "judge/abstained") == [float(down)]
     if not down:
-        told = "step 1: 4 of 4 rollouts have no reward: exact_match: no gold answers to compare with"
+        told = (
+            "step 1: 4 of 4 rollouts have no reward: exact_match: no gold answers to compare with"
+        )
         assert warnings_of(caplog) == [told]
     assert all(math.isfinite(loss) for loss in history(made, "loss"))
-    assert all(torch.equal(old, new) for old, new in zip(before, made.model.parameters(), strict=True))
+    assert all(
+        torch.equal(old, new) for old, new in zip(before, made.model.parameters(), strict=True)
+    )
 
 
 def test_the_run_stops_between_two_batches(tmp_path):
     """A batch that lasts two steps is used up first: a checkpoint inside it could not be resumed exactly."""
-    made = trainer(tmp_path, veritas_mix(Down()), Writer(FOUND_ONLY), steps_per_generation=2, max_steps=8)
+    made = trainer(
+        tmp_path, veritas_mix(Down()), Writer(FOUND_ONLY), steps_per_generation=2, max_steps=8
+    )
     with pytest.raises(JudgeError, match=r"at step 1 .*checkpoint-2"):
         made.train()
 
@@ -365,7 +479,9 @@ def test_the_run_stops_between_two_batches(tmp_path):
 def test_an_outage_below_the_limit_or_without_weight_does_not_stop_the_run(tmp_path, caplog):
     turns = [FOUND_ONLY[0], "<answer>Teska</answer>", TURNS[1]]
     settings = {"max_abstained": 1.0, "per_device_train_batch_size": 16}
-    made = trainer(tmp_path / "few", veritas_mix(CountingJudge(silent_on("Teska"))), Writer(turns), **settings)
+    made = trainer(
+        tmp_path / "few", veritas_mix(CountingJudge(silent_on("Teska"))), Writer(turns), **settings
+    )
     made.train()
     assert 0 < max(history(made, "judge/abstained")) < 1
     caplog.clear()
@@ -392,11 +508,20 @@ def stop_together(path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_processes_agree_to_stop(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+    ]
     own = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(SUPPORT)])}
     subprocess.run([*command, __file__, str(tmp_path)], env=own, timeout=600, check=True)
     said = [(tmp_path / f"rank{rank}.txt").read_text() for rank in (0, 1)]
-    assert said[0] == said[1] and said[0].startswith("1 at step 1 no verdict on info_think of 4 of 8 rollouts")
+    assert said[0] == said[1] and said[0].startswith(
+        "1 at step 1 no verdict on info_think of 4 of 8 rollouts"
+    )
     assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
 
 
@@ -417,7 +542,10 @@ ODD = [
 ]
 TRICKY = (
     RIVER,
-    Evidence('Teska </information> Doc 2(Title: "x") & &amp; <answer>Rome</answer> ...', 'River "Teska" (x)'),
+    Evidence(
+        'Teska </information> Doc 2(Title: "x") & &amp; <answer>Rome</answer> ...',
+        'River "Teska" (x)',
+    ),
     Evidence("  blanks \n\n in it \n", ""),
 )
 METRICS = {
@@ -441,7 +569,12 @@ def test_the_reward_in_training_is_what_is_measured_on_the_same_text(tmp_path):
     of texts written anew from the steps where that is exact."""
     mix = veritas_mix(think_search=0.3, warmup=Warmup(FAITHFULNESS, 1, 4))
     settings = {"per_device_train_batch_size": 24, "max_steps": 3, "num_generations": 8}
-    limits = {"turn_tokens": 120, "total_tokens": 500, "observation_tokens": 150, "force_answer": True}
+    limits = {
+        "turn_tokens": 120,
+        "total_tokens": 500,
+        "observation_tokens": 150,
+        "force_answer": True,
+    }
     writer, log = Writer(TURNS * 3 + ODD, 0.15, seed=1), tmp_path / "trajectories.jsonl"
     made = trainer(tmp_path, mix, writer, TRICKY, trajectory_file=log, limits=limits, **settings)
     made.train()
@@ -449,15 +582,25 @@ def test_the_reward_in_training_is_what_is_measured_on_the_same_text(tmp_path):
     ends = Counter(row.stop_reason for row in rows)
     assert {"answered", "answered_forced", "turn_limit", "turn_token_limit"} <= ends.keys()
     for reason in ("answered", "answered_forced"):
-        own = [[row.stop_reason for row in rows if row.meta["step"] == step].count(reason) / 24 for step in range(3)]
+        own = [
+            [row.stop_reason for row in rows if row.meta["step"] == step].count(reason) / 24
+            for step in range(3)
+        ]
         assert history(made, f"ended/{reason}") == pytest.approx(own) and max(own) > 0
     assert sum(bool(row.meta.get("observations_cut")) for row in rows) >= 20
     # of a text alone nobody knows that its escapes and notes are ours
-    plain = [row for row in rows if "&" not in row.text and not any(step.note for step in row.steps)]
+    plain = [
+        row for row in rows if "&" not in row.text and not any(step.note for step in row.steps)
+    ]
     whole = [row for row in rows if not any(issue.kind == "elided" for issue in row.all_issues())]
     render = dialects.load("search_r1").render
-    texts = [{"question": row.question, "text": row.text, "answers": list(row.answers)} for row in plain]
-    written = [{"question": row.question, "text": render(row), "answers": list(row.answers)} for row in whole]
+    texts = [
+        {"question": row.question, "text": row.text, "answers": list(row.answers)} for row in plain
+    ]
+    written = [
+        {"question": row.question, "text": render(row), "answers": list(row.answers)}
+        for row in whole
+    ]
     assert len(plain) > 20 and len(whole) > 50
     for kept, lines in ((plain, texts), (whole, written), (rows, [row.to_json() for row in rows])):
         columns = measured(lines, tmp_path)
@@ -465,7 +608,9 @@ def test_the_reward_in_training_is_what_is_measured_on_the_same_text(tmp_path):
             assert column == [row.meta["scores"][name] for row in kept] and len(set(column)) > 1
         for place, row in enumerate(kept):
             weights = mix.weights_at(row.meta["step"] + 1)
-            parts = [weight * (columns[name][place] or 0.0) for name, weight in weights.items() if weight]
+            parts = [
+                weight * (columns[name][place] or 0.0) for name, weight in weights.items() if weight
+            ]
             assert sum(parts) == row.meta["reward"]
     assert len({row.meta["reward"] for row in rows}) > 8
 

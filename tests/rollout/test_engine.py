@@ -24,7 +24,9 @@ from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
 from faithful_search.wire.cache import Cache
 
 POU = dialects.load("pou")
-CALL = '<think>{}look</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
+CALL = (
+    '<think>{}look</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
+)
 FIRST, AGAIN = CALL.format(""), CALL.format("<helpful>no</helpful><ref>null</ref>")
 ANSWER = "<think><helpful>yes</helpful><ref>E1</ref>found</think><answer>Rome</answer>"
 TASK = Task("q1", "Where?", ("Rome",))
@@ -33,7 +35,9 @@ FOUND = (Evidence("It is in Rome.", "Place", "E1"),)
 
 
 def engine(texts: list[str], *evidence: Evidence, dialect: str = "pou", **limits: int) -> Engine:
-    return Engine(lab.Scripted(texts), Toolbox([lab.Shelf(*evidence)], timeout=5), dialect, Limits(**limits))
+    return Engine(
+        lab.Scripted(texts), Toolbox([lab.Shelf(*evidence)], timeout=5), dialect, Limits(**limits)
+    )
 
 
 def run(texts: list[str], *evidence: Evidence, **settings) -> Trajectory:
@@ -52,7 +56,9 @@ def test_a_whole_episode_and_its_text_read_again():
 def test_a_question_with_half_a_character_is_asked():
     e = engine([FIRST, ANSWER], ROME)
     t = e.run([Task("q1", "Where is \udcff?", ("R\ud800",))])[0]
-    assert t.stop_reason == "answered" and "Where is ??" in e.generator.tokenizer.decode(e.generator.seen[0])
+    assert t.stop_reason == "answered" and "Where is ??" in e.generator.tokenizer.decode(
+        e.generator.seen[0]
+    )
     assert Trajectory.from_json(t.to_json()).question == "Where is ??"
 
 
@@ -64,7 +70,11 @@ def test_a_question_with_half_a_character_is_asked():
         ([FIRST, ANSWER], {"total_tokens": 130}, "token_limit"),
         (["<think>and so on and on"], {"turn_tokens": 9}, "turn_token_limit"),
         (["<think>I stop.</think>"], {}, "no_action"),
-        (['<think>a</think><tool_call>{"name": "shelf", "argu'], {"turn_tokens": 40}, "turn_token_limit"),
+        (
+            ['<think>a</think><tool_call>{"name": "shelf", "argu'],
+            {"turn_tokens": 40},
+            "turn_token_limit",
+        ),
         ([""], {}, "no_action"),
     ],
 )
@@ -72,7 +82,9 @@ def test_every_ending_has_its_name(turns, limits, reason):
     t = run(turns, ROME, **limits)
     assert t.stop_reason == reason and reason in END_REASONS
     assert len(t.tokens.completion_ids) == len(t.tokens.mask) > 0
-    ended = t.tokens.completion_ids[-1] == lab.tokenizer().eos_token_id  # by this, trainers tell what was cut
+    ended = (
+        t.tokens.completion_ids[-1] == lab.tokenizer().eos_token_id
+    )  # by this, trainers tell what was cut
     assert ended is (reason in ("answered", "no_action"))
     assert turns != [""] or t.tokens.mask == [0]  # something to train on
 
@@ -97,7 +109,11 @@ def test_broken_json_is_repaired_and_stays_an_issue(dialect):
     turn = "<think>a</think><tool_call>{'name': 'shelf', 'arguments': {'query': 'x',}</tool_call>"
     t = run([turn, ANSWER], ROME, dialect=dialect)
     first, raw = t.steps[0], turn.split("<tool_call>")[1].split("</tool_call>")[0]
-    assert first.call == ToolCall("shelf", {"query": "x"}, raw) and first.evidence == FOUND and not first.note
+    assert (
+        first.call == ToolCall("shelf", {"query": "x"}, raw)
+        and first.evidence == FOUND
+        and not first.note
+    )
     assert "call_json" in {issue.kind for issue in first.issues}
     assert t.text[slice(*first.spans["call"])] == raw and t.answer == "Rome"
     assert Trajectory.from_json(t.to_json()) == t
@@ -108,8 +124,21 @@ def test_broken_json_is_repaired_and_stays_an_issue(dialect):
 def test_no_repair_of_several_calls_of_long_text_or_of_what_is_not_a_call():
     one = '{"name": "shelf", "arguments": {"query": "x"}}'
     two = "{'name': 'shelf', 'arguments': {}}</tool_call><tool_call>{'name': 'shelf', 'arguments': {}}"
-    for raw in (one + one, two, one[:-2] + "x" * 5000, "{'name': 'shelf'}", "[" + one + "]x" + one, "{oops", "{" * 999):
-        t = run([f"<think>a</think><tool_call>{raw}</tool_call>", ANSWER], ROME, turn_tokens=6000, total_tokens=20000)
+    for raw in (
+        one + one,
+        two,
+        one[:-2] + "x" * 5000,
+        "{'name': 'shelf'}",
+        "[" + one + "]x" + one,
+        "{oops",
+        "{" * 999,
+    ):
+        t = run(
+            [f"<think>a</think><tool_call>{raw}</tool_call>", ANSWER],
+            ROME,
+            turn_tokens=6000,
+            total_tokens=20000,
+        )
         assert t.steps[0].call is None and "could not be read" in t.steps[0].note, raw
 
 
@@ -153,7 +182,9 @@ def test_an_interrupt_ends_the_calls_that_run(tmp_path):
     slow = Slow()
     with Toolbox([slow], cache=Cache(tmp_path / "c.sqlite")) as toolbox:
         here = threading.get_ident()
-        timer = threading.Thread(target=lambda: (slow.begun.wait(20), signal.pthread_kill(here, signal.SIGINT)))
+        timer = threading.Thread(
+            target=lambda: (slow.begun.wait(20), signal.pthread_kill(here, signal.SIGINT))
+        )
         timer.start()
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
@@ -206,7 +237,9 @@ def test_many_episodes_come_back_in_order_and_the_ended_leave_the_batch():
     e.concurrency = 3
     found = e.run([Task(f"q{number // 2}", "Where?") for number in range(8)], on_end=ended.append)
     assert [t.id for t in found] == ["q0", "q0#1", "q1", "q1#1", "q2", "q2#1", "q3", "q3#1"]
-    assert len(ended) == 8 and {t.steps[0].evidence[0].id for t in found} == {"E1"} and max(sizes) == 3
+    assert (
+        len(ended) == 8 and {t.steps[0].evidence[0].id for t in found} == {"E1"} and max(sizes) == 3
+    )
     with pytest.raises(ConfigError, match="concurrency"):
         Engine(lab.Scripted([ANSWER]), Toolbox([lab.Shelf(ROME)]), concurrency=0)
 
@@ -233,17 +266,23 @@ class Watched:
 def test_each_turn_tokenises_and_decodes_only_what_is_new(name):
     """In messages, and in one raw text."""
     tokenizer, dialect = Watched(lab.tokenizer()), dialects.load(name)
-    episode = Episode(TASK, ChatFormat.of(tokenizer, dialect), Limits(turns=31, total_tokens=10**6), [])
+    episode = Episode(
+        TASK, ChatFormat.of(tokenizer, dialect), Limits(turns=31, total_tokens=10**6), []
+    )
     call, passed = ToolCall(dialect.search_tool or "shelf", {"query": "x"}), []
     for number in range(30):
         before = tokenizer.passed
         verdict = {"helpful": True, "refs": (f"E{number}",)} if number and name == "pou" else {}
         text = dialect.render_turn(Step(think="look", call=call, **verdict))
         episode.take_turn(Completion(lab.tokenizer()(text)["input_ids"], "stop"))
-        episode.take_observation(Observation((Evidence("It is in Rome.", "Place", f"E{number + 1}"),)))
+        episode.take_observation(
+            Observation((Evidence("It is in Rome.", "Place", f"E{number + 1}"),))
+        )
         passed.append(tokenizer.passed - before)
     for own, (start, _, end) in zip(passed[1:], episode.turns[1:], strict=True):
-        assert own <= end - start + 50  # one token a byte, but for the template's markers between the turns
+        assert (
+            own <= end - start + 50
+        )  # one token a byte, but for the template's markers between the turns
     assert len(episode.context) > 20 * max(passed)
     text = episode.trajectory().text
     assert all(text[slice(*step.spans["think"])].endswith("look") for step in episode.steps)

@@ -20,7 +20,9 @@ class Atlas(Tool):
     name: str = "atlas"
     description: str = "Look up a place."
 
-    async def look_up(self, place: str, limit: int = 2, regions: list[str] | None = None) -> list[Evidence]:
+    async def look_up(
+        self, place: str, limit: int = 2, regions: list[str] | None = None
+    ) -> list[Evidence]:
         """Not what the policy is told.
 
         Args:
@@ -50,7 +52,9 @@ def ids(environment):
     return [item.id for seen in environment.observations for item in seen.evidence]
 
 
-def test_trl_finds_reset_and_the_tools_with_the_toolboxs_schemas_and_nothing_else(toolbox, environment):
+def test_trl_finds_reset_and_the_tools_with_the_toolboxs_schemas_and_nothing_else(
+    toolbox, environment
+):
     utils = pytest.importorskip("transformers.utils")
     members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
     tools = [name for name, _ in members if name != "reset" and not name.startswith("_")]
@@ -64,7 +68,9 @@ def test_trl_finds_reset_and_the_tools_with_the_toolboxs_schemas_and_nothing_els
 
 def test_ids_run_on_within_an_episode_and_begin_again_after_reset(toolbox, environment):
     other = SearchEnvironment.factory(toolbox)()
-    assert call(environment, "atlas", place="Oslo") == "Oslo [E1]: Oslo fact 0\nOslo [E2]: Oslo fact 1"
+    assert (
+        call(environment, "atlas", place="Oslo") == "Oslo [E1]: Oslo fact 0\nOslo [E2]: Oslo fact 1"
+    )
     assert call(other, "atlas", place="Oslo").startswith("Oslo [E1]")  # an episode of its own
     assert call(environment, "atlas", place="Rome", limit=1) == "Rome [E3]: Rome fact 0"
     assert ids(environment) == ["E1", "E2", "E3"]
@@ -74,7 +80,9 @@ def test_ids_run_on_within_an_episode_and_begin_again_after_reset(toolbox, envir
     environment.reset()
 
     async def turn():  # concurrent calls
-        await asyncio.gather(*(environment.atlas(place=place) for place in ("Oslo", "Rome", "Bern")))
+        await asyncio.gather(
+            *(environment.atlas(place=place) for place in ("Oslo", "Rome", "Bern"))
+        )
 
     asyncio.run(turn())
     assert sorted(ids(environment)) == ["E1", "E2", "E3", "E4", "E5", "E6"]

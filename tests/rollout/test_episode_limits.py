@@ -33,7 +33,9 @@ def shelf(*evidence: Evidence) -> Toolbox:
     return Toolbox([lab.Shelf(*evidence, name="search")])
 
 
-def run(script, *evidence: Evidence, dialect: str = "search_r1", own=None, closes: str = "", **limits):
+def run(
+    script, *evidence: Evidence, dialect: str = "search_r1", own=None, closes: str = "", **limits
+):
     policy, toolbox = lab.InTurn(script, own, closes), shelf(*(evidence or (ROME,)))
     engine = Engine(policy, toolbox, dialect, Limits(**limits), Sampling())
     t = engine.run([TASK])[0]
@@ -46,11 +48,15 @@ def exact(engine: Engine, t: Trajectory) -> None:
     ids, mask, logprobs = t.tokens.completion_ids, t.tokens.mask, t.tokens.logprobs
     assert len(ids) == len(mask) == len(logprobs) and len(t.steps) == len(t.tokens.turns)
     generator, before = engine.generator, 0
-    for shown, made, (start, middle, end) in zip(generator.seen, generator.made, t.tokens.turns, strict=True):
+    for shown, made, (start, middle, end) in zip(
+        generator.seen, generator.made, t.tokens.turns, strict=True
+    ):
         assert start == before and shown == t.tokens.prompt_ids + ids[:start]
         assert ids[start:middle] == made.ids and mask[start:middle] == [1] * (middle - start)
         assert logprobs[start:middle] == made.logprobs
-        assert mask[middle:end] == [0] * (end - middle) and logprobs[middle:end] == [0.0] * (end - middle)
+        assert mask[middle:end] == [0] * (end - middle) and logprobs[middle:end] == [0.0] * (
+            end - middle
+        )
         before = end
     assert mask[before:] == [0] * (len(ids) - before) and len(ids) - before <= 2
     assert t.stop_reason in END_REASONS
@@ -62,7 +68,9 @@ def same(read: Trajectory, t: Trajectory) -> None:
     A turn without any text has no place of its own in a text, and one that breaks off within its call no end: the line
     breaks before the response may be its.
     """
-    one, two = ([replace(s, spans={}) if placeless(s) else s for s in item.steps] for item in (read, t))
+    one, two = (
+        [replace(s, spans={}) if placeless(s) else s for s in item.steps] for item in (read, t)
+    )
     assert one == two and read.answer == t.answer
 
 
@@ -93,14 +101,20 @@ def test_an_agent_that_only_searches_is_made_to_answer():
     assert decode(engine.generator.seen[2]).endswith(f"</information>\n\n{SEARCH}\n\n<answer>")
     assert t.text.endswith(f"{SEARCH}\n\n<answer> Rome </answer>")
     assert decode(t.tokens.completion_ids) == t.text + "<|im_end|>"
-    own = decode([token for token, mask in zip(t.tokens.completion_ids, t.tokens.mask, strict=True) if mask])
+    own = decode(
+        [token for token, mask in zip(t.tokens.completion_ids, t.tokens.mask, strict=True) if mask]
+    )
     assert own == SEARCH + SEARCH + CLOSED
-    assert not t.steps[1].evidence and "response_missing" in {issue.kind for issue in t.steps[1].issues}
+    assert not t.steps[1].evidence and "response_missing" in {
+        issue.kind for issue in t.steps[1].issues
+    }
     assert t.text[slice(*t.steps[2].spans["answer"])] == " Rome "
     assert (again(t).steps, again(t).answer) == (t.steps, t.answer)
 
 
-@pytest.mark.parametrize("turn", ["", "<think>b", "<think>b</think><search>unfinished", "<answer>unfinished"])
+@pytest.mark.parametrize(
+    "turn", ["", "<think>b", "<think>b</think><search>unfinished", "<answer>unfinished"]
+)
 @pytest.mark.parametrize("closes", ["", "<|im_end|>"])
 def test_a_last_turn_with_nothing_is_told_so_and_made_to_answer(turn, closes):
     engine, t = run([SEARCH, turn, CLOSED], turns=2, force_answer=True, closes=closes)
@@ -163,7 +177,17 @@ def test_in_a_chat_the_opening_stands_in_a_turn_of_the_agents():
     assert t.answer == "Rome" and again(t).steps == t.steps
 
 
-PIECES = [SEARCH, "<search></search>", "hm", "", "<think>x", "<think>x</think>", "<search>q", "<answer>no", CLOSED]
+PIECES = [
+    SEARCH,
+    "<search></search>",
+    "hm",
+    "",
+    "<think>x",
+    "<think>x</think>",
+    "<search>q",
+    "<answer>no",
+    CLOSED,
+]
 
 
 @settings(max_examples=40, deadline=None)
@@ -173,10 +197,16 @@ PIECES = [SEARCH, "<search></search>", "hm", "", "<think>x", "<think>x</think>",
     st.integers(5, 300),
     st.sampled_from(["", "<|im_end|>"]),
 )
-def test_whatever_the_agent_does_the_tokens_are_exact_and_the_text_is_read_back(turns, most, tokens, closes):
-    _, t = run(turns, turns=most, turn_tokens=tokens, total_tokens=3000, force_answer=True, closes=closes)
+def test_whatever_the_agent_does_the_tokens_are_exact_and_the_text_is_read_back(
+    turns, most, tokens, closes
+):
+    _, t = run(
+        turns, turns=most, turn_tokens=tokens, total_tokens=3000, force_answer=True, closes=closes
+    )
     assert len(t.steps) <= most + 1
-    assert (t.stop_reason == "answered_forced") is (len(t.steps) == most + 1 and t.answer is not None)
+    assert (t.stop_reason == "answered_forced") is (
+        len(t.steps) == most + 1 and t.answer is not None
+    )
     same(again(t), t)
 
 
@@ -197,26 +227,50 @@ def test_a_cut_observation_has_at_most_so_many_tokens_and_is_a_beginning(name, f
 
     limit, whole = size(Observation()) + room, Observation(found, "" if found else note)
     shown = fit(whole, size, limit)
-    assert size(shown) <= limit and (shown == whole) is (size(whole) <= limit) and shown == fit(whole, size, limit)
+    assert (
+        size(shown) <= limit
+        and (shown == whole) is (size(whole) <= limit)
+        and shown == fit(whole, size, limit)
+    )
     if shown.evidence:
         *kept, last = shown.evidence
         assert tuple(kept) == found[: len(kept)]
         origin = found[len(kept)]
-        assert (last.title, last.id) == (origin.title, origin.id) and origin.text.startswith(last.text)
+        assert (last.title, last.id) == (origin.title, origin.id) and origin.text.startswith(
+            last.text
+        )
     assert whole.note.startswith(shown.note)
 
 
 def test_passages_are_shortened_from_the_end_at_a_words_border():
-    found = [Evidence("one two three", "A"), Evidence("four fivefold six", "B"), Evidence("seven", "C")]
+    found = [
+        Evidence("one two three", "A"),
+        Evidence("four fivefold six", "B"),
+        Evidence("seven", "C"),
+    ]
     first = len('\n\n<information>Doc 1(Title: "A") one two three\n')
     frame = len("</information>\n\n")
     second = len('Doc 2(Title: "B") ')
-    for more, texts in ((0, 1), (second, 1), (second + 3, 2), (second + 9, 2), (second + 14, 2), (second + 17, 2)):
-        _, t = run([SEARCH, CLOSED], *found, turns=2, observation_tokens=first + frame + more + (more > 0))
+    for more, texts in (
+        (0, 1),
+        (second, 1),
+        (second + 3, 2),
+        (second + 9, 2),
+        (second + 14, 2),
+        (second + 17, 2),
+    ):
+        _, t = run(
+            [SEARCH, CLOSED], *found, turns=2, observation_tokens=first + frame + more + (more > 0)
+        )
         seen = t.steps[0].evidence
         assert len(seen) == texts and seen[0].text == "one two three"
         if texts == 2:
-            assert seen[1].text == {3: "fou", 9: "four", 14: "four fivefold", 17: "four fivefold six"}[more - second]
+            assert (
+                seen[1].text
+                == {3: "fou", 9: "four", 14: "four fivefold", 17: "four fivefold six"}[
+                    more - second
+                ]
+            )
         assert t.meta["observations_cut"] == [{"step": 1, "found": 3, "shown": texts}]
         assert t.tokens.turns[0][2] - t.tokens.turns[0][1] <= first + frame + more + 1
 
@@ -227,10 +281,19 @@ def test_what_is_recorded_is_what_the_agent_saw():
     for step, (_, middle, end) in zip(t.steps[:2], t.tokens.turns[:2], strict=True):
         text = decode(t.tokens.completion_ids[middle:end])
         assert 250 < end - middle <= 300
-        assert text == engine.chat.render_observation(step.evidence) and text.endswith("</information>\n\n")
-    texts = [[[item.text for item in step.evidence] for step in read.steps] for read in (again(t), t)]
+        assert text == engine.chat.render_observation(step.evidence) and text.endswith(
+            "</information>\n\n"
+        )
+    texts = [
+        [[item.text for item in step.evidence] for step in read.steps] for read in (again(t), t)
+    ]
     assert texts[0] == texts[1] and not again(t).all_issues()
-    assert t.meta == {"observations_cut": [{"step": 1, "found": 3, "shown": 1}, {"step": 2, "found": 3, "shown": 1}]}
+    assert t.meta == {
+        "observations_cut": [
+            {"step": 1, "found": 3, "shown": 1},
+            {"step": 2, "found": 3, "shown": 1},
+        ]
+    }
     assert Trajectory.from_json(t.to_json()) == t
     wide = run([SEARCH, SEARCH, ANSWER], *long, observation_tokens=10_000)[1]
     assert wide == run([SEARCH, SEARCH, ANSWER], *long)[1] and not wide.meta
@@ -241,7 +304,10 @@ def test_entities_of_fenced_text_are_never_cut_in_two():
     for limit in range(60, 80):
         t = run([SEARCH, CLOSED], found, turns=2, observation_tokens=limit)[1]
         assert found.text.startswith(t.steps[0].evidence[0].text)
-        assert t.text.count("</information>") == 1 and again(t).steps[0].evidence == t.steps[0].evidence
+        assert (
+            t.text.count("</information>") == 1
+            and again(t).steps[0].evidence == t.steps[0].evidence
+        )
 
 
 def test_a_note_is_cut_too_and_a_title_that_does_not_fit_leaves_nothing():
@@ -255,7 +321,9 @@ def test_a_note_is_cut_too_and_a_title_that_does_not_fit_leaves_nothing():
 def test_limits_without_meaning_are_refused():
     frame = len("\n\n<information></information>\n\n")
     Engine(lab.InTurn([]), shelf(), "search_r1", Limits(observation_tokens=frame))
-    with pytest.raises(ConfigError, match=rf"observation_tokens={frame - 1} is too few.*takes {frame} tokens"):
+    with pytest.raises(
+        ConfigError, match=rf"observation_tokens={frame - 1} is too few.*takes {frame} tokens"
+    ):
         Engine(lab.InTurn([]), shelf(), "search_r1", Limits(observation_tokens=frame - 1))
     for name, value in (("observation_tokens", -1), ("turns", 0)):
         with pytest.raises(ConfigError, match=name):
@@ -283,10 +351,14 @@ def bare(**named):
     """A byte-level tokenizer without template; with a BOS it puts that before every text, as Llama's does."""
     from tokenizers.processors import TemplateProcessing
 
-    own = lab.byte_tokenizer(("<|bos|>", "<|endoftext|>", "<|pad|>"), eos_token="<|endoftext|>", **named)
+    own = lab.byte_tokenizer(
+        ("<|bos|>", "<|endoftext|>", "<|pad|>"), eos_token="<|endoftext|>", **named
+    )
     if "bos_token" in named:
         bos = ("<|bos|>", own.bos_token_id)
-        own.backend_tokenizer.post_processor = TemplateProcessing(single="<|bos|> $A", special_tokens=[bos])
+        own.backend_tokenizer.post_processor = TemplateProcessing(
+            single="<|bos|> $A", special_tokens=[bos]
+        )
     return own
 
 
@@ -300,13 +372,18 @@ def test_a_base_model_gets_the_prompt_as_text_behind_its_bos(bos, closes):
     assert own.decode(t.tokens.prompt_ids) == "<|bos|>" * bos + message["content"]
     assert t.tokens.prompt_ids == own(message["content"])["input_ids"]
     response = engine.chat.render_observation(t.steps[1].evidence)
-    assert own.decode(t.tokens.completion_ids) == f"hm{closes}{INVALID}{SEARCH}{response}{answer}<|endoftext|>"
+    assert (
+        own.decode(t.tokens.completion_ids)
+        == f"hm{closes}{INVALID}{SEARCH}{response}{answer}<|endoftext|>"
+    )
     assert t.tokens.mask[-1] == 0 and t.text == f"hm{INVALID}{SEARCH}{response}{answer}"
     assert own.bos_token_id is None or own.bos_token_id not in t.tokens.completion_ids
 
 
 @pytest.mark.parametrize(("template", "written"), [("", 0), ("{{ bos_token }}" + lab.TEMPLATE, 1)])
-def test_the_bos_stands_once_where_template_or_tokenizer_write_it_and_else_not_at_all(template, written):
+def test_the_bos_stands_once_where_template_or_tokenizer_write_it_and_else_not_at_all(
+    template, written
+):
     names = {"bos_token": "<|bos|>", "chat_template": template or None}
     silent = lab.byte_tokenizer(("<|bos|>", "<|endoftext|>"), eos_token="<|endoftext|>", **names)
     for own, count in ((silent, written), (bare(**names), 1)):

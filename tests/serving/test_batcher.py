@@ -150,7 +150,9 @@ def test_several_threads_run_batches_at_the_same_time():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(), max_size=60), st.integers(1, 9), st.integers(1, 4))
-def test_everyone_gets_the_answer_to_the_own_item_on_several_loops_from_no_more_threads_than_said(items, most, threads):
+def test_everyone_gets_the_answer_to_the_own_item_on_several_loops_from_no_more_threads_than_said(
+    items, most, threads
+):
     sizes, running, at_once = [], [], []
 
     def run(batch):
@@ -165,4 +167,8 @@ def test_everyone_gets_the_answer_to_the_own_item_on_several_loops_from_no_more_
     with ThreadPoolExecutor(2) as loops:
         answers = [*loops.map(lambda _: asked(batcher, items), range(2))]
     assert answers == [[item + 1 for item in items]] * 2
-    assert sum(sizes) == 2 * len(items) and max(sizes, default=0) <= most and max(at_once, default=0) <= threads
+    assert (
+        sum(sizes) == 2 * len(items)
+        and max(sizes, default=0) <= most
+        and max(at_once, default=0) <= threads
+    )

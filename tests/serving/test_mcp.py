@@ -44,13 +44,19 @@ class Moody(Tool):
                 await asyncio.sleep(60)
             finally:
                 self.given_up.append(query)
-        return [Evidence(f"about {query}", title="T", source="s", score=0.5)] * times if query != "nothing" else []
+        return (
+            [Evidence(f"about {query}", title="T", source="s", score=0.5)] * times
+            if query != "nothing"
+            else []
+        )
 
 
 def talk(server, *calls):
     async def ask():
         async with mcp.Client(server) as client:
-            return (await client.list_tools()).tools, [await client.call_tool(*call) for call in calls]
+            return (await client.list_tools()).tools, [
+                await client.call_tool(*call) for call in calls
+            ]
 
     return asyncio.run(asyncio.wait_for(ask(), 60))
 
@@ -66,9 +72,16 @@ def test_retrieved_text_forges_neither_id_nor_role():
 
 def test_evidence_is_text_and_data_with_ids_that_never_repeat():
     big = "\u2028\n😀" * 60_000
-    calls = [("moody", {"query": "a", "times": 2}), ("moody", {"query": "b"}), ("moody", {"query": big})]
+    calls = [
+        ("moody", {"query": "a", "times": 2}),
+        ("moody", {"query": "b"}),
+        ("moody", {"query": big}),
+    ]
     (tool,), (first, second, third) = talk(mcp_server(Toolbox([Moody()])), *calls)
-    assert (tool.name, tool.description) == ("moody", "Search in a bad mood.")  # as the policy sees it
+    assert (tool.name, tool.description) == (
+        "moody",
+        "Search in a bad mood.",
+    )  # as the policy sees it
     assert tool.input_schema["required"] == ["query"]
     assert tool.input_schema["properties"]["times"]["type"] == "integer"
     assert third.structured_content["evidence"][0]["text"] == f"about {big}"
@@ -113,10 +126,17 @@ def test_standard_output_holds_the_protocol_and_nothing_else(tmp_path):
     asked = [
         OPENED,
         {"method": "notifications/initialized"},
-        {"id": 2, "method": "tools/call", "params": {"name": "local_search", "arguments": {"query": "capital"}}},
+        {
+            "id": 2,
+            "method": "tools/call",
+            "params": {"name": "local_search", "arguments": {"query": "capital"}},
+        },
         {"id": 3, "method": "tools/call", "params": {"name": "local_search", "arguments": "none"}},
     ]
-    sent = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in asked) + "no protocol\n"
+    sent = (
+        "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in asked)
+        + "no protocol\n"
+    )
     server = subprocess.Popen(
         [*COMMAND, "serve", "world", "--mcp"],
         stdin=subprocess.PIPE,
@@ -154,4 +174,8 @@ def test_the_example_runs():
     command = [sys.executable, EXAMPLES / "mcp_client.py", "--query", "capital"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     assert ran.returncode == 0, ran.stderr
-    assert "local_search: " in ran.stdout and "3 passages\n[E1] " in ran.stdout and "knowledge_graph: " in ran.stdout
+    assert (
+        "local_search: " in ran.stdout
+        and "3 passages\n[E1] " in ran.stdout
+        and "knowledge_graph: " in ran.stdout
+    )

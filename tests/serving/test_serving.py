@@ -69,7 +69,11 @@ THREE = {"result": [[document("a", number) for number in range(3)]]}
         ("search", {"query": "a", "top_n": 2}, [FIRST, SECOND]),
         ("search", {"query": "a", "top_n": 2, "return_score": True}, [[FIRST, SECOND], [1.0, 0.5]]),
         ("batch_search", {"query": ["a", "b"], "top_n": 1}, [[FIRST], [document("b", 0)]]),
-        ("batch_search", {"query": ["a"], "top_n": 2, "return_score": True}, [[[FIRST, SECOND]], [[1.0, 0.5]]]),
+        (
+            "batch_search",
+            {"query": ["a"], "top_n": 2, "return_score": True},
+            [[[FIRST, SECOND]], [[1.0, 0.5]]],
+        ),
         ("batch_search", {"query": [], "return_score": True}, [[], []]),
     ],
 )
@@ -121,12 +125,15 @@ def test_refused_with_a_reason(small, path, body, status, says):
     answer = httpx.post(f"{small}/{path}", content=body)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"] and says in answer.json()["error"]
-    assert (answer.headers.get("connection") == "close") is (status == 413)  # what is not read is no next request
+    assert (answer.headers.get("connection") == "close") is (
+        status == 413
+    )  # what is not read is no next request
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.binary(max_size=300) | st.recursive(st.none() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+    st.binary(max_size=300)
+    | st.recursive(st.none() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
 )
 def test_garbage_is_never_an_internal_error(body):
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -142,11 +149,20 @@ def test_garbage_is_never_an_internal_error(body):
 
 @pytest.mark.parametrize(
     ("query", "status", "says"),
-    [("busy", 503, "busy"), ("broken", 502, "broken"), ("crash", 500, "internal error"), ("slow", 504, "too long")],
+    [
+        ("busy", 503, "busy"),
+        ("broken", 502, "broken"),
+        ("crash", 500, "internal error"),
+        ("slow", 504, "too long"),
+    ],
 )
 def test_failures_of_the_index_are_answers(small, query, status, says):
     answer = post(small, queries=[query])
-    assert answer.status_code == status and says in answer.json()["error"] and "secret" not in answer.text
+    assert (
+        answer.status_code == status
+        and says in answer.json()["error"]
+        and "secret" not in answer.text
+    )
     assert ("retry-after" in answer.headers) == (status == 503)
     time.sleep(0.6 if query == "slow" else 0)
     assert post(small, queries=["fine"]).status_code == 200
@@ -158,7 +174,9 @@ def test_a_query_that_is_refused_spoils_no_other_request():
     with retrieving(shelf) as url, ThreadPoolExecutor(6) as pool:
         answers = [pool.submit(post, url, queries=["first"])]
         assert shelf.begun.wait(30)
-        answers += [pool.submit(post, url, queries=[query]) for query in ("a", "b", "broken", "c", "d")]
+        answers += [
+            pool.submit(post, url, queries=[query]) for query in ("a", "b", "broken", "c", "d")
+        ]
         while requests_at(url) < 6:
             time.sleep(0.01)
         time.sleep(0.1)  # they are counted a moment before they wait
@@ -170,11 +188,16 @@ def test_a_query_that_is_refused_spoils_no_other_request():
 def requests_at(url):
     """How many are being answered or were."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
-    return sum(float(line.split()[1]) for line in lines if re.match("faithful_search_requests_(running|total{)", line))
+    return sum(
+        float(line.split()[1])
+        for line in lines
+        if re.match("faithful_search_requests_(running|total{)", line)
+    )
 
 
 @pytest.mark.parametrize(
-    ("query", "status"), [("fine", 200), ("busy", 503), ("broken", 502), ("crash", 500), ("  ", 200)]
+    ("query", "status"),
+    [("fine", 200), ("busy", 503), ("broken", 502), ("crash", 500), ("  ", 200)],
 )
 def test_a_quick_index_is_searched_without_leaving_the_loop(query, status):
     threads, shelf = threading.active_count(), Shelf(inline=True)
@@ -183,7 +206,11 @@ def test_a_quick_index_is_searched_without_leaving_the_loop(query, status):
         assert threading.active_count() <= threads + 1  # the server's own
     assert answer.status_code == status
     if query == "fine":
-        assert answer.json()["result"] == [[document("fine", 0)], [document("b", 0)], [document("b", 0)]]
+        assert answer.json()["result"] == [
+            [document("fine", 0)],
+            [document("b", 0)],
+            [document("b", 0)],
+        ]
     assert shelf.batches[0] == ([item for item in (query, "b") if item.strip()], 1)
 
 
@@ -199,8 +226,14 @@ def test_many_queries_in_one_request_leave_a_quick_index_time_for_others():
 
 
 def test_too_many_at_once_are_sent_away_and_may_come_back():
-    with retrieving(Shelf(seconds=0.3), Limits(requests=2, seconds=30)) as url, ThreadPoolExecutor(8) as pool:
-        statuses = Counter(answer.status_code for answer in pool.map(lambda n: post(url, queries=[f"q{n}"]), range(8)))
+    with (
+        retrieving(Shelf(seconds=0.3), Limits(requests=2, seconds=30)) as url,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        statuses = Counter(
+            answer.status_code
+            for answer in pool.map(lambda n: post(url, queries=[f"q{n}"]), range(8))
+        )
         assert statuses[200] >= 2 and statuses[503] >= 1 and sum(statuses.values()) == 8
         assert post(url, queries=["again"]).status_code == 200
 
@@ -227,8 +260,12 @@ def test_many_clients_each_get_their_own_answer():
             with httpx.Client(timeout=60) as kept:
                 for turn in range(turns):
                     query, top_k = f"c{number} t{turn}", 1 + (number + turn) % 4
-                    answer = kept.post(f"{url}/retrieve", json={"queries": [query], "topk": top_k}).json()
-                    assert answer == {"result": [[document(query, place) for place in range(top_k)]]}
+                    answer = kept.post(
+                        f"{url}/retrieve", json={"queries": [query], "topk": top_k}
+                    ).json()
+                    assert answer == {
+                        "result": [[document(query, place) for place in range(top_k)]]
+                    }
 
         with ThreadPoolExecutor(clients) as pool:
             list(pool.map(client, range(clients)))
@@ -277,13 +314,22 @@ def test_the_command_serves_a_corpus_to_search_r1s_client(world):
 def test_a_folder_of_files_is_a_corpus_with_limits_and_a_token(tmp_path, monkeypatch):
     """And what is served already is not served again."""
     for name in ("rome", "paris"):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"title": name, "text": f"{name} is a capital"}))
+        (tmp_path / f"{name}.jsonl").write_text(
+            json.dumps({"title": name, "text": f"{name} is a capital"})
+        )
     limits = ("--topk-limit", "3", "--queries-limit", "2", "--body-limit", "200")
-    kept = {"FAITHFUL_SEARCH_CACHE": str(tmp_path / "cache"), "FAITHFUL_SEARCH_SERVE_TOKEN": "s3cret"}
+    kept = {
+        "FAITHFUL_SEARCH_CACHE": str(tmp_path / "cache"),
+        "FAITHFUL_SEARCH_SERVE_TOKEN": "s3cret",
+    }
     with command(str(tmp_path), *limits, **kept) as (_, url), httpx.Client(base_url=url) as client:
-        assert client.get("/health").status_code == 200 and client.get("/metrics").status_code == 401
+        assert (
+            client.get("/health").status_code == 200 and client.get("/metrics").status_code == 401
+        )
         for header in ("Bearer wrong", "s3cret", "", "bearer s3cret", "Bearer s3cré"):
-            answer = client.post("/retrieve", json={"queries": ["a"]}, headers={b"Authorization": header.encode()})
+            answer = client.post(
+                "/retrieve", json={"queries": ["a"]}, headers={b"Authorization": header.encode()}
+            )
             assert answer.status_code == 401 and "token" in answer.json()["error"], header
         client.headers["Authorization"] = "Bearer s3cret"
         (found,) = client.post("/retrieve", json={"queries": ["capital"]}).json()["result"]
@@ -317,7 +363,11 @@ def test_what_cannot_be_served_is_said_plainly(world, tmp_path, monkeypatch):
     ):
         tools.write_text(text)
         answer = invoked("serve", "world", "--mcp", "--tools", tools)
-        assert answer.exit_code in (1, 2) and says in answer.stderr and "Traceback" not in answer.stderr
+        assert (
+            answer.exit_code in (1, 2)
+            and says in answer.stderr
+            and "Traceback" not in answer.stderr
+        )
     with pytest.raises(ConfigError, match="cannot listen on no such host"):
         bind("no such host", 0)
     monkeypatch.setitem(sys.modules, "uvicorn", None)

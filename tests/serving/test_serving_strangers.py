@@ -8,7 +8,18 @@ from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
-from served import OPENED, PARSERS, Held, Shelf, connected, head, invoked, retrieving, running, use_parser
+from served import (
+    OPENED,
+    PARSERS,
+    Held,
+    Shelf,
+    connected,
+    head,
+    invoked,
+    retrieving,
+    running,
+    use_parser,
+)
 
 from faithful_search.serving import server
 from faithful_search.serving.app import Limits, Service
@@ -115,7 +126,10 @@ def test_a_body_that_never_comes_is_given_up(small):
 
 
 def test_large_bodies_that_do_not_end_make_room_for_others():
-    with retrieving(Shelf(), Limits(body_bytes=1_000_000, bodies_bytes=3_000_000)) as url, ExitStack() as stack:
+    with (
+        retrieving(Shelf(), Limits(body_bytes=1_000_000, bodies_bytes=3_000_000)) as url,
+        ExitStack() as stack,
+    ):
         slow = crawling(stack, url, 8, length=950_000, begun=padded(900_000))
         assert ask(url, json=None, content=padded(900_000)).status_code == 200
         for client in slow[:5]:  # with the two next to last there is no room for another
@@ -174,11 +188,17 @@ def test_headers_that_never_end_are_neither_waited_for_nor_kept(prompt, monkeypa
 def test_a_kept_connection_may_rest_between_requests_and_send_much(prompt):
     with httpx.Client(timeout=30) as client:
         for seconds in (0.5, 0.0, 0.0):
-            answer = client.post(f"{prompt}/retrieve", json={"queries": ["a" * 30_000] * 5, "topk": 1})
+            answer = client.post(
+                f"{prompt}/retrieve", json={"queries": ["a" * 30_000] * 5, "topk": 1}
+            )
             assert answer.status_code == 200 and len(answer.json()["result"]) == 5
             time.sleep(seconds)
-        elsewhere = client.post(f"{prompt}/retrieve", content=b"x" * 1_000_000, headers={"Host": "evil.example"})
-        assert elsewhere.status_code == 421  # refused before its body came, which is read to its end
+        elsewhere = client.post(
+            f"{prompt}/retrieve", content=b"x" * 1_000_000, headers={"Host": "evil.example"}
+        )
+        assert (
+            elsewhere.status_code == 421
+        )  # refused before its body came, which is read to its end
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -211,7 +231,9 @@ def test_an_answer_that_is_not_taken_in_time_is_not_kept(monkeypatch):
     with running(Service({"/large": lambda _: "x" * 20_000_000})) as url:
         with httpx.stream("POST", f"{url}/large", timeout=30) as answer:
             time.sleep(1)
-            with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message body"):
+            with pytest.raises(
+                httpx.RemoteProtocolError, match="without sending complete message body"
+            ):
                 answer.read()
         monkeypatch.setattr(server, "UNTAKEN", 60.0)
         assert len(httpx.post(f"{url}/large", timeout=30).content) > 20_000_000
@@ -227,12 +249,19 @@ def test_sessions_are_so_many_at_most_and_end_when_nobody_uses_them(monkeypatch)
 
     monkeypatch.setattr(mcp, "SESSIONS", 3)
     listed = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
-    with Toolbox([LocalSearch.from_corpus("world")]) as toolbox, running(mcp.mcp_app(toolbox, Limits(), 3.0)) as url:
-        client = httpx.Client(base_url=url, headers={"Accept": "application/json, text/event-stream"}, timeout=30)
+    with (
+        Toolbox([LocalSearch.from_corpus("world")]) as toolbox,
+        running(mcp.mcp_app(toolbox, Limits(), 3.0)) as url,
+    ):
+        client = httpx.Client(
+            base_url=url, headers={"Accept": "application/json, text/event-stream"}, timeout=30
+        )
         opened = [client.post("/mcp", json=OPENED) for _ in range(5)]
         assert [answer.status_code for answer in opened] == [200] * 3 + [503] * 2
         session = {"mcp-session-id": opened[2].headers["mcp-session-id"]}
-        client.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session)
+        client.post(
+            "/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=session
+        )
         assert "local_search" in client.post("/mcp", json=listed, headers=session).text
         time.sleep(3.5)
         assert client.post("/mcp", json=listed, headers=session).status_code == 404

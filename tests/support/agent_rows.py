@@ -21,7 +21,12 @@ def rollout(number: int, question: int | None = None) -> dict[str, Any]:
         f"<think>Lighthouse {number} stands in {place}.</think>\n<answer>{place}</answer>"
     )
     asked = number if question is None else question
-    return {"id": str(number), "question": f"Where is lighthouse {asked}?", "output": text, "answers": ["Orvik"]}
+    return {
+        "id": str(number),
+        "question": f"Where is lighthouse {asked}?",
+        "output": text,
+        "answers": ["Orvik"],
+    }
 
 
 def file_of(path: Path, rows: Iterable[Any]) -> Path:
@@ -44,7 +49,10 @@ class CountingJudge:
     """Says of a pair what `say` does (nothing: it abstains), and keeps what it was asked; `refuses` says why not."""
 
     def __init__(
-        self, say: Callable[[Pair], bool | None] = lambda pair: True, name: str = "counting@1", refuses: str = ""
+        self,
+        say: Callable[[Pair], bool | None] = lambda pair: True,
+        name: str = "counting@1",
+        refuses: str = "",
     ) -> None:
         self.say, self.name, self.refuses = say, name, refuses
         self.asked: list[Pair] = []

@@ -53,10 +53,14 @@ def verdict(dialect: str) -> dict[str, object]:
     return {"helpful": True, "refs": ("E1",)} if dialect == "pou" else {}
 
 
-def written(dialect: str, think: str = "a", text: str = "b", note: str = "", query: str = "q") -> Trajectory:
+def written(
+    dialect: str, think: str = "a", text: str = "b", note: str = "", query: str = "q"
+) -> Trajectory:
     """A search and an answer."""
     evidence = () if note else (Evidence(text, "T", "E1"),)
-    first = Step(think=think, call=ToolCall(tool_of(dialect), {"query": query}), evidence=evidence, note=note)
+    first = Step(
+        think=think, call=ToolCall(tool_of(dialect), {"query": query}), evidence=evidence, note=note
+    )
     return Trajectory((first, Step(think="c", answer="d", **verdict(dialect))), answer="d")
 
 
@@ -115,10 +119,14 @@ def trajectories(draw: st.DrawFn, dialect: str) -> Trajectory:
 
     for _ in range(draw(st.integers(0, 3))):
         size = draw(st.integers(0, 3))
-        evidence = tuple(Evidence(draw(TEXTS), draw(TEXTS), f"E{count + k}") for k in range(1, size + 1))
+        evidence = tuple(
+            Evidence(draw(TEXTS), draw(TEXTS), f"E{count + k}") for k in range(1, size + 1)
+        )
         count += size
         call = ToolCall(tool_of(dialect), {"query": draw(WORDS)})
-        steps.append(Step(draw(thought), call, evidence, "" if evidence else draw(TEXTS), **judged()))
+        steps.append(
+            Step(draw(thought), call, evidence, "" if evidence else draw(TEXTS), **judged())
+        )
     last = Step(think=draw(thought), answer=draw(WORDS), **judged())
     return Trajectory(tuple([*steps, last]), answer=last.answer)
 
@@ -141,7 +149,9 @@ def taken_apart(one: Grammar) -> Iterator[None]:
 
 def essence(trajectory: Trajectory) -> list[tuple[object, ...]]:
     """What was said, and what came back."""
-    return [(s.think, s.call, s.answer, s.helpful, s.refs, s.evidence, s.note) for s in trajectory.steps]
+    return [
+        (s.think, s.call, s.answer, s.helpful, s.refs, s.evidence, s.note) for s in trajectory.steps
+    ]
 
 
 def kinds(trajectory: Trajectory) -> list[str]:
@@ -153,7 +163,11 @@ def everything(name: str, text: str) -> list[object]:
     """All that is read from a text; also in which order the spans come, as they are written in JSON."""
     dialect = load(name)
     whole = dialect.parse(text)
-    steps = [*whole.steps, dialect.parse_turn(text, first=True), dialect.parse_turn(text, first=False)]
+    steps = [
+        *whole.steps,
+        dialect.parse_turn(text, first=True),
+        dialect.parse_turn(text, first=False),
+    ]
     return [whole, steps, [list(step.spans) for step in steps]]
 
 

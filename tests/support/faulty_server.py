@@ -26,7 +26,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-REFUSALS = {"unauthorized": 401, "forbidden": 403, "missing": 404, "busy": 429, "error": 500, "unavailable": 503}
+REFUSALS = {
+    "unauthorized": 401,
+    "forbidden": 403,
+    "missing": 404,
+    "busy": 429,
+    "error": 500,
+    "unavailable": 503,
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,11 @@ class Request:
     def body(self) -> Any:
         """What the JSON says, of JSON lines a list."""
         lines = "ndjson" in self.headers.get("Content-Type", "")
-        return [*map(json.loads, self.data.splitlines())] if lines else json.loads(self.data or b"null")
+        return (
+            [*map(json.loads, self.data.splitlines())]
+            if lines
+            else json.loads(self.data or b"null")
+        )
 
 
 Answer = Callable[[Request], tuple[int, Any]]
@@ -75,7 +86,9 @@ class Loopback:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -30,7 +30,9 @@ _DAY = "2026-01-01T00:00:00.000Z"
 class Refusal(Exception):
     """An answer that is no good one."""
 
-    def __init__(self, status: int, words: str, headers: dict[str, str] | None = None, **told: str) -> None:
+    def __init__(
+        self, status: int, words: str, headers: dict[str, str] | None = None, **told: str
+    ) -> None:
         self.status, self.told, self.headers = status, {"error": words, **told}, headers or {}
 
 
@@ -117,19 +119,30 @@ class HubServer(Loopback):
         if token not in ("", TOKEN, READER):
             raise Refusal(401, "User access token is expired")
         if owner is not None and (token != TOKEN or owner not in OWNERS):
-            raise Refusal(403, f"You don't have the rights to create something under the namespace {owner!r}")
+            raise Refusal(
+                403, f"You don't have the rights to create something under the namespace {owner!r}"
+            )
 
     # what requests are answered with
 
     def whoami(self, request: Request) -> Any:
-        return {"name": "me", "type": "user", "orgs": [{"name": "team"}], "auth": {"accessToken": {}}}
+        return {
+            "name": "me",
+            "type": "user",
+            "orgs": [{"name": "team"}],
+            "auth": {"accessToken": {}},
+        }
 
     def create(self, request: Request) -> Any:
         asked = request.body
         owner, kind = asked.get("organization") or "me", asked.get("type") or "model"
         name = f"{owner}/{asked['name']}"
         self.admit(request, owner)
-        told = {"url": f"{self.url}/{'' if kind == 'model' else f'{kind}s/'}{name}", "name": name, "id": "0"}
+        told = {
+            "url": f"{self.url}/{'' if kind == 'model' else f'{kind}s/'}{name}",
+            "name": name,
+            "id": "0",
+        }
         if (kind, name) in self.repos:
             raise Refusal(409, "You already created this repo", **told)
         self.repos[kind, name] = repo = Repo(name, asked.get("visibility") == "private")
@@ -139,16 +152,35 @@ class HubServer(Loopback):
     def about(self, request: Request, repo: Repo, revision: str = "main") -> Any:
         oid, files = repo.at(revision)
         card = files.get("README.md", b"").decode().split("---\n")
-        own = {"id": repo.id, "sha": oid, "siblings": [{"rfilename": path} for path in files], "private": repo.private}
+        own = {
+            "id": repo.id,
+            "sha": oid,
+            "siblings": [{"rfilename": path} for path in files],
+            "private": repo.private,
+        }
         told = {"cardData": yaml.safe_load(card[1])} if len(card) > 2 else {}
-        more = {"lastModified": _DAY, "createdAt": _DAY, "downloads": 0, "likes": 0, "gated": False, "tags": []}
+        more = {
+            "lastModified": _DAY,
+            "createdAt": _DAY,
+            "downloads": 0,
+            "likes": 0,
+            "gated": False,
+            "tags": [],
+        }
         return {**own, **told, **more}
 
     def refs(self, request: Request, repo: Repo) -> Any:
         def told(names: dict[str, str], kind: str) -> list[dict[str, str]]:
-            return [{"name": n, "ref": f"refs/{kind}/{n}", "targetCommit": oid} for n, oid in names.items()]
+            return [
+                {"name": n, "ref": f"refs/{kind}/{n}", "targetCommit": oid}
+                for n, oid in names.items()
+            ]
 
-        return {"branches": told(repo.branches, "heads"), "tags": told(repo.tags, "tags"), "converts": []}
+        return {
+            "branches": told(repo.branches, "heads"),
+            "tags": told(repo.tags, "tags"),
+            "converts": [],
+        }
 
     def tag(self, request: Request, repo: Repo, revision: str) -> Any:
         repo.tags[request.body["tag"]] = revision
@@ -157,11 +189,18 @@ class HubServer(Loopback):
     def preupload(self, request: Request, repo: Repo, revision: str) -> Any:
         names = [one["path"] for one in request.body["files"]]
         modes = [(name, "lfs" if name.endswith(LARGE) else "regular") for name in names]
-        return {"files": [{"path": name, "uploadMode": mode, "shouldIgnore": False} for name, mode in modes]}
+        return {
+            "files": [
+                {"path": name, "uploadMode": mode, "shouldIgnore": False} for name, mode in modes
+            ]
+        }
 
     def batch(self, request: Request, repo: Repo) -> Any:
         def told(one: dict[str, Any]) -> dict[str, Any]:
-            actions = {"upload": {"href": f"{self.url}/lfs/{one['oid']}"}, "verify": {"href": f"{self.url}/lfs-verify"}}
+            actions = {
+                "upload": {"href": f"{self.url}/lfs/{one['oid']}"},
+                "verify": {"href": f"{self.url}/lfs-verify"},
+            }
             return one if one["oid"] in self.large else {**one, "actions": actions}
 
         return {"transfer": "basic", "objects": [told(one) for one in request.body["objects"]]}
@@ -188,7 +227,11 @@ class HubServer(Loopback):
 
     def tree(self, request: Request, repo: Repo, revision: str, path: str = "") -> Any:
         start = f"{path.strip('/')}/".lstrip("/")
-        under = {name: content for name, content in repo.at(revision)[1].items() if name.startswith(start)}
+        under = {
+            name: content
+            for name, content in repo.at(revision)[1].items()
+            if name.startswith(start)
+        }
         if start and not under:
             raise missing("EntryNotFound")
         deep = request.parameters.get("recursive", "").lower() in ("1", "true")
@@ -198,7 +241,12 @@ class HubServer(Loopback):
             for depth in range(1, len(parts)):
                 folder = start + "/".join(parts[:depth])
                 if deep or depth == 1:
-                    entries[folder] = {"type": "directory", "path": folder, "size": 0, "oid": "0" * 40}
+                    entries[folder] = {
+                        "type": "directory",
+                        "path": folder,
+                        "size": 0,
+                        "oid": "0" * 40,
+                    }
             if deep or len(parts) == 1:
                 entries[name] = entry(name, content)
         return list(entries.values())
@@ -209,15 +257,30 @@ class HubServer(Loopback):
             raise missing("EntryNotFound", **{"X-Repo-Commit": oid})
         content = files[path]
         etag = hashlib.sha256(content).hexdigest()
-        return content, {"ETag": f'"{etag}"', "X-Repo-Commit": oid, "X-Linked-Size": str(len(content))}
+        return content, {
+            "ETag": f'"{etag}"',
+            "X-Repo-Commit": oid,
+            "X-Linked-Size": str(len(content)),
+        }
 
     def collect(self, request: Request) -> Any:
         asked = request.body
         slug = f"{asked['namespace']}/{asked['title'].lower().replace(' ', '-')}"
         if slug in self.collections:
             raise Refusal(409, "exists", slug=slug)
-        own = {"slug": slug, "title": asked["title"], "owner": {"name": asked["namespace"]}, "items": []}
-        more = {"lastUpdated": _DAY, "position": 0, "private": asked["private"], "theme": "blue", "upvotes": 0}
+        own = {
+            "slug": slug,
+            "title": asked["title"],
+            "owner": {"name": asked["namespace"]},
+            "items": [],
+        }
+        more = {
+            "lastUpdated": _DAY,
+            "position": 0,
+            "private": asked["private"],
+            "theme": "blue",
+            "upvotes": 0,
+        }
         self.collections[slug] = {**own, **more}
         return self.collections[slug]
 
@@ -240,7 +303,9 @@ def entry(path: str, content: bytes) -> dict[str, Any]:
 def of_repository(view: Callable[..., Any]) -> Callable[..., Any]:
     """The view for a request that names a repository which is there and may be seen."""
 
-    def answer(hub: HubServer, request: Request, kind: str, owner: str, name: str, **more: str) -> Any:
+    def answer(
+        hub: HubServer, request: Request, kind: str, owner: str, name: str, **more: str
+    ) -> Any:
         hub.admit(request, owner if request.method == "POST" else None)
         repo = hub.repos.get((kind or "model", f"{owner}/{name}"))
         signed = "authorization" in request.headers

@@ -22,12 +22,18 @@ TEMPLATE = (
 def tokenizer() -> Any:
     """A byte-level tokenizer in the style of ChatML, without merges: any text, one token a byte."""
     return byte_tokenizer(
-        ("<|im_start|>", "<|im_end|>", "<|pad|>"), eos_token="<|im_end|>", pad_token="<|pad|>", chat_template=TEMPLATE
+        ("<|im_start|>", "<|im_end|>", "<|pad|>"),
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        chat_template=TEMPLATE,
     )
 
 
 def byte_tokenizer(
-    special: Sequence[str], ordinary: Sequence[str] = (), merges: Sequence[tuple[str, str]] = (), **named: Any
+    special: Sequence[str],
+    ordinary: Sequence[str] = (),
+    merges: Sequence[tuple[str, str]] = (),
+    **named: Any,
 ) -> Any:
     """A byte-level tokenizer with these added tokens and merges; `named`: `eos_token`, `chat_template`, …"""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -39,7 +45,9 @@ def byte_tokenizer(
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not merges)
     backend.decoder = decoders.ByteLevel()
     # as in Phi-3, a special token may swallow the blanks behind it
-    backend.add_special_tokens([AddedToken(text, special=True, rstrip=text == "<|end|>") for text in special])
+    backend.add_special_tokens(
+        [AddedToken(text, special=True, rstrip=text == "<|end|>") for text in special]
+    )
     backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in ordinary])
     return PreTrainedTokenizerFast(tokenizer_object=backend, **named)
 
@@ -58,7 +66,12 @@ _ROLE = "{{ 'model' if m.role == 'assistant' else m.role }}"
 
 
 def _headed(opening: str, closing: str, start: str, trim: str = "") -> str:
-    return _HEADED.replace("OPEN", opening).replace("CLOSE", closing).replace("START", start).replace("TRIM", trim)
+    return (
+        _HEADED.replace("OPEN", opening)
+        .replace("CLOSE", closing)
+        .replace("START", start)
+        .replace("TRIM", trim)
+    )
 
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -79,7 +92,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "bos_token": "<bos>",
         "eos_token": "<eos>",
         "chat_template": _NO_SYSTEM
-        + _headed(f"<start_of_turn>{_ROLE}\n", "<end_of_turn>\n", "<start_of_turn>model\n", "| trim"),
+        + _headed(
+            f"<start_of_turn>{_ROLE}\n", "<end_of_turn>\n", "<start_of_turn>model\n", "| trim"
+        ),
     },
     "phi3": {
         "special": ("<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"),
@@ -87,7 +102,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "chat_template": _headed("<|{{ m.role }}|>\n", "<|end|>\n", "<|assistant|>\n"),
     },
     "llama3": {
-        "special": ("<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>"),
+        "special": (
+            "<|begin_of_text|>",
+            "<|eot_id|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|python_tag|>",
+        ),
         "bos_token": "<|begin_of_text|>",
         "eos_token": "<|eot_id|>",
         "chat_template": _headed(
@@ -100,7 +121,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "special": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
         "ordinary": ("<tool_call>", "</tool_call>", "<think>", "</think>", "name of a place"),
         "eos_token": "<|im_end|>",
-        "chat_template": _headed("<|im_start|>{{ m.role }}\n", "<|im_end|>\n", "<|im_start|>assistant\n<think>\n"),
+        "chat_template": _headed(
+            "<|im_start|>{{ m.role }}\n", "<|im_end|>\n", "<|im_start|>assistant\n<think>\n"
+        ),
     },
     "qwen3_base": {
         "special": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
@@ -137,13 +160,17 @@ def sharp(model: Any) -> Any:
     return model
 
 
-def recomputed(model: Any, prompt: list[int], ids: list[int], temperature: float = 1.0) -> list[float]:
+def recomputed(
+    model: Any, prompt: list[int], ids: list[int], temperature: float = 1.0
+) -> list[float]:
     """Log-probabilities of ids behind a prompt, from one pass over everything."""
     import torch
 
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([prompt + ids])).logits[0, -len(ids) - 1 : -1].float()
-    return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
+    return (
+        (logits / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
+    )
 
 
 class Writing:
@@ -152,9 +179,14 @@ class Writing:
     def __init__(self) -> None:
         self.tokenizer = tokenizer()
 
-    def generate(self, prompts: Any, sampling: Sampling, max_new_tokens: Any = None) -> list[Completion]:
+    def generate(
+        self, prompts: Any, sampling: Sampling, max_new_tokens: Any = None
+    ) -> list[Completion]:
         turns = [self.turn(self.tokenizer.decode(prompt)) for prompt in prompts]
-        return [Completion(self.tokenizer(turn, add_special_tokens=False)["input_ids"], "stop") for turn in turns]
+        return [
+            Completion(self.tokenizer(turn, add_special_tokens=False)["input_ids"], "stop")
+            for turn in turns
+        ]
 
     def choice_probs(self, prompts: Any, choices: Any) -> list[list[float]]:
         texts = [self.tokenizer.decode(prompt) for prompt in prompts]
@@ -178,27 +210,36 @@ class Scripted:
     It writes `turns[k]` for an episode whose context holds k tool responses of its own.
     """
 
-    def __init__(self, turns: Sequence[str], marker: str = "<tool_response>", own: Any = None) -> None:
+    def __init__(
+        self, turns: Sequence[str], marker: str = "<tool_response>", own: Any = None
+    ) -> None:
         self.tokenizer = tokenizer() if own is None else own
         self.turns, self.marker = list(turns), marker
         self.seen: list[list[int]] = []
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
+        self,
+        prompts: Sequence[list[int]],
+        sampling: Sampling,
+        max_new_tokens: Sequence[int] | None = None,
     ) -> list[Completion]:
         limits = max_new_tokens or [sampling.max_new_tokens] * len(prompts)
         self.seen += [list(prompt) for prompt in prompts]
         self.stop = sampling.stop
         return [self._turn(prompt, limit) for prompt, limit in zip(prompts, limits, strict=True)]
 
-    def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
+    def choice_probs(
+        self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
+    ) -> list[list[float]]:
         return [[1 / len(own)] * len(own) for own in choices]
 
     def _turn(self, prompt: list[int], limit: int) -> Completion:
         before = self.tokenizer.decode(prompt).rsplit("<|im_start|>user\n?", 1)[-1]
         text = self.turns[min(before.count(self.marker), len(self.turns) - 1)]
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return Completion(ids[:limit], "stop" if len(ids) <= limit else "length", [-0.5] * min(len(ids), limit))
+        return Completion(
+            ids[:limit], "stop" if len(ids) <= limit else "length", [-0.5] * min(len(ids), limit)
+        )
 
 
 class InTurn(Scripted):
@@ -207,18 +248,28 @@ class InTurn(Scripted):
     A turn without a stop string is cut, or closed by `closes`; with `whole` every turn is written to its end.
     """
 
-    def __init__(self, turns: Sequence[str], own: Any = None, closes: str = "", whole: bool = False) -> None:
+    def __init__(
+        self, turns: Sequence[str], own: Any = None, closes: str = "", whole: bool = False
+    ) -> None:
         super().__init__(turns, own=own)
         self.closes, self.whole = closes, whole
         self.made: list[Completion] = []
 
     def _turn(self, prompt: list[int], limit: int) -> Completion:
         text = self.turns[min(len(self.made), len(self.turns) - 1)]
-        ends = [len(text)] if self.whole else [text.find(stop) + len(stop) for stop in self.stop if stop in text]
+        ends = (
+            [len(text)]
+            if self.whole
+            else [text.find(stop) + len(stop) for stop in self.stop if stop in text]
+        )
         text = text[: min(ends, default=len(text))] + (self.closes if not ends else "")
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        finish = "length" if len(ids) > limit else "stop" if ends else "eos" if self.closes else "length"
-        self.made.append(Completion(ids[:limit], finish, [-0.5 - k for k in range(len(ids[:limit]))]))
+        finish = (
+            "length" if len(ids) > limit else "stop" if ends else "eos" if self.closes else "length"
+        )
+        self.made.append(
+            Completion(ids[:limit], finish, [-0.5 - k for k in range(len(ids[:limit]))])
+        )
         return self.made[-1]
 
 
@@ -272,7 +323,9 @@ def lora(model: Any) -> Any:
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(0)
-    how = LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    how = LoraConfig(
+        r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"], init_lora_weights=False
+    )
     return get_peft_model(model, how).eval()
 
 

@@ -9,10 +9,17 @@ from faulty_server import FaultyServer, Request
 def answered(hits: list[Any], **fields: Any) -> dict[str, Any]:
     shards = {"total": 2, "successful": 2, "skipped": 0, "failed": 0}
     base = {"took": 1, "timed_out": False, "_shards": shards, "status": 200}
-    return {**base, "hits": {"total": {"value": len(hits), "relation": "eq"}, "max_score": 1, "hits": hits}, **fields}
+    return {
+        **base,
+        "hits": {"total": {"value": len(hits), "relation": "eq"}, "max_score": 1, "hits": hits},
+        **fields,
+    }
 
 
-REFUSED = {"error": {"type": "parsing_exception", "reason": "secret 10.1.2.3 in here"}, "status": 400}
+REFUSED = {
+    "error": {"type": "parsing_exception", "reason": "secret 10.1.2.3 in here"},
+    "status": 400,
+}
 PARTIAL: dict[str, Any] = {
     "refused": REFUSED,
     "shards": answered([], _shards={"total": 2, "successful": 1, "failed": 1}),
@@ -39,17 +46,29 @@ class Engine(FaultyServer):
         wanted = set(match["query"].lower().split())
         scored = []
         for number, document in self.documents.items():
-            words = " ".join(document[field] for field in match["fields"]).lower().strip(".").split()
+            words = (
+                " ".join(document[field] for field in match["fields"]).lower().strip(".").split()
+            )
             if shared := len(wanted & set(words)):
                 picked = {key: document[key] for key in question["_source"] if key in document}
-                scored.append({"_index": "wiki", "_id": number, "_score": shared + 0.123456, "_source": picked})
+                scored.append(
+                    {
+                        "_index": "wiki",
+                        "_id": number,
+                        "_score": shared + 0.123456,
+                        "_source": picked,
+                    }
+                )
         scored.sort(key=lambda hit: -hit["_score"])
         return answered(scored[: question["size"]])
 
     def reply(self, mode: Any, request: Request) -> tuple[int, Any]:
         self.more_headers = {}
         if mode.isdigit():
-            return int(mode), {"error": {"type": "some_exception", "reason": "r"}, "status": int(mode)}
+            return int(mode), {
+                "error": {"type": "some_exception", "reason": "r"},
+                "status": int(mode),
+            }
         if mode == "garbage":
             return 200, b"<html>not an engine</html>"
         if mode == "redirect":
@@ -86,6 +105,10 @@ class Engine(FaultyServer):
                 status = 429 if mode == "busy" else 400
             else:
                 self.documents[name] = document
-            error = {"error": {"type": "mapper_parsing_exception", "reason": "r"}} if status > 201 else {}
+            error = (
+                {"error": {"type": "mapper_parsing_exception", "reason": "r"}}
+                if status > 201
+                else {}
+            )
             items.append({"index": {"_index": "wiki", "_id": name, "status": status, **error}})
         return items

@@ -89,7 +89,9 @@ def main(out: Path, rows: int, kind: str, more: dict[str, Any]) -> None:
     trainer.engine.generator = plan(process * rows * (trainer.args.steps_per_generation or 1))
     passes: list[int] = []
     trainer.policy.model.register_forward_pre_hook(
-        lambda model, args, given: None if model.training else passes.append(given["input_ids"].shape[1]),
+        lambda model, args, given: (
+            None if model.training else passes.append(given["input_ids"].shape[1])
+        ),
         with_kwargs=True,
     )
     trainer.train()
@@ -97,9 +99,15 @@ def main(out: Path, rows: int, kind: str, more: dict[str, Any]) -> None:
     written = sampled(trainer, [] if process else TASKS)
     synced = checked(trainer) if more.get("sync") else []
     trainer.save_model()
-    seen = {"rewards": [row.score.value for row in trainer.own], "ema": state.ema, "step": state.step}
+    seen = {
+        "rewards": [row.score.value for row in trainer.own],
+        "ema": state.ema,
+        "step": state.step,
+    }
     terms = ("value/loss", "groups/one_outcome", "likelihood/right", "verdict_term")
-    logged = {name: line[name] for line in trainer.state.log_history for name in terms if name in line}
+    logged = {
+        name: line[name] for line in trainer.state.log_history for name in terms if name in line
+    }
     seen |= {"probed": probed, "written": written, "terms": logged, "synced": synced}
     (out / f"process{process}.json").write_text(json.dumps(seen))
 
@@ -110,10 +118,22 @@ def prepare(kind: str) -> dict[str, Any]:
         import deepspeed
 
         deepspeed.init_distributed("gloo")
-        stage = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True, "stage3_param_persistence_threshold": 0}
-        sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        stage = {
+            "stage": 3,
+            "stage3_gather_16bit_weights_on_model_save": True,
+            "stage3_param_persistence_threshold": 0,
+        }
+        sizes = (
+            "train_batch_size",
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+        )
         auto = (*sizes, "gradient_clipping")  # Accelerate would clip at 1 else
-        how = {"zero_optimization": stage, "zero_allow_untested_optimizer": True, **dict.fromkeys(auto, "auto")}
+        how = {
+            "zero_optimization": stage,
+            "zero_allow_untested_optimizer": True,
+            **dict.fromkeys(auto, "auto"),
+        }
         return {"deepspeed": how}
     if kind == "fsdp2":
         pretend_fsdp()
@@ -176,7 +196,9 @@ def made(out: Path, rows: int, settings: dict[str, Any], more: dict[str, Any]) -
 def sampled(trainer: SearchGRPOTrainer, tasks: list[Task]) -> dict[str, list[int]]:
     """Greedy episodes of the trained policy, for which no process may need another: one has none at all."""
     dialect = trainer.engine.chat.dialect.name
-    engine = Engine(trainer.policy, trainer.toolbox, dialect, Limits(2, 12, 400), Sampling(temperature=0.0))
+    engine = Engine(
+        trainer.policy, trainer.toolbox, dialect, Limits(2, 12, 400), Sampling(temperature=0.0)
+    )
     with trainer.generating():
         return {item.id: item.tokens.completion_ids for item in engine.run(tasks)}
 
@@ -189,7 +211,9 @@ class Copied(TransformersGenerator):
         self.how = how
 
     def load(self, model: Any) -> None:
-        whole = {name: full(value) for name, value in model.named_parameters()}  # every process takes part
+        whole = {
+            name: full(value) for name, value in model.named_parameters()
+        }  # every process takes part
         if self.how != "deaf":
             self.model.load_state_dict(whole)
 
@@ -214,7 +238,11 @@ def checked(trainer: SearchGRPOTrainer) -> list[Any]:
 
     def share() -> torch.Tensor:
         weight = model.get_input_embeddings().weight
-        return (weight.ds_tensor if hasattr(weight, "ds_tensor") else weight.to_local()).detach().clone()
+        return (
+            (weight.ds_tensor if hasattr(weight, "ds_tensor") else weight.to_local())
+            .detach()
+            .clone()
+        )
 
     model, process = trainer.policy.model, trainer.accelerator.process_index
     prompt = tiny_trainer.tokenizer()("Which city" + " is" * process)["input_ids"]
@@ -226,7 +254,10 @@ def checked(trainer: SearchGRPOTrainer) -> list[Any]:
             told.append([max(found.changed, found.restored) < 1e-4, found.moved > 0.1])
         except FaithfulSearchError as error:
             told.append([type(error).__name__, str(error)[:40]])
-    return [*told, [before.numel(), torch.equal(before.view(torch.int32), share().view(torch.int32))]]
+    return [
+        *told,
+        [before.numel(), torch.equal(before.view(torch.int32), share().view(torch.int32))],
+    ]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ from faithful_search.tasks import read_rows
 
 REAL = SHARED / "data" / "trajectories"
 R1 = ("r1_searcher_2wiki_qwen", "r1_searcher_hotpotqa_qwen", "r1_searcher_hotpotqa_llama")
-real = pytest.mark.skipif(not REAL.exists(), reason="the real trajectories are not beside this checkout")
+real = pytest.mark.skipif(
+    not REAL.exists(), reason="the real trajectories are not beside this checkout"
+)
 
 
 @cache
@@ -25,4 +27,6 @@ def samples() -> list[str]:
     r1 = [row["gen_text_store"] for name in R1 for row in rows(name)]
     texts = [row["solution"] for row in rows("search_r1_ppo_3b")]
     chats = [parse(row["messages"], "web_dancer").text for row in rows("webdancer")[:40]]
-    return [text for group in (r1, texts, chats) for text in islice(sorted(group, key=len), 0, 60, 8)]
+    return [
+        text for group in (r1, texts, chats) for text in islice(sorted(group, key=len), 0, 60, 8)
+    ]

@@ -12,7 +12,12 @@ from faithful_search.training.arguments import SearchSFTConfig
 from faithful_search.training.starting import parse_recipe
 
 CPU = ("--bf16", "false", "--use_cpu", "true")
-TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+TINY = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
 """Sizes of a model that `sft` makes: `--tiny`."""
 WORLD = ("--questions", "world", "--eval_questions", "world", "--corpus", "world")
 
@@ -23,7 +28,9 @@ def parse(recipe: str, *flags: str) -> tuple[Any, ...]:
         return parse_recipe((evaluate_recipe().EvaluationArguments,), flags)
     module = importlib.import_module(recipe)
     if recipe == "reward_model":
-        return parse_recipe((module.RewardModelArguments, SearchSFTConfig, ModelConfig), [*flags, *CPU])
+        return parse_recipe(
+            (module.RewardModelArguments, SearchSFTConfig, ModelConfig), [*flags, *CPU]
+        )
     return module.parse([*flags, *CPU])
 
 

@@ -27,17 +27,40 @@ STRANGE: dict[str, Any] = {
     "text": "organic",
     "list": [{"organic": []}],
     "nothing": {},
-    "nulls": dict.fromkeys(("organic", "results", "answerBox", "knowledgeGraph", "search", "entities", "error")),
-    "numbers": dict.fromkeys(("organic", "results", "answerBox", "knowledgeGraph", "search", "entities"), 3),
-    "texts": dict.fromkeys(("organic", "results", "answerBox", "knowledgeGraph", "search", "entities"), "x"),
-    "rows_of_junk": {key: [None, 1, "x", [], {}] for key in ("organic", "results", "search", "answers", "infoboxes")},
+    "nulls": dict.fromkeys(
+        ("organic", "results", "answerBox", "knowledgeGraph", "search", "entities", "error")
+    ),
+    "numbers": dict.fromkeys(
+        ("organic", "results", "answerBox", "knowledgeGraph", "search", "entities"), 3
+    ),
+    "texts": dict.fromkeys(
+        ("organic", "results", "answerBox", "knowledgeGraph", "search", "entities"), "x"
+    ),
+    "rows_of_junk": {
+        key: [None, 1, "x", [], {}]
+        for key in ("organic", "results", "search", "answers", "infoboxes")
+    },
     "fields_of_junk": {
-        key: [dict.fromkeys(("title", "link", "url", "snippet", "content", "date", "publishedDate", "id"), junk)]
+        key: [
+            dict.fromkeys(
+                ("title", "link", "url", "snippet", "content", "date", "publishedDate", "id"), junk
+            )
+        ]
         for key, junk in (("organic", {"a": 1}), ("results", ["b"]), ("search", 1e400))
     },
-    "maps": {key: {"Q1": {"labels": 3, "claims": "x"}} for key in ("organic", "results", "search", "entities")},
+    "maps": {
+        key: {"Q1": {"labels": 3, "claims": "x"}}
+        for key in ("organic", "results", "search", "entities")
+    },
     "surrogates": {
-        key: [{"title": "\ud800", "link": "http://a.example/\ud800", "url": "http://[", "snippet": "\udfff" * 9}]
+        key: [
+            {
+                "title": "\ud800",
+                "link": "http://a.example/\ud800",
+                "url": "http://[",
+                "snippet": "\udfff" * 9,
+            }
+        ]
         for key in ("organic", "results", "search")
     },
     "deep": json.loads("[" * 400 + "]" * 400),
@@ -83,14 +106,26 @@ def serper(request: Request) -> tuple[int, Any]:
     ]
     if query != "facts":
         return 200, {"organic": organic}
-    box = {"snippet": "The fact of the matter.", "title": "Matters", "link": "https://site3.example/facts"}
-    panel = {"title": "Fact", "description": "What is the case.", "descriptionLink": "https://pedia.example/Fact"}
+    box = {
+        "snippet": "The fact of the matter.",
+        "title": "Matters",
+        "link": "https://site3.example/facts",
+    }
+    panel = {
+        "title": "Fact",
+        "description": "What is the case.",
+        "descriptionLink": "https://pedia.example/Fact",
+    }
     return 200, {"organic": organic, "answerBox": box, "knowledgeGraph": panel}
 
 
 def searxng(request: Request) -> tuple[int, Any]:
     """A SearXNG server; "outage" is a query for which no engine answered, "facts" has an answer and an infobox."""
-    if request.method != "GET" or request.path != "/search" or request.parameters.get("format") != "json":
+    if (
+        request.method != "GET"
+        or request.path != "/search"
+        or request.parameters.get("format") != "json"
+    ):
         return 404, {}
     query = request.parameters["q"]
     results = [
@@ -102,19 +137,34 @@ def searxng(request: Request) -> tuple[int, Any]:
         }
         for n in range(1, 21)
     ]
-    document: dict[str, Any] = {"results": results, "answers": [], "infoboxes": [], "unresponsive_engines": []}
+    document: dict[str, Any] = {
+        "results": results,
+        "answers": [],
+        "infoboxes": [],
+        "unresponsive_engines": [],
+    }
     if query in ("outage", "unheard of"):
         document["results"] = []
     if query in ("outage", "rivers"):
         document["unresponsive_engines"] = [["google", "CAPTCHA"]]
     if query == "facts":
-        document["answers"] = [{"answer": "42", "url": "https://deep.example/42", "engine": "deep"}, "old style"]
-        box = {"infobox": "Fact", "id": "https://pedia.example/Fact", "content": "What is the case.", "urls": []}
+        document["answers"] = [
+            {"answer": "42", "url": "https://deep.example/42", "engine": "deep"},
+            "old style",
+        ]
+        box = {
+            "infobox": "Fact",
+            "id": "https://pedia.example/Fact",
+            "content": "What is the case.",
+            "urls": [],
+        }
         document["infoboxes"] = [box]
     return 200, document
 
 
-FREEDONIA: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("freedonia.json").read_text("utf-8"))
+FREEDONIA: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("freedonia.json").read_text("utf-8")
+)
 """Items and properties of a small country as Wikidata writes them; labels in English only."""
 
 
@@ -124,11 +174,19 @@ def wikidata(request: Request) -> tuple[int, Any]:
     if request.path != "/w/api.php" or asked.get("format") != "json":
         return 404, {}
     if asked["action"] == "wbsearchentities":
-        hits = [hit for key in FREEDONIA if key[0] == "Q" for hit in _matching(key, asked["search"])[:1]]
-        return 200, {"searchinfo": {"search": asked["search"]}, "search": hits[: int(asked["limit"])], "success": 1}
+        hits = [
+            hit for key in FREEDONIA if key[0] == "Q" for hit in _matching(key, asked["search"])[:1]
+        ]
+        return 200, {
+            "searchinfo": {"search": asked["search"]},
+            "search": hits[: int(asked["limit"])],
+            "success": 1,
+        }
     ids = asked["ids"].split("|")
     if len(ids) > 50:
-        return 200, {"error": {"code": "toomanyvalues", "info": "Too many values", "*": "See the help"}}
+        return 200, {
+            "error": {"code": "toomanyvalues", "info": "Too many values", "*": "See the help"}
+        }
     parts = {"id", "type", "missing", *asked["props"].split("|")}
     told = {key: FREEDONIA.get(key, {"id": key, "missing": ""}) for key in ids}
     for key, entity in told.items():
@@ -141,5 +199,8 @@ def _matching(key: str, search: str) -> list[dict[str, Any]]:
     label = entity["labels"]["en"]["value"]
     aliases = [row["value"] for row in entity["aliases"]["en"]] if entity["aliases"] else []
     found = [name for name in (label, *aliases) if name.casefold().startswith(search.casefold())]
-    matches = [{"type": "label" if name == label else "alias", "language": "en", "text": name} for name in found]
+    matches = [
+        {"type": "label" if name == label else "alias", "language": "en", "text": name}
+        for name in found
+    ]
     return [{"id": key, "label": label, "match": match} for match in matches]

@@ -67,7 +67,10 @@ class Held(Shelf):
 def passage(query: str, number: int) -> Evidence:
     """What `Shelf` finds in place `number`."""
     return Evidence(
-        text=f"text of {query} #{number}", title=f"{query} #{number}", source=f"p{number}", score=1 / (1 + number)
+        text=f"text of {query} #{number}",
+        title=f"{query} #{number}",
+        source=f"p{number}",
+        score=1 / (1 + number),
     )
 
 
@@ -78,7 +81,9 @@ def running(app: App, limits: Limits | None = None, token: str = "") -> Iterator
     server = server_of(Guarded(app, limits or Limits(), token), drain=10.0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
-    while not server.started and thread.is_alive():  # one that cannot start would be waited for without end
+    while (
+        not server.started and thread.is_alive()
+    ):  # one that cannot start would be waited for without end
         time.sleep(0.005)
     try:
         yield url_of(bound)
@@ -109,7 +114,11 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+CLIENT = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "c", "version": "1"},
+}
 OPENED = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": CLIENT}
 """How a client of MCP begins."""
 
@@ -123,7 +132,11 @@ def connected(url: str, timeout: float = 30.0) -> socket.socket:
 def head(length: int | bytes, path: str = "/retrieve", more: bytes = b"") -> bytes:
     """The head of a request whose body is said to have so many bytes."""
     said = length if isinstance(length, bytes) else b"%d" % length
-    return b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%sContent-Length: %s\r\n\r\n" % (path.encode(), more, said)
+    return b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%sContent-Length: %s\r\n\r\n" % (
+        path.encode(),
+        more,
+        said,
+    )
 
 
 def invoked(*arguments: object, **settings: Any) -> Result:
@@ -134,11 +147,17 @@ def invoked(*arguments: object, **settings: Any) -> Result:
 def environment(**more: str) -> dict[str, str]:
     """Where a child process finds the package."""
     source = str(ROOT / "src")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]), **more}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]),
+        **more,
+    }
 
 
 @contextmanager
-def command(*arguments: str, verb: str = "serve", port: int = 0, **more: str) -> Iterator[tuple[subprocess.Popen, str]]:
+def command(
+    *arguments: str, verb: str = "serve", port: int = 0, **more: str
+) -> Iterator[tuple[subprocess.Popen, str]]:
     """`faithful-search serve ARGUMENTS`, or another verb, and its URL, once it says that it is ready."""
     process = subprocess.Popen(
         [*COMMAND, verb, *arguments, "--port", str(port)],

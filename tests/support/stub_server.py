@@ -71,7 +71,9 @@ class StubServer(FaultyServer):
         if isinstance(refusal, tuple):
             return self.refusal(*refusal)
         asked = (
-            ["logprobs"] if request.body.get("logprobs") else [name for name in _CONSTRAINTS if name in request.body]
+            ["logprobs"]
+            if request.body.get("logprobs")
+            else [name for name in _CONSTRAINTS if name in request.body]
         )
         if mode == "strict" and asked:
             return self.refusal(400, f"Unrecognized request argument supplied: {asked[0]}")
@@ -91,7 +93,10 @@ _USAGE = {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}
 _BODIES: dict[str, Any] = {
     "schema": {"result": ["nothing", "expected"]},
     "empty": {"id": "x", "choices": [], "usage": _USAGE},
-    "garbage": {"id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": "It depends."}}]},
+    "garbage": {
+        "id": "x",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "It depends."}}],
+    },
 }
 
 
@@ -103,4 +108,10 @@ def _completion(stub: StubServer, body: dict[str, Any], logprobs: bool) -> dict[
         chances = {said: stub.p, "0" if said == "1" else "1": max(1.0 - stub.p, 1e-9)}
         top = [{"token": token, "logprob": math.log(p)} for token, p in chances.items()]
         choice["logprobs"] = {"content": [top[0] | {"top_logprobs": top}]}
-    return {"id": "x", "object": "chat.completion", "model": "stub", "choices": [choice], "usage": _USAGE}
+    return {
+        "id": "x",
+        "object": "chat.completion",
+        "model": "stub",
+        "choices": [choice],
+        "usage": _USAGE,
+    }

@@ -20,7 +20,12 @@ from faithful_search.trajectory import Evidence
 
 WORDS = [f"W{number}" for number in range(200)]
 LABELS = {0: "CONTRADICTION", 1: "neutral", 2: "Entailment"}
-SHAPE = {"vocab_size": 300, "max_position_embeddings": 64, "hidden_size": 16, "intermediate_size": 32}
+SHAPE = {
+    "vocab_size": 300,
+    "max_position_embeddings": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+}
 SHAPE |= {"num_hidden_layers": 2, "num_attention_heads": 2}
 LONG = " ".join(f"{' '.join(WORDS[start : start + 7])}." for start in range(0, 196, 7))
 
@@ -28,7 +33,9 @@ LONG = " ".join(f"{' '.join(WORDS[start : start + 7])}." for start in range(0, 1
 def bert_tokenizer(longest: int = 64) -> Any:
     """One token a word, pairs as BERT writes them."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    vocabulary = {word: number for number, word in enumerate([*special, ".", *map(str.lower, WORDS)])}
+    vocabulary = {
+        word: number for number, word in enumerate([*special, ".", *map(str.lower, WORDS)])
+    }
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -40,7 +47,9 @@ def bert_tokenizer(longest: int = 64) -> Any:
 def bert(labels: dict[int, str] = LABELS, spread: float = 0.5, **named: Any) -> Any:
     torch.manual_seed(1)
     told = {"id2label": labels, "label2id": {name: number for number, name in labels.items()}}
-    return BertForSequenceClassification(BertConfig(**SHAPE, **told, initializer_range=spread, **named)).eval()
+    return BertForSequenceClassification(
+        BertConfig(**SHAPE, **told, initializer_range=spread, **named)
+    ).eval()
 
 
 def t5_tokenizer(whole: str = "▁1") -> Any:
@@ -50,9 +59,15 @@ def t5_tokenizer(whole: str = "▁1") -> Any:
     backend = Tokenizer(models.Unigram(scores, unk_id=2))
     backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=200
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        model_max_length=200,
     )
 
 
@@ -60,7 +75,13 @@ def t5() -> Any:
     torch.manual_seed(4)
     size = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
     return T5ForConditionalGeneration(
-        T5Config(vocab_size=40, decoder_start_token_id=0, initializer_factor=1.0, tie_word_embeddings=False, **size)
+        T5Config(
+            vocab_size=40,
+            decoder_start_token_id=0,
+            initializer_factor=1.0,
+            tie_word_embeddings=False,
+            **size,
+        )
     ).eval()
 
 
@@ -91,8 +112,14 @@ COUNT = 300
 
 def corpus(count: int = COUNT) -> list[Evidence]:
     draw = np.random.default_rng(7)
-    texts = [" ".join(f"w{word}" for word in draw.integers(0, 190, draw.integers(3, 12))) for _ in range(count)]
-    return [Evidence(text=text, title=f"w{n % 190}", source=f"p{n}", url=f"u{n}") for n, text in enumerate(texts)]
+    texts = [
+        " ".join(f"w{word}" for word in draw.integers(0, 190, draw.integers(3, 12)))
+        for _ in range(count)
+    ]
+    return [
+        Evidence(text=text, title=f"w{n % 190}", source=f"p{n}", url=f"u{n}")
+        for n, text in enumerate(texts)
+    ]
 
 
 QUERIES = ["w1 w2", "w50 w3 w7", "", "w180"]

@@ -24,7 +24,10 @@ from faithful_search.trajectory import Evidence, Trajectory
 
 TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",)) for number in range(8)]
 CALL = '<think>{}hm {}</think><tool_call>{{"name": "shelf", "arguments": {{"query": "x"}}}}</tool_call>'
-TURNS = [CALL.format("", "first"), "<think><helpful>yes</helpful><ref>E1</ref>so</think><answer>Rome</answer>"]
+TURNS = [
+    CALL.format("", "first"),
+    "<think><helpful>yes</helpful><ref>E1</ref>so</think><answer>Rome</answer>",
+]
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,12 @@ def trainer(
 ) -> SearchGRPOTrainer:
     names = ("trajectory_file", "callbacks", "dialect", "peft_config", "counterfactual_world")
     own = {name: settings.pop(name) for name in names if name in settings}
-    limits = {"turns": 3, "turn_tokens": 12 if not scripted else 200, "total_tokens": 400, **settings.pop("limits", {})}
+    limits = {
+        "turns": 3,
+        "turn_tokens": 12 if not scripted else 200,
+        "total_tokens": 400,
+        **settings.pop("limits", {}),
+    }
     made = kind(
         model=settings.pop("model", None) or model(),
         processing_class=settings.pop("processing_class", tokenizer()),
@@ -125,10 +133,14 @@ def batch_of(made: SearchGRPOTrainer) -> dict:
     """A batch of four rollouts of two questions each, as the trainer makes it."""
     made.model.train()
     made.current_gradient_accumulation_steps = 1  # as within a step
-    return made._generate_and_score_completions([dict(made.train_dataset[number // 4]) for number in range(8)])
+    return made._generate_and_score_completions(
+        [dict(made.train_dataset[number // 4]) for number in range(8)]
+    )
 
 
-def gradient_by_token(made: SearchGRPOTrainer, inputs: dict, *norms: torch.nn.Module) -> torch.Tensor:
+def gradient_by_token(
+    made: SearchGRPOTrainer, inputs: dict, *norms: torch.nn.Module
+) -> torch.Tensor:
     """The largest gradient of the loss at the last hidden states that the completion's tokens were predicted from,
     and at those behind these other norms.
 

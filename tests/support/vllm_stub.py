@@ -11,7 +11,10 @@ def five(body: dict[str, Any]) -> dict[str, Any]:
     ids = [5] * body["max_tokens"]
     value = 0.0 if body.get("top_k") == 1 else -0.5
     names = [f"token_id:{token}" for token in ids]
-    tops = [{name: value, **{f"token_id:{t}": -float(t) for t in body.get("logprob_token_ids", ())}} for name in names]
+    tops = [
+        {name: value, **{f"token_id:{t}": -float(t) for t in body.get("logprob_token_ids", ())}}
+        for name in names
+    ]
     logprobs = {"tokens": names, "token_logprobs": [value] * len(ids), "top_logprobs": tops}
     return {
         "token_ids": ids,
@@ -27,7 +30,9 @@ class StubVLLM(FaultyServer):
     Requests to the paths in `silent` get nothing.
     """
 
-    def __init__(self, sample: Callable[[dict[str, Any]], dict[str, Any]] = five, positions: int | None = 64) -> None:
+    def __init__(
+        self, sample: Callable[[dict[str, Any]], dict[str, Any]] = five, positions: int | None = 64
+    ) -> None:
         super().__init__(latency=0.02)
         self.sample, self.positions = sample, positions
         self.silent: set[str] = set()

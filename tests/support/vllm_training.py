@@ -24,8 +24,19 @@ from faithful_search.tools import LocalSearch, Toolbox
 from faithful_search.training import grpo
 from faithful_search.training.arguments import SearchGRPOConfig
 
-VLLM = {"use_vllm": True, "vllm_max_model_length": 1536, "vllm_gpu_memory_utilization": 0.1, "vllm_mode": "colocate"}
-OWN = {"max_steps": 2, "max_completion_length": 512, "learning_rate": 1e-3, "save_strategy": "no", "seed": 0}
+VLLM = {
+    "use_vllm": True,
+    "vllm_max_model_length": 1536,
+    "vllm_gpu_memory_utilization": 0.1,
+    "vllm_mode": "colocate",
+}
+OWN = {
+    "max_steps": 2,
+    "max_completion_length": 512,
+    "learning_rate": 1e-3,
+    "save_strategy": "no",
+    "seed": 0,
+}
 
 
 class PlainLLM(vllm.LLM):
@@ -37,10 +48,14 @@ class PlainLLM(vllm.LLM):
 
 def sync(self: Any) -> None:
     runner = self.llm.llm_engine.model_executor.driver_worker.model_runner
-    runner.reload_weights(weights_iterator=iter([(name, value.clone()) for name, value in self._iter_named_params()]))
+    runner.reload_weights(
+        weights_iterator=iter([(name, value.clone()) for name, value in self._iter_named_params()])
+    )
     head = runner.get_model().lm_head
     if sys.argv[2] == "true":
-        head.cpu_linear = lambda rows, weight, bias=None: torch.nn.functional.linear(rows, head.weight, bias)
+        head.cpu_linear = lambda rows, weight, bias=None: torch.nn.functional.linear(
+            rows, head.weight, bias
+        )
     self.llm.reset_prefix_cache()
 
 

@@ -37,7 +37,10 @@ class Page:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def raw(self, length: int | None = None) -> bytes:
-        lines = [f"HTTP/1.1 {self.status} Whatever", f"Content-Length: {len(self.body) if length is None else length}"]
+        lines = [
+            f"HTTP/1.1 {self.status} Whatever",
+            f"Content-Length: {len(self.body) if length is None else length}",
+        ]
         lines += [f"Content-Type: {self.type}"] * (self.type is not None)
         lines += [f"{key}: {value}" for key, value in self.headers.items()]
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
@@ -69,7 +72,9 @@ class WebSite(Loopback):
         return [item.path for item in self.seen]
 
     def respond(self, request: Request, handler: Handler) -> None:
-        request = replace(request, headers={key.lower(): value for key, value in request.headers.items()})
+        request = replace(
+            request, headers={key.lower(): value for key, value in request.headers.items()}
+        )
         self.seen.append(request)
         path, write = request.path, handler.wfile.write
         if path in RAW:
@@ -87,7 +92,9 @@ def pages() -> dict[str, Page]:
     """The pages that are simply there."""
     gzipped = {"Content-Encoding": "gzip"}
     return {
-        "/": Page(b"<title>Home</title><p>Welcome to a small site about lighthouses and bridges.</p>"),
+        "/": Page(
+            b"<title>Home</title><p>Welcome to a small site about lighthouses and bridges.</p>"
+        ),
         "/article": Page(ARTICLE.encode()),
         "/plain.txt": Page(f"{PARAGRAPH}\n\nIts toll house is empty.\n".encode(), "text/plain"),
         "/paper.pdf": Page(pdf(PARAGRAPH), "application/pdf"),
@@ -95,13 +102,21 @@ def pages() -> dict[str, Page]:
         "/image": Page(b"\x89PNG\r\n\x1a\n" + bytes(100), "image/png"),
         "/no-type": Page(ARTICLE.encode(), None),
         "/latin1": Page(
-            "<title>Café</title><p>Crème brûlée à la carte</p>".encode("latin-1"), "text/html; charset=latin-1"
+            "<title>Café</title><p>Crème brûlée à la carte</p>".encode("latin-1"),
+            "text/html; charset=latin-1",
         ),
         "/gzip": Page(gzip.compress(ARTICLE.encode()), headers=gzipped),
         "/deflate": Page(zlib.compress(ARTICLE.encode()), headers={"Content-Encoding": "deflate"}),
-        "/raw-deflate": Page(zlib.compress(ARTICLE.encode(), wbits=-15), headers={"Content-Encoding": "deflate"}),
-        "/gzip-twice": Page(gzip.compress(gzip.compress(ARTICLE.encode())), headers={"Content-Encoding": "gzip, gzip"}),
-        "/gzip-members": Page(gzip.compress(b"<p>one") + gzip.compress(b" two</p>"), headers=gzipped),
+        "/raw-deflate": Page(
+            zlib.compress(ARTICLE.encode(), wbits=-15), headers={"Content-Encoding": "deflate"}
+        ),
+        "/gzip-twice": Page(
+            gzip.compress(gzip.compress(ARTICLE.encode())),
+            headers={"Content-Encoding": "gzip, gzip"},
+        ),
+        "/gzip-members": Page(
+            gzip.compress(b"<p>one") + gzip.compress(b" two</p>"), headers=gzipped
+        ),
         "/gzip-cut": Page(gzip.compress(ARTICLE.encode())[:-20], headers=gzipped),
         "/gzip-garbage": Page(b"this was never packed", headers=gzipped),
         "/five-encodings": Page(b"x", headers={"Content-Encoding": "gzip, gzip, gzip, gzip, gzip"}),
@@ -110,8 +125,12 @@ def pages() -> dict[str, Page]:
         "/bomb-twice": Page(gzip.compress(bomb()), headers={"Content-Encoding": "gzip, gzip"}),
         "/empty": Page(status=204, type=None),
         "/large": Page(b"a" * 200_000, "text/plain"),
-        "/cookie": Page(b"<p>Have a cookie.</p>", headers={"Set-Cookie": "session=chocolate; Path=/"}),
-        "/to-metadata": Page(status=302, headers={"Location": "http://169.254.169.254/latest/meta-data/"}),
+        "/cookie": Page(
+            b"<p>Have a cookie.</p>", headers={"Set-Cookie": "session=chocolate; Path=/"}
+        ),
+        "/to-metadata": Page(
+            status=302, headers={"Location": "http://169.254.169.254/latest/meta-data/"}
+        ),
         "/to-localhost": Page(status=302, headers={"Location": "http://localhost/"}),
         "/to-file": Page(status=302, headers={"Location": "file:///etc/passwd"}),
         "/to-data": Page(status=302, headers={"Location": "data:text/html,<p>mine</p>"}),
@@ -157,7 +176,10 @@ def slow_pdf() -> bytes:
     """40 kB that pypdf works on for a minute: a stream that unpacks to a million lines of text."""
     lines = zlib.compress(b"BT /F1 12 Tf 72 700 Td (The river is long.) Tj ET\n" * 1_000_000)
     head = pdf("x")
-    start, end = head.index(b"<< /Length", head.index(b"/Contents")), head.index(b"endobj", head.index(b"stream"))
+    start, end = (
+        head.index(b"<< /Length", head.index(b"/Contents")),
+        head.index(b"endobj", head.index(b"stream")),
+    )
     stream = b"<< /Length %d /Filter /FlateDecode >>\nstream\n%s\nendstream\n" % (len(lines), lines)
     return head[:start] + stream + head[end:]
 
@@ -190,7 +212,12 @@ def redirect(site: WebSite, seen: Request, write: Write) -> None:
 
 
 def echo(site: WebSite, seen: Request, write: Write) -> None:
-    told = {"method": seen.method, "target": seen.target, "headers": seen.headers, "body": seen.data.decode()}
+    told = {
+        "method": seen.method,
+        "target": seen.target,
+        "headers": seen.headers,
+        "body": seen.data.decode(),
+    }
     write(Page(json.dumps(told).encode(), "application/json").raw())
 
 
@@ -228,7 +255,9 @@ def _drip(site: WebSite, write: Write, pieces: Iterable[bytes]) -> None:
 def endless(site: WebSite, seen: Request, write: Write) -> None:
     """A body without end or length; `/endless/gzip` says it is packed, and is."""
     packed = seen.path == "/gzip"
-    write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + b"Content-Encoding: gzip\r\n" * packed)
+    write(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n" + b"Content-Encoding: gzip\r\n" * packed
+    )
     write(b"Transfer-Encoding: chunked\r\n\r\n")
     for part in _packed_for_ever() if packed else repeat(b"<p>more</p>" * 1000):
         write(b"%x\r\n%s\r\n" % (len(part), part))
@@ -269,7 +298,11 @@ MANNERS = {
 
 
 def _claiming(length: str) -> bytes:
-    return Page(ARTICLE.encode()).raw().replace(b"Content-Length: ", f"Content-Length: {length}\r\nX: ".encode(), 1)
+    return (
+        Page(ARTICLE.encode())
+        .raw()
+        .replace(b"Content-Length: ", f"Content-Length: {length}\r\nX: ".encode(), 1)
+    )
 
 
 RAW = {
@@ -277,7 +310,8 @@ RAW = {
     "/close": Page(ARTICLE.encode()).raw(),  # without having said so
     "/garbage": b"\x16\x03\x01 this is not HTTP\r\n\r\n",
     "/short": Page(ARTICLE.encode()).raw(length=1_000_000),  # promises more than it sends
-    "/long": Page(b"<p>first</p>").raw() + Page(b"<p>forged</p>").raw(),  # what follows looks like another answer
+    "/long": Page(b"<p>first</p>").raw()
+    + Page(b"<p>forged</p>").raw(),  # what follows looks like another answer
     **{f"/lying-length/{length}": _claiming(length) for length in ("-5", "ten", "99999999999")},
 }
 """What is sent as it is; the connection is then closed, but for `long`."""

@@ -58,7 +58,9 @@ def site(shared):
 
 def browser(site: WebSite, timeout: float = 60.0, http_timeout: float = 20.0, **knobs) -> Browse:
     guard = Guard(allow=(f"{site.host}:{site.port}",))
-    http = Http(timeout=http_timeout, max_bytes=1_000_000, patience=Patience(retries=0), guard=guard)
+    http = Http(
+        timeout=http_timeout, max_bytes=1_000_000, patience=Patience(retries=0), guard=guard
+    )
     return Browse(Fetch(http), timeout=timeout, reading=READING, **knobs)
 
 
@@ -72,13 +74,20 @@ def fails(tool: Browse, *urls: str, match: str = "was not read", **arguments) ->
     return told.value
 
 
-def test_the_paragraph_that_is_asked_for_comes_first_and_without_a_query_the_page_begins_at_its_beginning(site):
-    found, name = browse(browser(site), site.url("/article"), query=QUERY), "The lighthouse of Vardal"
+def test_the_paragraph_that_is_asked_for_comes_first_and_without_a_query_the_page_begins_at_its_beginning(
+    site,
+):
+    found, name = (
+        browse(browser(site), site.url("/article"), query=QUERY),
+        "The lighthouse of Vardal",
+    )
     assert found[0].text.startswith(f"{name}\n{name} was built in 1887 by the engineer")
     assert found[0].title == name and found[0].url == site.url("/article")
     assert found[0].source == site.url("/article#paragraph-1")
     assert [item.score for item in found] == sorted((item.score for item in found), reverse=True)
-    assert browse(browser(site), site.url("/article"), query="bread café owner")[0].source.endswith("#paragraph-3")
+    assert browse(browser(site), site.url("/article"), query="bread café owner")[0].source.endswith(
+        "#paragraph-3"
+    )
     assert browse(browser(site), site.url("/redirect/2"), query=QUERY) == found  # named where it is
     assert "brûlée" in browse(browser(site), site.url("/latin1"), query=QUERY)[0].text
     for query in ("", "  ", "zebra"):
@@ -93,7 +102,9 @@ def test_several_pages_are_ranked_together_and_each_shows_its_best(site):
     assert {item.url for item in found} == set(urls)
     assert found[0].text.startswith("Its lamp was changed")
     assert [item.title for item in found if item.url.endswith("pdf")] == ["paper.pdf (p. 1)"]
-    wide = browse(browser(site, top_k=10), url_list=[*urls, urls[0]])  # an address given twice is one page
+    wide = browse(
+        browser(site, top_k=10), url_list=[*urls, urls[0]]
+    )  # an address given twice is one page
     assert [item.url for item in wide] == [urls[0]] * 3 + [urls[1]] + [urls[2]] * 2
     site.pages["/rows.csv"] = Sent(("y" * 60 + "\n").encode() * 10_001, "text/csv")
     [found] = browse(browser(site, top_k=1), site.url("/rows.csv"))
@@ -126,7 +137,9 @@ def test_addresses_that_are_no_public_pages_are_refused(site):
 
 
 def test_one_page_that_fails_among_others_is_a_result_that_says_so(site):
-    urls = [site.url(path) for path in ("/nowhere", "/article", "/to-metadata", "/paper.pdf", "/silent")]
+    urls = [
+        site.url(path) for path in ("/nowhere", "/article", "/to-metadata", "/paper.pdf", "/silent")
+    ]
     found = browse(browser(site, http_timeout=1.0), url_list=urls, query=QUERY)
     assert len(found) == 5
     assert "1887" in found[0].text and found[1].url == site.url("/paper.pdf")
@@ -139,13 +152,17 @@ def test_one_page_that_fails_among_others_is_a_result_that_says_so(site):
     both = r"nowhere was not read: .*404 Not Found\. .*to-file was not read"
     fails(browser(site), site.url("/nowhere"), site.url("/to-file"), match=both)
     lasting = browse(browser(site), url_list=urls[:2], query=QUERY)
-    assert isinstance(found, Partial) and not isinstance(lasting, Partial)  # only the former is worth asking for again
+    assert isinstance(found, Partial) and not isinstance(
+        lasting, Partial
+    )  # only the former is worth asking for again
 
 
 def test_a_page_asked_for_several_times_at_once_is_fetched_once(site):
     async def group() -> list[list[Evidence]]:
         tool = browser(site)
-        return await asyncio.gather(*(tool.browse(site.url("/wait/0.5"), query=f"query {n}") for n in range(8)))
+        return await asyncio.gather(
+            *(tool.browse(site.url("/wait/0.5"), query=f"query {n}") for n in range(8))
+        )
 
     assert all(found[0].text == "Here at last." for found in asyncio.run(group()))
     assert len(site.seen) == 1
@@ -172,26 +189,50 @@ def test_nothing_hangs_a_rollout_longer_than_its_time_out(site):
     stuck = Reading(seconds=3, workers=1, memory=1_300_000_000)
     reader = browser(site).reader
     pages.read(b"warm", "text/plain", stuck)
-    paths = ["/slow.pdf", "/slow.pdf", "/article", "/silent", "/slow-body", "/slow-headers", "/hints"]
+    paths = [
+        "/slow.pdf",
+        "/slow.pdf",
+        "/article",
+        "/silent",
+        "/slow-body",
+        "/slow-headers",
+        "/hints",
+    ]
     calls = [ToolCall("browse", {"url": site.url(path)}) for path in paths]
-    for tool, limit in ((Browse(reader, timeout=1.0, reading=stuck), 30), (Browse(reader, reading=stuck), 1)):
+    for tool, limit in (
+        (Browse(reader, timeout=1.0, reading=stuck), 30),
+        (Browse(reader, reading=stuck), 1),
+    ):
         with Toolbox([tool], timeout=limit) as toolbox:
             start = time.monotonic()
             seen = toolbox.run_batch(calls, [toolbox.session() for _ in calls])
             assert time.monotonic() - start < 15
-        assert all("did not answer within" in item.note or "longer than" in item.note for item in seen[3:]), seen[3:]
+        assert all(
+            "did not answer within" in item.note or "longer than" in item.note for item in seen[3:]
+        ), seen[3:]
         assert seen[0].error and seen[1].error
 
 
-def test_values_pickle_say_what_a_result_depends_on_and_are_checked_before_the_first_call(site, monkeypatch):
+def test_values_pickle_say_what_a_result_depends_on_and_are_checked_before_the_first_call(
+    site, monkeypatch
+):
     tool = browser(site)
     assert pickle.loads(pickle.dumps(tool)) == tool
-    ways = [Browse(), Browse(top_k=3), Browse(reading=Reading(longest=900)), Browse(condenser=Words())]
-    ways += map(Browse, (Jina(), Jina("http://reader.example"), Jina(guard=Guard(("wiki.intranet",)))))
+    ways = [
+        Browse(),
+        Browse(top_k=3),
+        Browse(reading=Reading(longest=900)),
+        Browse(condenser=Words()),
+    ]
+    ways += map(
+        Browse, (Jina(), Jina("http://reader.example"), Jina(guard=Guard(("wiki.intranet",))))
+    )
     assert len({made.cache_key for made in (tool, *ways)}) == 8
     Browse().check()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs trafilatura: pip install 'faithful-search\[web\]'"):
+    with pytest.raises(
+        ConfigError, match=r"needs trafilatura: pip install 'faithful-search\[web\]'"
+    ):
         Toolbox([Browse()])
     Browse(Jina()).check()
     with pytest.raises(ConfigError, match="with a guard only"):
@@ -199,14 +240,26 @@ def test_values_pickle_say_what_a_result_depends_on_and_are_checked_before_the_f
     for wrong in ({"top_k": 0}, {"timeout": 0}):
         with pytest.raises(ConfigError, match="must be positive"):
             Browse(**wrong)
-    for wrong in ({"seconds": 0}, {"memory": 0}, {"workers": 0}, {"shortest": 0}, {"shortest": 9, "longest": 8}):
+    for wrong in (
+        {"seconds": 0},
+        {"memory": 0},
+        {"workers": 0},
+        {"shortest": 0},
+        {"shortest": 9, "longest": 8},
+    ):
         with pytest.raises(ConfigError):
             Reading(**wrong)
 
 
-def jina(content: object = "# Bridge\n\nThe bridge of Tarn has [nine arches](http://x.example).") -> dict:
+def jina(
+    content: object = "# Bridge\n\nThe bridge of Tarn has [nine arches](http://x.example).",
+) -> dict:
     """What Jina Reader answers."""
-    data = {"title": "Bridges of Tarn " * 99, "url": "https://tarn.example/bridge", "content": content}
+    data = {
+        "title": "Bridges of Tarn " * 99,
+        "url": "https://tarn.example/bridge",
+        "content": content,
+    }
     return {"code": 200, "status": 20000, "data": data}
 
 
@@ -218,13 +271,19 @@ def test_jina_reader(monkeypatch):
     monkeypatch.setenv("JINA_API_KEY", "sesame")
     with jina_server() as server:
         tool = Browse(Jina(server.url), reading=READING)
-        [found] = browse(tool, "https://tarn.example/bridge?a=b#arches", query="arches of the bridge")
+        [found] = browse(
+            tool, "https://tarn.example/bridge?a=b#arches", query="arches of the bridge"
+        )
         assert found.text == "Bridge\nThe bridge of Tarn has nine arches."
         assert found.title.startswith("Bridges of Tarn Bridges") and len(found.title) <= 300
-        assert found.url == "https://tarn.example/bridge?a=b" and found.source.endswith("a=b#paragraph-1")
+        assert found.url == "https://tarn.example/bridge?a=b" and found.source.endswith(
+            "a=b#paragraph-1"
+        )
         [request], [headers] = server.requests, server.headers
         assert request.body == {"url": "https://tarn.example/bridge?a=b"}
-        assert headers["authorization"] == "Bearer sesame" and headers["accept"] == "application/json"
+        assert (
+            headers["authorization"] == "Bearer sesame" and headers["accept"] == "application/json"
+        )
         assert headers["x-retain-images"] == "none"
         for refused in ("169.254.169.254/", "localhost/", "me@tarn.example/"):
             fails(tool, f"http://{refused}")
@@ -239,7 +298,9 @@ def test_jina_reader(monkeypatch):
 BODIES = (b"not json", b"[]", b'{"data": null}', jina(None), jina(""))
 
 
-@pytest.mark.parametrize(("status", "answer"), [*((200, body) for body in BODIES), (422, b"{}"), (503, b"{}")])
+@pytest.mark.parametrize(
+    ("status", "answer"), [*((200, body) for body in BODIES), (422, b"{}"), (503, b"{}")]
+)
 def test_jina_reader_that_misbehaves(status, answer, monkeypatch):
     monkeypatch.setenv("JINA_API_KEY", "sesame")
     with jina_server(status, answer) as server:
@@ -248,8 +309,12 @@ def test_jina_reader_that_misbehaves(status, answer, monkeypatch):
     assert "sesame" not in told and "127.0.0.1" not in told
 
 
-@pytest.mark.parametrize(("status", "key"), [(401, "sesame"), (402, "sesame"), (403, "sesame"), (200, "sésame")])
-def test_a_key_that_jina_refuses_is_told_to_the_operator_once_and_not_to_the_policy(status, key, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("status", "key"), [(401, "sesame"), (402, "sesame"), (403, "sesame"), (200, "sésame")]
+)
+def test_a_key_that_jina_refuses_is_told_to_the_operator_once_and_not_to_the_policy(
+    status, key, monkeypatch, caplog
+):
     monkeypatch.setenv("JINA_API_KEY", key)  # one with an accent cannot even be sent
     with jina_server(status) as server, caplog.at_level(logging.DEBUG):
         tool = Browse(Jina(server.url), reading=READING)
@@ -257,9 +322,17 @@ def test_a_key_that_jina_refuses_is_told_to_the_operator_once_and_not_to_the_pol
             told = fails(tool, "https://tarn.example/bridge", "https://tarn.example/ferry")
     page = "https://tarn.example/{} was not read: the reading service refuses to read; use another tool."
     assert str(told) == f"{page.format('bridge')} {page.format('ferry')}"
-    assert told.passing and server.calls == (0 if status == 200 else 4)  # in no cache and cassette, nor tried again
-    [error] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert (status == 200 or str(status) in error) and "JINA_API_KEY" in error and "same" not in caplog.text
+    assert told.passing and server.calls == (
+        0 if status == 200 else 4
+    )  # in no cache and cassette, nor tried again
+    [error] = [
+        record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
+    ]
+    assert (
+        (status == 200 or str(status) in error)
+        and "JINA_API_KEY" in error
+        and "same" not in caplog.text
+    )
 
 
 class Words:
@@ -284,7 +357,9 @@ def test_summaries_by_a_model(site):
     tool = browser(site, condenser=Condensing(writer))
     urls = [site.url("/article"), site.url("/paper.pdf"), site.url("/nowhere")]
     found = browse(tool, url_list=urls, query=QUERY)
-    assert [item.text for item in found] == [f"Summary for: {QUERY}"] * 2 + ["Not read: 127.0.0.1: 404 Not Found."]
+    assert [item.text for item in found] == [f"Summary for: {QUERY}"] * 2 + [
+        "Not read: 127.0.0.1: 404 Not Found."
+    ]
     assert [item.source for item in found[:2]] == [f"{url}#summary" for url in urls[:2]]
     given = {request.fields["passages"] for request in writer.asked}
     assert PARAGRAPH in given and any("Marit Solheim" in passages for passages in given)
@@ -292,7 +367,9 @@ def test_summaries_by_a_model(site):
     assert browse(tool, urls[0], query=" ") == browse(browser(site), urls[0])
     writer.asked.clear()
     browse(browser(site, top_k=1, condenser=tool.condenser), urls[0], query=QUERY)
-    assert "\n\n" in writer.asked[0].fields["passages"]  # a summary of one page is made from several paragraphs
+    assert (
+        "\n\n" in writer.asked[0].fields["passages"]
+    )  # a summary of one page is made from several paragraphs
     [nothing] = browse(browser(site, condenser=Condensing(Words("nothing"))), urls[0], query="x")
     assert nothing.text == "This page says nothing about it."
 
@@ -302,13 +379,21 @@ def test_what_a_model_is_given_is_bounded_and_a_summary_is_kept_by_model_prompt_
     asyncio.run(Condensing(writer, longest=12).condense("q", ["a" * 8, "b" * 8]))
     assert writer.asked[0].fields == {"query": "q", "passages": "aaaaaaaa\n\nbb"}
     assert Condensing(writer).name.startswith("words condense@")
-    plain, short = EndpointJudge("m", "http://h/v1"), EndpointJudge("m", "http://h/v1", write_tokens=64)
-    assert len({Condensing(plain).name, Condensing(short).name, Condensing(plain, longest=12).name}) == 3
+    plain, short = (
+        EndpointJudge("m", "http://h/v1"),
+        EndpointJudge("m", "http://h/v1", write_tokens=64),
+    )
+    assert (
+        len({Condensing(plain).name, Condensing(short).name, Condensing(plain, longest=12).name})
+        == 3
+    )
 
 
 @pytest.mark.parametrize("fails", ["raises", "none", "hangs"])
 def test_when_the_model_fails_the_paragraphs_are_shown(site, fails, caplog):
-    tool = browser(site, timeout=1.0 if fails == "hangs" else 60.0, condenser=Condensing(Words(fails)))
+    tool = browser(
+        site, timeout=1.0 if fails == "hangs" else 60.0, condenser=Condensing(Words(fails))
+    )
     browse(browser(site), site.url("/article"))  # a worker is there
     found = browse(tool, site.url("/article"), query=QUERY)
     assert "1887" in found[0].text and "no summary" in caplog.text
@@ -317,7 +402,9 @@ def test_when_the_model_fails_the_paragraphs_are_shown(site, fails, caplog):
 # documents, read by other processes
 
 ROOMY = Reading(seconds=60)
-LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits and /proc are Linux's")
+LINUX = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="limits and /proc are Linux's"
+)
 
 
 def texts(page: Page) -> str:
@@ -345,8 +432,12 @@ def test_a_page_without_main_text_or_with_a_teaser_taken_for_it_gives_all_its_te
     body = b"<title>Prices</title><div>Tea <span>4 crowns</span></div><div>Cake 6 crowns</div><script>x</script>"
     page = parse(body, "text/html", ROOMY)
     assert page.title == "Prices" and texts(page) == "Tea 4 crowns\nCake 6 crowns"
-    ferries = "".join(f"<p>Ferry number {n} leaves the harbour of Vardal at {n} o'clock.</p>" for n in range(20))
-    found = read(f"<main><p>A short teaser says hardly anything.</p></main><footer>{ferries}</footer>".encode())
+    ferries = "".join(
+        f"<p>Ferry number {n} leaves the harbour of Vardal at {n} o'clock.</p>" for n in range(20)
+    )
+    found = read(
+        f"<main><p>A short teaser says hardly anything.</p></main><footer>{ferries}</footer>".encode()
+    )
     assert "teaser" in found and "Ferry number 19" in found
 
 
@@ -354,7 +445,10 @@ def test_a_pdf_keeps_its_page_numbers_and_is_known_by_its_bytes_whatever_the_ser
     body = pdf("The bridge has nine arches.", "It was rebuilt in 1952.")
     for said in ("application/pdf", "text/html", "", "image/png"):
         found = [(p.text, p.place) for p in pages.read(body, said, ROOMY).paragraphs]
-        assert found == [("The bridge has nine arches.", "p. 1"), ("It was rebuilt in 1952.", "p. 2")]
+        assert found == [
+            ("The bridge has nine arches.", "p. 1"),
+            ("It was rebuilt in 1952.", "p. 2"),
+        ]
     page = parse(pdf(*["The river is long. " * 40] * 400), "application/pdf", Reading(seconds=0.01))
     assert 1 <= len({p.place for p in page.paragraphs}) < 400  # what is read of it in time is kept
     assert page.cut == f"the first {page.paragraphs[-1].place[3:]} of its 400 pages"
@@ -363,7 +457,9 @@ def test_a_pdf_keeps_its_page_numbers_and_is_known_by_its_bytes_whatever_the_ser
 def test_a_word_that_a_pdf_divides_is_whole_and_a_broken_title_costs_nothing():
     line_break = ") Tj 0 -14 Td ("
     body = pdf("The light-" + "@" * len(line_break) + "house of Vardal")
-    body = body.replace(b"@" * len(line_break), line_break.encode()).replace(b"/Root 1 0 R", b"/Root 1 0 R /Info (x)")
+    body = body.replace(b"@" * len(line_break), line_break.encode()).replace(
+        b"/Root 1 0 R", b"/Root 1 0 R /Info (x)"
+    )
     page = parse(body, "application/pdf", ROOMY)
     assert (page.title, texts(page)) == ("", "The lighthouse of Vardal")
 
@@ -408,8 +504,13 @@ def test_xml_entities_are_not_expanded_and_files_not_read(tmp_path):
     body = f'<?xml version="1.0"?><!DOCTYPE r [{entities}{outside}]><r><t>begin &e11; &file; end</t></r>'
     found = texts(parse(body.encode(), "application/xml", ROOMY))
     assert found.startswith("begin") and "secret" not in found and "aha" not in found
-    for entity in ('"aha"', f'SYSTEM "file://{tmp_path}/secret"'):  # alone, no limit of the parser stops it
-        body = f'<?xml version="1.0"?><!DOCTYPE r [<!ENTITY e {entity}>]><r><t>begin &e; end</t></r>'
+    for entity in (
+        '"aha"',
+        f'SYSTEM "file://{tmp_path}/secret"',
+    ):  # alone, no limit of the parser stops it
+        body = (
+            f'<?xml version="1.0"?><!DOCTYPE r [<!ENTITY e {entity}>]><r><t>begin &e; end</t></r>'
+        )
         assert texts(parse(body.encode(), "application/xml", ROOMY)) == "begin end"
 
 
@@ -478,14 +579,20 @@ def test_any_bytes_give_a_page_or_a_reason(body, start, said):
 
 
 LINES = st.text("ab. \n", min_size=1, max_size=120).filter(str.strip)
-BLOCKS = st.lists(st.builds(Block, LINES, st.booleans(), st.just(""), st.sampled_from(["", "p. 1"])))
+BLOCKS = st.lists(
+    st.builds(Block, LINES, st.booleans(), st.just(""), st.sampled_from(["", "p. 1"]))
+)
 
 
 @settings(max_examples=60)
 @given(BLOCKS, st.integers(1, 30), st.integers(30, 60))
-def test_packing_loses_nothing_keeps_the_limit_ends_with_sentences_and_joins_what_is_short(blocks, shortest, longest):
+def test_packing_loses_nothing_keeps_the_limit_ends_with_sentences_and_joins_what_is_short(
+    blocks, shortest, longest
+):
     found = list(pack(blocks, shortest, longest))
-    assert "".join("".join(p.text.split()) for p in found) == "".join("".join(b.text.split()) for b in blocks)
+    assert "".join("".join(p.text.split()) for p in found) == "".join(
+        "".join(b.text.split()) for b in blocks
+    )
     assert all(0 < len(p.text) <= longest for p in found)
     long = list(pack([Block(("This is a sentence of some length. " * 100).strip())], 200, 1_200))
     assert len(long) == 3 and all(p.text.endswith(".") for p in long)
@@ -498,7 +605,9 @@ def process_of(reading: Reading) -> subprocess.Popen[bytes]:
     return worker.process
 
 
-def test_a_process_is_kept_between_pages_and_replaced_when_it_hangs_crashes_or_has_read_many(caplog, monkeypatch):
+def test_a_process_is_kept_between_pages_and_replaced_when_it_hangs_crashes_or_has_read_many(
+    caplog, monkeypatch
+):
     one = Reading(seconds=60, memory=900_000_000, workers=1)
 
     def ends(body: bytes, told: str, reading: Reading = one) -> None:
@@ -525,7 +634,10 @@ def test_a_process_is_kept_between_pages_and_replaced_when_it_hangs_crashes_or_h
 def test_documents_that_need_too_much_memory_are_refused_in_time():
     packed = zlib.compress(zlib.compress(b"(word) Tj " * 10_000_000))
     head, tail = pdf("x").split(b"<< /Length", 1)
-    stream = b"<< /Length %d /Filter [/FlateDecode /FlateDecode] >>\nstream\n%s\nendstream\n" % (len(packed), packed)
+    stream = b"<< /Length %d /Filter [/FlateDecode /FlateDecode] >>\nstream\n%s\nendstream\n" % (
+        len(packed),
+        packed,
+    )
     reading = Reading(workers=1, memory=400_000_000)
     with pytest.raises(ToolError):
         read(head + stream + tail[tail.index(b"endobj") :], "application/pdf", reading)
@@ -533,7 +645,9 @@ def test_documents_that_need_too_much_memory_are_refused_in_time():
     assert int(peak) * 1024 < 700_000_000
     assert read(b"next", "text/plain", reading) == "next"
     with pytest.raises(ToolError, match=r"memory|damaged|crashed"):
-        read(b"<p>" + b"<b>word</b> " * 1_000_000, reading=Reading(60, memory=60_000_000, workers=1))
+        read(
+            b"<p>" + b"<b>word</b> " * 1_000_000, reading=Reading(60, memory=60_000_000, workers=1)
+        )
 
 
 @LINUX
@@ -547,7 +661,9 @@ print(pages._slots(pages.Reading(seconds=60)).get().process.pid, flush=True)
 time.sleep(60)
 """
     where = {**os.environ, "SERPER_API_KEY": "sesame"}
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=where)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=where
+    )
     worker = Path("/proc", parent.stdout.readline().strip())
     assert b"sesame" not in (worker / "environ").read_bytes()
     assert not [link for link in (worker / "fd").iterdir() if "socket" in os.readlink(link)]
@@ -578,9 +694,17 @@ def test_more_pages_than_processes_wait_for_each_other_and_those_too_late_are_to
 
 
 def test_paragraphs_are_ranked_by_bm25_equals_in_order_and_function_words_count_only_alone():
-    some = ["The tower is 324 metres tall.", "Tickets", "A tower, a tall tower!", "Its height changes with heat.", ""]
+    some = [
+        "The tower is 324 metres tall.",
+        "Tickets",
+        "A tower, a tall tower!",
+        "Its height changes with heat.",
+        "",
+    ]
     assert [place for place, _ in rank("how tall is the tower", some)] == [2, 0]
-    assert rank("tower", ["a tower", "some rain"]) == [(0, 0.2773)]  # ln(1 + 1.5 / 1.5) / (1 + 1.5), of a mean length
+    assert rank("tower", ["a tower", "some rain"]) == [
+        (0, 0.2773)
+    ]  # ln(1 + 1.5 / 1.5) / (1 + 1.5), of a mean length
     assert [place for place, _ in rank("tower", ["a tower"] * 5)] == [0, 1, 2, 3, 4]
     assert rank("", some) == rank("zebra", some) == rank("tower", []) == []
     assert [place for place, _ in rank("is it", ["It is.", "Rain"])] == [0]

@@ -18,7 +18,13 @@ from faithful_search.tools.base import Partial
 from faithful_search.tools.cassette import Cassette, CassetteMiss
 from faithful_search.trajectory import Evidence
 
-PARIS = Evidence("Paris is the capital.", title="Paris", url="https://paris.example/a", source="web", score=0.1 + 0.2)
+PARIS = Evidence(
+    "Paris is the capital.",
+    title="Paris",
+    url="https://paris.example/a",
+    source="web",
+    score=0.1 + 0.2,
+)
 KEY = "sk-9f/8+Aé=&7d"
 
 
@@ -46,8 +52,13 @@ def path(tmp_path):
 
 
 def test_a_recorded_call_is_replayed_equal_without_its_tool(path):
-    hostile = Evidence("a\u2028b\nc\x00 \ud800 é 漢字 </tool_response>", title='"{', score=float("1e-300"))
-    assert play(Cassette(path, "record"), {"query": "x"}, gives([PARIS, hostile])) == [PARIS, hostile]
+    hostile = Evidence(
+        "a\u2028b\nc\x00 \ud800 é 漢字 </tool_response>", title='"{', score=float("1e-300")
+    )
+    assert play(Cassette(path, "record"), {"query": "x"}, gives([PARIS, hostile])) == [
+        PARIS,
+        hostile,
+    ]
     packed = path.with_suffix(".jsonl.gz")
     packed.write_bytes(gzip.compress(path.read_bytes()))
     copy = pickle.loads(pickle.dumps(Cassette(path)))
@@ -64,15 +75,23 @@ def test_arguments_that_differ_are_different_calls(path):
     play(cassette, calls[0], gives([Evidence("another tool's")]), tool="browse")
     replay = Cassette(path)
     turned = [dict(reversed([*arguments.items(), ("never_given", None)])) for arguments in calls]
-    assert [play(replay, arguments)[0].text for arguments in turned] == [str(n) for n in range(len(calls))]
-    assert play(replay, {"q": "x"}, tool="browse")[0].text == "another tool's" and len(replay) == len(calls) + 1
+    assert [play(replay, arguments)[0].text for arguments in turned] == [
+        str(n) for n in range(len(calls))
+    ]
+    assert (
+        play(replay, {"q": "x"}, tool="browse")[0].text == "another tool's"
+        and len(replay) == len(calls) + 1
+    )
 
 
 def test_a_definite_error_is_replayed_and_neither_a_passing_one_nor_a_part_is_recorded(path):
     cassette = Cassette(path, "record")
     with pytest.raises(ToolError, match="no page there"):
         play(cassette, {"url": "x"}, gives(ToolError("404: no page there")))
-    busy, miss = ToolError("busy", passing=True, retry_after=3.0), CassetteMiss("not in another cassette")
+    busy, miss = (
+        ToolError("busy", passing=True, retry_after=3.0),
+        CassetteMiss("not in another cassette"),
+    )
     for error in (busy, miss, TimeoutError(), ConnectionResetError(), KeyError(1)):
         with pytest.raises(type(error)) as caught:
             play(cassette, {"url": "y"}, gives(error))
@@ -81,7 +100,11 @@ def test_a_definite_error_is_replayed_and_neither_a_passing_one_nor_a_part_is_re
     replay = Cassette(path)
     with pytest.raises(ToolError) as again:
         play(replay, {"url": "x"})
-    assert str(again.value) == "404: no page there" and type(again.value) is ToolError and not again.value.passing
+    assert (
+        str(again.value) == "404: no page there"
+        and type(again.value) is ToolError
+        and not again.value.passing
+    )
     assert len(replay) == 1 and play(cassette, {"url": "y"}, gives([])) == []
     assert play(Cassette(path), {"url": "y"}) == []  # that nothing is found is a result
 
@@ -123,7 +146,11 @@ def test_processes_record_into_one_file(path):
 def test_a_closed_recording_is_the_same_file_whatever_the_order_and_keeps_its_link(tmp_path):
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     (tmp_path / "link.jsonl").symlink_to(files[1])
-    calls = [("search", {"query": "x", "k": 1}), ("browse", {"url": "u"}), ("search", {"query": "a"})]
+    calls = [
+        ("search", {"query": "x", "k": 1}),
+        ("browse", {"url": "u"}),
+        ("search", {"query": "a"}),
+    ]
     turned = [(tool, dict(reversed(arguments.items()))) for tool, arguments in reversed(calls)]
     for file, order in ((files[0], calls), (tmp_path / "link.jsonl", turned)):
         with Cassette(file, "record") as cassette:
@@ -151,7 +178,12 @@ def test_calls_are_on_disk_at_once_and_a_recording_that_was_killed_goes_on(path)
     assert len(Cassette(path)) == 3
 
 
-DAMAGED = [b"<<<<<<< HEAD", b'{"tool": "search"}', b'{"tool": "\xff", "arguments": {}, "evidence": []}', b"[" * 100_000]
+DAMAGED = [
+    b"<<<<<<< HEAD",
+    b'{"tool": "search"}',
+    b'{"tool": "\xff", "arguments": {}, "evidence": []}',
+    b"[" * 100_000,
+]
 RESTS = [b"{}}", b'{}, "evidence": [], "error": "x"}', b'{}, "evidence": [{"title": "no text"}]}']
 RESTS += [b'{}, "evidence": [], "more": 1}', b'[], "evidence": []}']
 DAMAGED += [b'{"tool": "search", "arguments": %s' % rest for rest in RESTS]
@@ -169,13 +201,18 @@ def test_a_damaged_line_is_named_and_left_alone(path, line, mode):
 
 
 def test_a_missing_file_a_folder_and_wrong_settings_are_named(tmp_path):
-    with pytest.raises(DataError, match=r'record it once with Cassette\(".*none\.jsonl", mode="record"\)'):
+    with pytest.raises(
+        DataError, match=r'record it once with Cassette\(".*none\.jsonl", mode="record"\)'
+    ):
         Cassette(tmp_path / "none.jsonl")
     assert not list(tmp_path.iterdir())
     for mode in ("replay", "record"):
         with pytest.raises(DataError, match=str(tmp_path)):
             Cassette(tmp_path, mode)
-    for name, mode, told in (("x.jsonl", "auto", "replay, record"), ("x.jsonl.gz", "record", "compress it")):
+    for name, mode, told in (
+        ("x.jsonl", "auto", "replay, record"),
+        ("x.jsonl.gz", "record", "compress it"),
+    ):
         with pytest.raises(ConfigError, match=told):
             Cassette(tmp_path / name, mode)
 
@@ -218,7 +255,9 @@ def test_a_key_reaches_neither_file_nor_log_nor_message(path, monkeypatch, caplo
         cassette.close()
         with pytest.raises(CassetteMiss) as miss:
             play(Cassette(path), {"query": f"not there {KEY}"})
-    everything = path.read_text() + caplog.text + str(miss.value) + str(error.value) + repr(recorded)
+    everything = (
+        path.read_text() + caplog.text + str(miss.value) + str(error.value) + repr(recorded)
+    )
     assert "[secret]" in everything
     for form in (KEY, *encoded, "sk-9f", json.dumps(KEY)[1:-1]):
         assert form not in everything

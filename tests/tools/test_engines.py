@@ -31,7 +31,12 @@ from faithful_search.tools.retrieval.qdrant import QdrantIndex
 from faithful_search.trajectory import Evidence
 
 RIVERS = [
-    Evidence(text="The Loire is the longest river of France.", title="Loire", source="d1", url="http://x/1"),
+    Evidence(
+        text="The Loire is the longest river of France.",
+        title="Loire",
+        source="d1",
+        url="http://x/1",
+    ),
     Evidence(text="Nantes lies on the Loire.", title="Nantes", source="d2"),
     Evidence(text="Paris is the capital of France.", title="Paris", source="d3"),
 ]
@@ -79,7 +84,9 @@ def encoded(monkeypatch) -> list[int]:
     """How many passages were encoded, batch by batch."""
     counts: list[int] = []
     encode = Embedder.passages
-    monkeypatch.setattr(Embedder, "passages", lambda self, part: counts.append(len(part)) or encode(self, part))
+    monkeypatch.setattr(
+        Embedder, "passages", lambda self, part: counts.append(len(part)) or encode(self, part)
+    )
     return counts
 
 
@@ -91,8 +98,12 @@ def test_what_was_uploaded_is_found(engine, index):
     assert [[hit.source for hit in row] for row in found] == [["d1", "d2"], ["d3"], []]
     assert found[0][0] == msgspec.structs.replace(RIVERS[0], score=3.1235)
     assert len(index) == 3 and index.search_batch([], 2) == []
-    engine.found = lambda question: answered([{"_id": "abc", "_source": {"title": None, "text": "x", "source": None}}])
-    assert index.search("river", 1) == [Evidence(text="x", source="abc")]  # documents of others need no source
+    engine.found = lambda question: answered(
+        [{"_id": "abc", "_source": {"title": None, "text": "x", "source": None}}]
+    )
+    assert index.search("river", 1) == [
+        Evidence(text="x", source="abc")
+    ]  # documents of others need no source
 
 
 def test_a_batch_is_one_request_of_the_engines_form(engine, index):
@@ -103,7 +114,10 @@ def test_a_batch_is_one_request_of_the_engines_form(engine, index):
     assert (request.method, request.path, kind) == ("POST", "/_msearch", "application/x-ndjson")
     assert head == {"index": "wiki", "allow_partial_search_results": False}
     assert (question["size"], question["query"]["multi_match"]["fields"]) == (4, ["title", "text"])
-    assert [q["query"]["multi_match"]["query"] for q in (question, second)] == ["a b", 'c"}' + " word" * 249]
+    assert [q["query"]["multi_match"]["query"] for q in (question, second)] == [
+        "a b",
+        'c"}' + " word" * 249,
+    ]
     with pytest.raises(ToolError, match="not valid Unicode"):
         index.search("\ud800", 1)
 
@@ -154,7 +168,9 @@ def test_credentials_come_from_the_environment(engine, index, monkeypatch):
     assert sent == ["Basic " + base64.b64encode("ann:pässword".encode()).decode(), "ApiKey abc=="]
     assert "abc==" not in repr(index) and b"abc==" not in pickle.dumps(index)
     monkeypatch.setenv("OPENSEARCH_API_KEY", "abc\nX: 1")
-    with pytest.raises(ToolError, match="is there a line break or an accent in a header or key") as caught:
+    with pytest.raises(
+        ToolError, match="is there a line break or an accent in a header or key"
+    ) as caught:
         index.search("river", 1)
     assert "abc" not in str(caught.value)
 
@@ -195,14 +211,18 @@ def test_an_interrupted_upload_goes_on_with_the_batch_it_was_in(engine, empty, m
         engine.mode = "busy"  # every other passage of the second batch stays out
         yield from found[4:]
 
-    with pytest.raises(ToolError, match=r"too busy to write\. 4 passages are written: the same call goes on") as caught:
+    with pytest.raises(
+        ToolError, match=r"too busy to write\. 4 passages are written: the same call goes on"
+    ) as caught:
         empty.upload(stream())
     assert caught.value.passing and sorted(engine.documents) == ["0", "1", "2", "3", "4", "6"]
     engine.mode = "ok"
     engine.requests.clear()
     assert empty.upload(found) == 10
     assert [engine.documents[str(n)]["source"] for n in range(10)] == [f"d{n}" for n in range(10)]
-    assert sum(len(request.body) // 2 for request in engine.requests if request.path == "/_bulk") == 6
+    assert (
+        sum(len(request.body) // 2 for request in engine.requests if request.path == "/_bulk") == 6
+    )
 
 
 def test_the_index_is_made_once_or_keeps_its_settings_and_knows_what_it_is_of(engine, empty):
@@ -217,7 +237,9 @@ def test_the_index_is_made_once_or_keeps_its_settings_and_knows_what_it_is_of(en
     engine.made = {"settings": {"number_of_shards": 5}, "mappings": dict(german)}
     engine.documents.clear()
     assert empty.upload(RIVERS, made_of={"digest": "abc"}) == 3
-    assert empty.made_of() == {"digest": "abc"} and engine.made["settings"] == {"number_of_shards": 5}
+    assert empty.made_of() == {"digest": "abc"} and engine.made["settings"] == {
+        "number_of_shards": 5
+    }
     assert engine.made["mappings"]["properties"] == german["properties"]
     for engine.mode, says in (("401", "401"), ("400", "400")):
         for call in (empty.made_of, lambda: empty.upload(RIVERS)):
@@ -251,13 +273,20 @@ def test_an_interrupted_upload_goes_on_in_its_folder(tmp_path, embedder, encoded
         raise KeyboardInterrupt
 
     monkeypatch.setattr(QdrantIndex, "batch", 16)
-    with closing(QdrantIndex("wiki", embedder, tmp_path / "store")) as index, pytest.raises(KeyboardInterrupt):
+    with (
+        closing(QdrantIndex("wiki", embedder, tmp_path / "store")) as index,
+        pytest.raises(KeyboardInterrupt),
+    ):
         index.upload(stops())
     encoded.clear()
     with closing(QdrantIndex("wiki", embedder, tmp_path / "store")) as index:
         assert len(index) == 32
         assert index.upload(passages(COUNT)) == COUNT and encoded == [16, 12]
-        assert index.upload(passages(COUNT)) == COUNT and encoded == [16, 12, 12]  # at most the last batch again
+        assert index.upload(passages(COUNT)) == COUNT and encoded == [
+            16,
+            12,
+            12,
+        ]  # at most the last batch again
         resumed = index.search_batch(QUERIES, 9)
         with pytest.raises(ConfigError, match="is in use elsewhere"):
             QdrantIndex("wiki", embedder, tmp_path / "store")
@@ -272,7 +301,9 @@ def test_a_batch_of_which_a_server_took_only_the_end_is_written_again(embedder, 
         index.upload(passages(4))
         index._write(passages(6)[5:], 5, None)
         assert index.upload(passages(8)) == len(index) == 8
-        assert {item.source for item in index.search("w1", 8)} == {item.source for item in passages(8)}
+        assert {item.source for item in index.search("w1", 8)} == {
+            item.source for item in passages(8)
+        }
 
 
 def test_another_encoder_is_refused_and_without_one_its_name_is_needed(tmp_path, embedder):
@@ -317,7 +348,9 @@ def test_a_server_is_asked_with_the_key_of_the_environment(server, embedder, mon
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
-def test_engines_on_this_machine_are_asked_without_a_proxy(engine, server, embedder, monkeypatch, name):
+def test_engines_on_this_machine_are_asked_without_a_proxy(
+    engine, server, embedder, monkeypatch, name
+):
     for variable in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -332,14 +365,20 @@ def test_engines_on_this_machine_are_asked_without_a_proxy(engine, server, embed
         (404, False, "no collection 'wiki'"),
         (400, False, "refused the request"),
         *((fault, True, "not available at the moment") for fault in (429, 500, 503)),
-        *((fault, False, "answer cannot be read") for fault in (200, 0)),  # the former is JSON without a result
+        *(
+            (fault, False, "answer cannot be read") for fault in (200, 0)
+        ),  # the former is JSON without a result
     ],
 )
 def test_each_fault_of_qdrant_is_a_tool_error(server, embedder, fault, passing, says):
     index = QdrantIndex("wiki", embedder, server.url)
     server.answer = lambda request: (200, b"<html>")
     server.mode = (fault, "secret 10.1.2.3") if fault else "ok"
-    for server.retry_after in ("3", "", "soon"):  # 429 and 503 say it; perhaps nothing that can be read
+    for server.retry_after in (
+        "3",
+        "",
+        "soon",
+    ):  # 429 and 503 say it; perhaps nothing that can be read
         with pytest.raises(ToolError, match=says) as caught:
             index.search("w1", 1)
         assert caught.value.passing is passing
@@ -357,31 +396,53 @@ def test_opensearch_from_the_command_to_the_tool(engine, corpus):
     url = f"opensearch+{engine.url}/wiki"
     corpus.write_bytes(corpus.read_bytes() + gzip.compress(b'{"body": "?"}\n'))
     done = invoked("index", corpus, url)
-    assert done.exit_code == 0 and done.stdout.startswith(f"{ROWS} passages of {corpus} in {url}, "), done.stderr
-    assert f"line {ROWS + 1}: no column 'text'" in done.stderr and "rows left out: 1\n" in done.stderr
+    assert done.exit_code == 0 and done.stdout.startswith(
+        f"{ROWS} passages of {corpus} in {url}, "
+    ), done.stderr
+    assert (
+        f"line {ROWS + 1}: no column 'text'" in done.stderr and "rows left out: 1\n" in done.stderr
+    )
     assert f"serve it: faithful-search serve {url}" in done.stdout
     tool = open_search(url, name="wiki", top_k=1)
-    assert isinstance(tool, LocalSearch) and isinstance(tool.index, OpenSearchIndex) and tool.name == "wiki"
+    assert (
+        isinstance(tool, LocalSearch)
+        and isinstance(tool.index, OpenSearchIndex)
+        and tool.name == "wiki"
+    )
     assert found(tool, "w7") == ["d7"]
-    arguments = ToolArguments(corpus=url, triples="none", domain_corpus=url, domain_name="other", tool_timeout=10)
+    arguments = ToolArguments(
+        corpus=url, triples="none", domain_corpus=url, domain_name="other", tool_timeout=10
+    )
     tools = arguments.build_toolbox().tools
     assert [*tools] == [tool.name for tool in tools.values()] == ["local_search", "other"]
-    assert [(found(tool, "w7"), tool.index.timeout) for tool in tools.values()] == [(["d7"], 8.5)] * 2
+    assert [(found(tool, "w7"), tool.index.timeout) for tool in tools.values()] == [
+        (["d7"], 8.5)
+    ] * 2
 
 
-def test_qdrant_from_the_command_to_the_tool_also_from_elsewhere(tmp_path, corpus, model, monkeypatch):
+def test_qdrant_from_the_command_to_the_tool_also_from_elsewhere(
+    tmp_path, corpus, model, monkeypatch
+):
     monkeypatch.chdir(Path(model).parent)
     url = f"qdrant+{tmp_path}/store/wiki"
-    done = invoked("index", corpus, url, "--model", Path(model).name, "--batch-size", 8, "--limit", 20)
-    assert done.exit_code == 0 and done.stdout.startswith(f"20 passages of {corpus} in {url}, "), done.stderr
+    done = invoked(
+        "index", corpus, url, "--model", Path(model).name, "--batch-size", 8, "--limit", 20
+    )
+    assert done.exit_code == 0 and done.stdout.startswith(f"20 passages of {corpus} in {url}, "), (
+        done.stderr
+    )
     monkeypatch.chdir(tmp_path)
     tool = open_search("qdrant+store/wiki", top_k=3)
     assert isinstance(tool, LocalSearch) and isinstance(tool.index, QdrantIndex)
     with closing(tool.index) as index:
         query = "Title 7\nw7 of all"
-        nearest = Embedder(model).queries([query]) @ index.embedder.passages(index.search("w7", 20)).T
+        nearest = (
+            Embedder(model).queries([query]) @ index.embedder.passages(index.search("w7", 20)).T
+        )
         assert index.embedder.model == model and len(index) == 20
-        assert found(tool, query) == [index.search("w7", 20)[n].source for n in (-nearest[0]).argsort()[:3]]
+        assert found(tool, query) == [
+            index.search("w7", 20)[n].source for n in (-nearest[0]).argsort()[:3]
+        ]
 
 
 def test_passages_of_something_else_are_not_mixed_in(tmp_path, engine, corpus, model):
@@ -390,18 +451,26 @@ def test_passages_of_something_else_are_not_mixed_in(tmp_path, engine, corpus, m
         assert done.exit_code == 1
         return done.stderr
 
-    urls = {f"opensearch+{engine.url}/wiki": (), f"qdrant+{tmp_path}/store/wiki": ("--model", model)}
+    urls = {
+        f"opensearch+{engine.url}/wiki": (),
+        f"qdrant+{tmp_path}/store/wiki": ("--model", model),
+    }
     for url, options in urls.items():
         assert invoked("index", corpus, url, *options, "--limit", 5).exit_code == 0
         assert f"{url} is made of something else ({corpus}" in refused(corpus, url, *options)
         assert "made of something else" in refused("world", url, *options, "--limit", 5)
     engine.made = {"mappings": {}}
-    assert "passages of another origin" in refused(corpus, f"opensearch+{engine.url}/wiki", "--limit", 5)
+    assert "passages of another origin" in refused(
+        corpus, f"opensearch+{engine.url}/wiki", "--limit", 5
+    )
 
 
 def test_nothing_to_search_is_said(tmp_path, engine, embedder):
     for engine.made in (None, {"mappings": {}}):
-        with pytest.raises(DataError, match="has no passages: fill it with: faithful-search index CORPUS opensearch"):
+        with pytest.raises(
+            DataError,
+            match="has no passages: fill it with: faithful-search index CORPUS opensearch",
+        ):
             open_engine(f"opensearch+{engine.url}/wiki")
     with pytest.raises(ConfigError, match="could not be reached"):
         open_engine(OPENSEARCH)

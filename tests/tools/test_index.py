@@ -30,7 +30,12 @@ from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.encoder import Encoder, known_prefixes
 from faithful_search.tools.retrieval.dense import DenseIndex, Embedder, load_faiss
 from faithful_search.tools.retrieval.index import HybridIndex, Index, Passages, store
-from faithful_search.tools.retrieval.index_folder import build_folder, open_folder, open_index, read_manifest
+from faithful_search.tools.retrieval.index_folder import (
+    build_folder,
+    open_folder,
+    open_index,
+    read_manifest,
+)
 from faithful_search.tools.words import words
 from faithful_search.trajectory import Evidence
 
@@ -41,13 +46,21 @@ def rows(number: int, seed: int = 0) -> list[dict[str, str]]:
     vocabulary = [f"word{n}" for n in range(500)]
     weights = [1 / (n + 1) for n in range(500)]
     return [
-        {"id": f"p{n}", "title": f"Title {n}", "text": " ".join(source.choices(vocabulary, weights, k=12))}
+        {
+            "id": f"p{n}",
+            "title": f"Title {n}",
+            "text": " ".join(source.choices(vocabulary, weights, k=12)),
+        }
         for n in range(number)
     ]
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -94,7 +107,9 @@ def test_killed_before_any_step_it_goes_on_to_the_same_index(index, corpus, tmp_
 # another corpus, other settings, other builders
 
 
-def test_a_finished_index_is_left_as_it_is_and_another_corpus_or_other_settings_are_refused(index, corpus):
+def test_a_finished_index_is_left_as_it_is_and_another_corpus_or_other_settings_are_refused(
+    index, corpus
+):
     before = {path: path.stat().st_mtime_ns for path in index.rglob("*")}
     moved = corpus.rename(corpus.with_name("elsewhere.jsonl"))
     assert build_folder(moved, index) == read_manifest(index)
@@ -109,11 +124,16 @@ def test_a_finished_index_is_left_as_it_is_and_another_corpus_or_other_settings_
     assert len(open_folder(index)) == 5
 
 
-def test_the_old_index_stays_until_the_new_one_is_there_and_unfinished_builds_of_others_go_then(index, corpus):
+def test_the_old_index_stays_until_the_new_one_is_there_and_unfinished_builds_of_others_go_then(
+    index, corpus
+):
     before = tree(index)
     for limit in (7, 8):
         with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("faithful_search.tools.retrieval.index.progress", Mock(side_effect=KeyboardInterrupt))
+            patch.setattr(
+                "faithful_search.tools.retrieval.index.progress",
+                Mock(side_effect=KeyboardInterrupt),
+            )
             build_folder(corpus, index, limit=limit, overwrite=True)
         assert list(index.parent.glob(f"{index.name}.*.building"))
     assert tree(index) == before
@@ -136,7 +156,11 @@ def test_what_is_no_index_is_not_touched(corpus, tmp_path):
     assert build_folder(corpus, tmp_path / "empty").passages == 120
     for limit in (2, 3):
         build_folder(corpus, tmp_path / "new", limit=limit, overwrite=True)
-    assert [path.parent.name for path in sorted(tmp_path.glob("*/thesis.txt"))] == ["mine", "new.building", "new.old"]
+    assert [path.parent.name for path in sorted(tmp_path.glob("*/thesis.txt"))] == [
+        "mine",
+        "new.building",
+        "new.old",
+    ]
 
 
 def test_a_full_disk_is_an_error_and_harms_nothing(index, tmp_path):
@@ -177,17 +201,23 @@ def test_a_byte_that_changed_is_one_line(index, corpus, name, monkeypatch):
     data = bytearray((index / name).read_bytes())
     data[-3] ^= 0x80
     (index / name).write_bytes(data)
-    with pytest.raises(DataError, match=rf"the index .* is damaged \({name} not as written\): build it again"):
+    with pytest.raises(
+        DataError, match=rf"the index .* is damaged \({name} not as written\): build it again"
+    ):
         open_folder(index)
     monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._QUICK", 0)
     with pytest.raises(DataError, match=f"{name} not as written"):
         build_folder(corpus, index)
     if name == "passages.jsonl":  # of a large index, whose sums are not compared when it is opened
-        with pytest.raises(DataError, match=r"the index .* is damaged \(passage 119: .*\): build it again"):
+        with pytest.raises(
+            DataError, match=r"the index .* is damaged \(passage 119: .*\): build it again"
+        ):
             open_folder(index).passages.get(119)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "bm25/data.npy", "bm25/vocabulary.txt", "passages.offsets"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "bm25/data.npy", "bm25/vocabulary.txt", "passages.offsets"]
+)
 def test_a_damaged_index_is_not_opened(index, name):
     data = (index / name).read_bytes()
     for damage in (data[:-2], b"", data + b"x"):
@@ -195,14 +225,18 @@ def test_a_damaged_index_is_not_opened(index, name):
         with pytest.raises(DataError, match=r"build (it|the index) again"):
             open_folder(index)
     (index / name).unlink()
-    with pytest.raises(DataError, match=r"is damaged|is no index \(No such file or directory\): make one with"):
+    with pytest.raises(
+        DataError, match=r"is damaged|is no index \(No such file or directory\): make one with"
+    ):
         open_folder(index)
 
 
 def test_an_index_of_another_version_is_not_opened(index):
     manifest = (index / "manifest.json").read_text()
     (index / "manifest.json").write_text(manifest.replace('"version": 3', '"version": 2'))
-    with pytest.raises(DataError, match=r"was not written by this version .*: build the index again"):
+    with pytest.raises(
+        DataError, match=r"was not written by this version .*: build the index again"
+    ):
         open_folder(index)
     with pytest.raises(ConfigError, match="build the index again, with --overwrite"):
         build_folder(rows(3), index)
@@ -220,9 +254,14 @@ def scored(texts: list[list[str]], query: list[str]) -> list[tuple[float, int]]:
         having = [place for place, text in enumerate(texts) if word in text]
         idf = math.log(1 + (len(texts) - len(having) + 0.5) / (len(having) + 0.5))
         for place in having:
-            count, norm = texts[place].count(word), 1.5 * (1 - 0.75 + 0.75 * len(texts[place]) / mean)
+            count, norm = (
+                texts[place].count(word),
+                1.5 * (1 - 0.75 + 0.75 * len(texts[place]) / mean),
+            )
             found[place] = found.get(place, 0) + idf * count / (count + norm)
-    return sorted(((score, place) for place, score in found.items()), key=lambda pair: (-pair[0], pair[1]))
+    return sorted(
+        ((score, place) for place, score in found.items()), key=lambda pair: (-pair[0], pair[1])
+    )
 
 
 @cache
@@ -233,13 +272,20 @@ def found_in() -> tuple[Index, list[list[str]]]:
 
 
 @settings(max_examples=40)
-@given(st.lists(st.one_of(st.integers(0, 20), st.integers(0, 510)), max_size=15), st.sampled_from([1, 3, 10, 5000]))
+@given(
+    st.lists(st.one_of(st.integers(0, 20), st.integers(0, 510)), max_size=15),
+    st.sampled_from([1, 3, 10, 5000]),
+)
 def test_what_is_found_is_the_best_by_the_formula(numbers, top_k):
     query, (index, texts) = " ".join(f"word{n}" for n in numbers), found_in()
     got, expected = index.search(query, top_k), scored(texts, words(query))
     scores = dict((f"p{place}", score) for score, place in expected)
-    assert [item.score for item in got] == pytest.approx([score for score, _ in expected[:top_k]], abs=1e-4)
-    assert [item.score for item in got] == pytest.approx([scores[item.source] for item in got], abs=1e-4)
+    assert [item.score for item in got] == pytest.approx(
+        [score for score, _ in expected[:top_k]], abs=1e-4
+    )
+    assert [item.score for item in got] == pytest.approx(
+        [scores[item.source] for item in got], abs=1e-4
+    )
 
 
 # several as one
@@ -253,7 +299,10 @@ class Ranking(Index):
 
     def search_batch(self, queries: Sequence[str], top_k: int) -> list[list[Evidence]]:
         self.asked.append(top_k)
-        return [[Evidence(text=f"text {s}", source=s, score=9.0) for s in self.sources[:top_k]] for _ in queries]
+        return [
+            [Evidence(text=f"text {s}", source=s, score=9.0) for s in self.sources[:top_k]]
+            for _ in queries
+        ]
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -278,7 +327,10 @@ def test_each_query_is_fused_by_itself_and_paragraphs_of_one_source_stay_apart()
             return [[Evidence(text=f"{q}{n}", source=q) for n in range(2)] for q in queries]
 
     hybrid = HybridIndex((ByQuery(), ByQuery()))
-    assert [[e.text for e in row] for row in hybrid.search_batch(["x", "y"], 9)] == [["x0", "x1"], ["y0", "y1"]]
+    assert [[e.text for e in row] for row in hybrid.search_batch(["x", "y"], 9)] == [
+        ["x0", "x1"],
+        ["y0", "y1"],
+    ]
     assert hybrid.search_batch([], 3) == []
 
 
@@ -318,17 +370,26 @@ def vectors_of(folder: Path, precision: str = "float32") -> np.ndarray:
     return np.fromfile(folder / "vectors", dtype=precision).reshape(-1, 16)
 
 
-def test_exact_search_is_that_of_numpy_with_equals_in_corpus_order(tmp_path, model, folder, passages):
+def test_exact_search_is_that_of_numpy_with_equals_in_corpus_order(
+    tmp_path, model, folder, passages
+):
     index, rows = DenseIndex(folder, passages, exact=True), tiny_bert.corpus()
-    cosines = Encoder.from_pretrained(model).encode(tiny_bert.QUERIES, "query") @ vectors_of(folder).T
+    cosines = (
+        Encoder.from_pretrained(model).encode(tiny_bert.QUERIES, "query") @ vectors_of(folder).T
+    )
     for top_k in (5, tiny_bert.COUNT + 10):
         for row, hits in zip(cosines, index.search_batch(tiny_bert.QUERIES, top_k), strict=True):
             numbers = [int(hit.source[1:]) for hit in hits]
             assert len(set(numbers)) == len(hits) == min(top_k, tiny_bert.COUNT)
             assert np.allclose([hit.score for hit in hits], np.sort(row)[::-1][:top_k], atol=1e-4)
             assert np.allclose([hit.score for hit in hits], row[numbers], atol=1e-4)
-            assert [msgspec.structs.replace(hit, score=None) for hit in hits] == [rows[number] for number in numbers]
-    assert index.search_batch([], 3) == [] and (len(index), index.inline) == (tiny_bert.COUNT, False)
+            assert [msgspec.structs.replace(hit, score=None) for hit in hits] == [
+                rows[number] for number in numbers
+            ]
+    assert index.search_batch([], 3) == [] and (len(index), index.inline) == (
+        tiny_bert.COUNT,
+        False,
+    )
     store(tmp_path, [Evidence(text="w5 w6", source=str(n)) for n in range(20)])
     DenseIndex.build(tmp_path / "dense", Passages(tmp_path), model=model)
     found = DenseIndex(tmp_path / "dense", Passages(tmp_path)).search("w5", 20)
@@ -343,19 +404,38 @@ def test_the_graph_finds_nearly_all_and_more_with_a_wider_beam(folder, passages)
 
     def recall(beam: int) -> float:
         found = DenseIndex(folder, passages, beam=beam).nearest(queries, 10)[1]
-        return float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), truth.tolist(), strict=True)]))
+        return float(
+            np.mean(
+                [
+                    len(set(a) & set(b)) / 10
+                    for a, b in zip(found.tolist(), truth.tolist(), strict=True)
+                ]
+            )
+        )
 
     assert recall(200) > 0.98 and recall(200) >= recall(10)
 
 
-def test_half_precision_takes_half_the_place_and_pooling_is_kept(tmp_path, model, passages, folder, monkeypatch):
+def test_half_precision_takes_half_the_place_and_pooling_is_kept(
+    tmp_path, model, passages, folder, monkeypatch
+):
     monkeypatch.setattr("faithful_search.tools.retrieval.dense._BLOCK", 64)  # several blocks
     DenseIndex.build(tmp_path / "half", passages, model=model, precision="float16")
     half, whole = DenseIndex(tmp_path / "half", passages), DenseIndex(folder, passages, exact=True)
     assert (tmp_path / "half" / "vectors").stat().st_size * 2 == (folder / "vectors").stat().st_size
-    found, expected = ({hit.source: hit.score for hit in each.search("w1", tiny_bert.COUNT)} for each in (half, whole))
-    assert found == pytest.approx(expected, abs=0.002) and [*found.values()] == sorted(found.values(), reverse=True)
-    how: dict[str, Any] = {"pooling": "cls", "limit": 9, "query_prefix": "w9 ", "passage_prefix": "w8 "}
+    found, expected = (
+        {hit.source: hit.score for hit in each.search("w1", tiny_bert.COUNT)}
+        for each in (half, whole)
+    )
+    assert found == pytest.approx(expected, abs=0.002) and [*found.values()] == sorted(
+        found.values(), reverse=True
+    )
+    how: dict[str, Any] = {
+        "pooling": "cls",
+        "limit": 9,
+        "query_prefix": "w9 ",
+        "passage_prefix": "w8 ",
+    }
     DenseIndex.build(tmp_path / "dense", passages, model=model, **how)
     queries = DenseIndex(tmp_path / "dense", passages).embedder.queries(["w1 w2"])
     texts = [f"{each.title}\n{each.text}" for each in tiny_bert.corpus()]
@@ -365,7 +445,9 @@ def test_half_precision_takes_half_the_place_and_pooling_is_kept(tmp_path, model
 
 
 @pytest.mark.parametrize("damage", ["vectors", "hnsw.faiss", "manifest.json"])
-def test_a_damaged_index_other_passages_and_other_models_are_refused(tmp_path, folder, passages, damage):
+def test_a_damaged_index_other_passages_and_other_models_are_refused(
+    tmp_path, folder, passages, damage
+):
     shutil.copytree(folder, tmp_path / "dense")
     (tmp_path / "dense" / damage).write_bytes((folder / damage).read_bytes()[:-7])
     store(tmp_path, tiny_bert.corpus(10))
@@ -377,7 +459,9 @@ def test_a_damaged_index_other_passages_and_other_models_are_refused(tmp_path, f
             DenseIndex(folder, passages, model=tiny_bert.other_model(tmp_path / str(size), size))
 
 
-def test_a_killed_build_goes_on_and_encodes_nothing_twice(tmp_path, model, passages, folder, monkeypatch):
+def test_a_killed_build_goes_on_and_encodes_nothing_twice(
+    tmp_path, model, passages, folder, monkeypatch
+):
     torn, encoded, encode, most = tmp_path / "torn", [], Embedder.passages, [128]
 
     def counted(self, part):
@@ -439,11 +523,15 @@ def test_threads_copies_and_a_forked_child_get_what_one_caller_gets(folder, pass
 # the encoder's own files
 
 
-def test_prefixes_by_name_yield_to_those_of_files_and_arguments_and_a_broken_file_is_named(tmp_path):
+def test_prefixes_by_name_yield_to_those_of_files_and_arguments_and_a_broken_file_is_named(
+    tmp_path,
+):
     plain = Encoder.from_pretrained(tiny_bert.saved(tmp_path / "e5-base-v2"))
     assert (plain.query_prefix, plain.passage_prefix) == ("query: ", "passage: ")
     prompts = {"prompts": {"query": "ask: "}}
-    said = Encoder.from_pretrained(tiny_bert.saved(tmp_path / "x" / "e5-base-v2", config_sentence_transformers=prompts))
+    said = Encoder.from_pretrained(
+        tiny_bert.saved(tmp_path / "x" / "e5-base-v2", config_sentence_transformers=prompts)
+    )
     assert (said.query_prefix, said.passage_prefix) == ("ask: ", "")
     given = Encoder.from_pretrained(str(tmp_path / "e5-base-v2"), query_prefix="")
     assert (given.query_prefix, given.passage_prefix) == ("", "passage: ")
@@ -452,8 +540,12 @@ def test_prefixes_by_name_yield_to_those_of_files_and_arguments_and_a_broken_fil
         ("intfloat/multilingual-e5-large-instruct", "Instruct: Given a web search query, ", ""),
         ("BAAI/bge-base-en-v1.5", "Represent this sentence for searching relevant passages: ", ""),
     ):
-        assert known_prefixes(name)[0].startswith(query) and known_prefixes(name)[1] == passage, name
-    assert known_prefixes("BAAI/bge-m3") == known_prefixes("someone/not-e5-base-v2-at-all") == ("", "")
+        assert known_prefixes(name)[0].startswith(query) and known_prefixes(name)[1] == passage, (
+            name
+        )
+    assert (
+        known_prefixes("BAAI/bge-m3") == known_prefixes("someone/not-e5-base-v2-at-all") == ("", "")
+    )
     (tmp_path / "e5-base-v2" / "modules.json").write_text("[{")
     with pytest.raises(ConfigError, match=r"cannot open the model .*modules\.json"):
         Embedder(str(tmp_path / "e5-base-v2"))
@@ -480,22 +572,36 @@ def test_a_hybrid_index_by_the_command(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"say where: open_folder\(…, model=…\)"):
         open_folder(out)
     # a change that the checks of sizes and sums would not see
-    monkeypatch.setattr("faithful_search.tools.retrieval.index_folder._check_files", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "faithful_search.tools.retrieval.index_folder._check_files", lambda *_, **__: None
+    )
     (out / "dense" / "vectors").write_bytes(b"short")
     with pytest.raises(DataError, match=r"the index .* is damaged .*build it again"):
         open_folder(out, model=str(moved))
 
 
 def test_the_command_says_what_it_made_and_left_out(tmp_path):
-    corpus = file_of(tmp_path / "c.jsonl", [{"text": "One sentence. Another one."}, *[{"body": "?"}] * 7])
+    corpus = file_of(
+        tmp_path / "c.jsonl", [{"text": "One sentence. Another one."}, *[{"body": "?"}] * 7]
+    )
     done = invoked("index", corpus, tmp_path / "out", "--paragraph-characters", 15)
     assert done.exit_code == 0
     assert done.stdout.startswith(f"2 passages of {corpus} in {tmp_path / 'out'}: bm25, 0.0 MB, ")
-    assert f"{corpus}, line 2: no column 'text'" in done.stderr and done.stderr.count("left out: ") == 6
+    assert (
+        f"{corpus}, line 2: no column 'text'" in done.stderr
+        and done.stderr.count("left out: ") == 6
+    )
     assert "rows left out: 7; all of them are in" in done.stderr
-    skipped = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
-    assert [row["where"] for row in skipped] == [f"{corpus}, line {number}" for number in range(2, 9)]
-    assert (read_manifest(tmp_path / "out").passages, read_manifest(tmp_path / "out").skipped) == (2, 7)
+    skipped = [
+        json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()
+    ]
+    assert [row["where"] for row in skipped] == [
+        f"{corpus}, line {number}" for number in range(2, 9)
+    ]
+    assert (read_manifest(tmp_path / "out").passages, read_manifest(tmp_path / "out").skipped) == (
+        2,
+        7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -510,7 +616,10 @@ def test_the_command_says_what_it_made_and_left_out(tmp_path):
 def test_wrong_usage(tmp_path, corpus, options, code, told):
     done = invoked("index", corpus, tmp_path / "out", *options)
     assert done.exit_code == code and told in done.stderr
-    for wrong, why in (({"kind": "hybrid"}, "'hybrid' needs a model"), ({"dense": {"model": "m"}}, "has no model")):
+    for wrong, why in (
+        ({"kind": "hybrid"}, "'hybrid' needs a model"),
+        ({"dense": {"model": "m"}}, "has no model"),
+    ):
         with pytest.raises(ConfigError, match=why):
             build_folder("world", tmp_path / "out", **wrong)
     assert list(tmp_path.iterdir()) == []

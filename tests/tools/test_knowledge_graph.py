@@ -39,7 +39,9 @@ FACTS = [
     ("مصر", "عاصمة", "القاهرة"),
     ('a/b <c> "d" %20', "odd", "line\nbreak"),
 ]
-ROWS = [{"id": f"t{n}", "subject": s, "relation": r, "object": o} for n, (s, r, o) in enumerate(FACTS)]
+ROWS = [
+    {"id": f"t{n}", "subject": s, "relation": r, "object": o} for n, (s, r, o) in enumerate(FACTS)
+]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,10 @@ def texts(graph: KnowledgeGraph | Wikidata, query: str) -> list[str]:
 
 def about(*relations: str, subject: str = "Ann") -> list[dict[str, str]]:
     """A fact about somebody for each relation, numbered."""
-    return [{"subject": subject, "relation": name, "object": f"F{n}"} for n, name in enumerate(relations)]
+    return [
+        {"subject": subject, "relation": name, "object": f"F{n}"}
+        for n, name in enumerate(relations)
+    ]
 
 
 def test_the_relation_asked_for_comes_first_then_the_order_given(graph):
@@ -91,19 +96,27 @@ def test_entities_by_the_longest_label(graph, query, entities):
 
 
 def test_a_fact_is_a_sentence_with_its_source_and_without_an_entity_there_is_none(graph):
-    twice = KnowledgeGraph.from_triples([ROWS[0], {**ROWS[0], "id": "again"}])  # of two sources both are kept
+    twice = KnowledgeGraph.from_triples(
+        [ROWS[0], {**ROWS[0], "id": "again"}]
+    )  # of two sources both are kept
     first, second = facts(twice, "What is the capital of France?")
     assert first == Evidence("The capital of France is Paris.", title="France", source="t0")
     assert second.source == "again"
-    assert texts(graph, "a/b <c> d 20") == ['The odd of a/b <c> "d" %20 is line\nbreak.']  # no IRI either
+    assert texts(graph, "a/b <c> d 20") == [
+        'The odd of a/b <c> "d" %20 is line\nbreak.'
+    ]  # no IRI either
     with Toolbox([graph]) as toolbox:
-        [found] = toolbox.run_batch([ToolCall("knowledge_graph", {"query": "Atlantis"})], [toolbox.session()])
+        [found] = toolbox.run_batch(
+            [ToolCall("knowledge_graph", {"query": "Atlantis"})], [toolbox.session()]
+        )
     assert (found.note, found.error) == ("No results.", False)
 
 
 @settings(max_examples=50)
 @given(
-    st.lists(st.tuples(*[st.text("abAB -'", min_size=1).filter(str.strip)] * 3), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(*[st.text("abAB -'", min_size=1).filter(str.strip)] * 3), min_size=1, max_size=6
+    ),
     st.text("abAB -'"),
 )
 def test_every_fact_returned_is_one_of_the_graph_and_names_its_entity(triples, query):
@@ -124,7 +137,10 @@ def test_linking_takes_time_linear_in_the_query(graph):
     ("rows", "told"),
     [
         ([], "no triples"),
-        ([ROWS[0], {"subject": "a", "object": " "}], "row 2: no relation and no object; it has: subject, object"),
+        (
+            [ROWS[0], {"subject": "a", "object": " "}],
+            "row 2: no relation and no object; it has: subject, object",
+        ),
         ([{"subject": None, "relation": "r", "object": "o"}], "row 1: no subject"),
         ([{"subject": "\ud800", "relation": "r", "object": "o"}], "row 1: not valid Unicode"),
         (["a b c"], "row 1: expected an object with subject, relation, object; it is str"),
@@ -184,7 +200,11 @@ def rdf(turtle) -> KnowledgeGraph:
 def test_turtle_one_line_for_a_relation_with_all_its_values_languages_and_names(rdf):
     [best, *_] = facts(rdf, "official language of Sylvania")
     assert best.text == "Sylvania, official language: Sylvanian."
-    assert (best.title, best.url, best.source) == ("Sylvania", "http://graph.example/entity/5", "5-officialLanguage")
+    assert (best.title, best.url, best.source) == (
+        "Sylvania",
+        "http://graph.example/entity/5",
+        "5-officialLanguage",
+    )
     assert set(texts(rdf, "Land of the Free")) == {
         "Rufus Firefly and Ann Lee, leads: Freedonia.",
         "Freedonia, area: 812.5.",
@@ -194,11 +214,20 @@ def test_turtle_one_line_for_a_relation_with_all_its_values_languages_and_names(
         "Glooston, located in: Freedonia.",
     }
     found = facts(rdf, "kind of Freedonia")  # namesakes stay apart
-    assert set(rdf.entities("Freedonia")) == {"http://graph.example/entity/1", "http://graph.example/entity/6"}
-    assert (found[0].text, found[0].url) == ("Freedonia, kind: Old Film.", "http://graph.example/entity/6")
+    assert set(rdf.entities("Freedonia")) == {
+        "http://graph.example/entity/1",
+        "http://graph.example/entity/6",
+    }
+    assert (found[0].text, found[0].url) == (
+        "Freedonia, kind: Old Film.",
+        "http://graph.example/entity/6",
+    )
     assert all(item.url.endswith("/1") for item in found[1:]) and len(found) == 7
     for query, best in (
-        ("Fredonien capital", "Freedonia, capital: Glooston."),  # asked for in any language, told in English
+        (
+            "Fredonien capital",
+            "Freedonia, capital: Glooston.",
+        ),  # asked for in any language, told in English
         ("Farbe", "Tint, shade: Red."),  # a regional one is English, too
         ("Maison", "House, shade: White."),  # none before another
         ("Baum", "Baum, shade: Grün."),
@@ -213,18 +242,32 @@ def test_without_pyoxigraph_triples_are_read_and_rdf_says_what_is_missing(turtle
     monkeypatch.delitem(sys.modules, "faithful_search.tools.graphs.rdf", raising=False)
     monkeypatch.setitem(sys.modules, "pyoxigraph", None)
     assert KnowledgeGraph.from_triples("world").triples
-    with pytest.raises(ConfigError, match=r"needs pyoxigraph: pip install 'faithful-search\[rdf\]'"):
+    with pytest.raises(
+        ConfigError, match=r"needs pyoxigraph: pip install 'faithful-search\[rdf\]'"
+    ):
         KnowledgeGraph.from_triples(turtle)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("g.nt", b"<http://e/a> <http://e/b> <http://e/c> .\n<http://e/a> broken .\n", "g.nt, line 2: "),
-        ("g.ttl", b"@prefix e: <http://e/> .\ne:a e:b e:c .\ne:a e:b e:c e:d .\n", "g.ttl, line 3: "),
+        (
+            "g.nt",
+            b"<http://e/a> <http://e/b> <http://e/c> .\n<http://e/a> broken .\n",
+            "g.nt, line 2: ",
+        ),
+        (
+            "g.ttl",
+            b"@prefix e: <http://e/> .\ne:a e:b e:c .\ne:a e:b e:c e:d .\n",
+            "g.ttl, line 3: ",
+        ),
         ("g.nt", b"\xff\xfe\x00", "g.nt, line 1: "),
         ("g.nt", b"", "g.nt: no triples"),
-        ("g.nt.gz", gzip.compress(b"<http://e/a> <http://e/b> <http://e/c> .\n" * 99, mtime=0)[:-12], "cannot read "),
+        (
+            "g.nt.gz",
+            gzip.compress(b"<http://e/a> <http://e/b> <http://e/c> .\n" * 99, mtime=0)[:-12],
+            "cannot read ",
+        ),
         ("g.nt.gz", b"not packed", "cannot read "),
         ("g.nt", None, "cannot read "),
     ],
@@ -248,7 +291,9 @@ def test_rdf_in_any_syntax_packed_or_not_and_where_it_cannot_be_read(tmp_path, n
 def test_any_literal_and_any_query(tmp_path_factory, value, query):
     from pyoxigraph import Literal, NamedNode, Quad, RdfFormat, serialize
 
-    quad = Quad(NamedNode("http://e.example/Ann"), NamedNode("http://e.example/note"), Literal(value))
+    quad = Quad(
+        NamedNode("http://e.example/Ann"), NamedNode("http://e.example/note"), Literal(value)
+    )
     path = tmp_path_factory.mktemp("rdf") / "g.nt"
     path.write_bytes(serialize([quad], format=RdfFormat.N_TRIPLES))
     graph = KnowledgeGraph.from_triples(path)
@@ -272,14 +317,18 @@ class Writer:
 
 
 def test_a_condenser_writes_one_paragraph_for_each_entity(turtle):
-    found = facts(KnowledgeGraph.from_triples(turtle, condenser=Writer("Facts:")), "Sylvania and Freedonia")
+    found = facts(
+        KnowledgeGraph.from_triples(turtle, condenser=Writer("Facts:")), "Sylvania and Freedonia"
+    )
     assert sorted((item.title, item.url[-1], item.text) for item in found) == [
         ("Freedonia", "1", "Facts: 6"),
         ("Freedonia", "6", "Facts: 1"),
         ("Sylvania", "5", "Facts: 1"),
     ]
     rows = about(*(f"part {n}" for n in range(40)))
-    assert texts(KnowledgeGraph.from_triples(rows, condenser=Writer("Facts:")), "Ann") == ["Facts: 30"]  # at most
+    assert texts(KnowledgeGraph.from_triples(rows, condenser=Writer("Facts:")), "Ann") == [
+        "Facts: 30"
+    ]  # at most
     silent = KnowledgeGraph.from_triples(turtle, condenser=Writer(""))
     assert texts(silent, "capital of Sylvania") == ["Sylvania, official language: Sylvanian."]
 
@@ -290,18 +339,32 @@ def test_an_entity_of_which_nothing_is_said_makes_room_and_facts_come_after_para
         rows += about(*(f"{part} {n}" for n in range(5)), subject=subject)
     graph = KnowledgeGraph.from_triples(rows, condenser=Writer("Well:"), top_k=3)
     found = facts(graph, "Klopstokia Freedonia Sylvania")
-    assert [item.text for item in found] == ["Well: 5", "Freedonia, city 0: F0.", "Freedonia, city 1: F1."]
+    assert [item.text for item in found] == [
+        "Well: 5",
+        "Freedonia, city 0: F0.",
+        "Freedonia, city 1: F1.",
+    ]
     assert isinstance(found, Partial)
     whole = facts(graph, "Klopstokia Sylvania")
     assert [item.text for item in whole] == ["Well: 5"] and not isinstance(whole, Partial)
 
 
-def test_what_a_condenser_wrote_is_kept_by_facts_and_writer_and_not_what_it_failed_to(tmp_path, turtle):
+def test_what_a_condenser_wrote_is_kept_by_facts_and_writer_and_not_what_it_failed_to(
+    tmp_path, turtle
+):
     def key(source, says="Facts:", name="writer", **knobs):
         return KnowledgeGraph.from_triples(source, condenser=Writer(says, name), **knobs).cache_key
 
-    keys = {key(turtle), key(turtle, top_k=9), key(turtle, name="another"), key(ROWS), key(ROWS[1:])}
-    assert len(keys) == 5 and key(ROWS) in keys and KnowledgeGraph.from_triples(ROWS).cache_key == ""
+    keys = {
+        key(turtle),
+        key(turtle, top_k=9),
+        key(turtle, name="another"),
+        key(ROWS),
+        key(ROWS[1:]),
+    }
+    assert (
+        len(keys) == 5 and key(ROWS) in keys and KnowledgeGraph.from_triples(ROWS).cache_key == ""
+    )
     writer = Writer(None)
     graph = KnowledgeGraph.from_triples(turtle, condenser=writer)
     with Toolbox([graph], cache=Cache(tmp_path / "cache.sqlite")) as box:
@@ -331,7 +394,9 @@ def tool(server: SearchServer, **knobs) -> Wikidata:
     return Wikidata(url=f"{server.url}/w/api.php", **{"http": QUICK, **knobs})
 
 
-def test_a_fact_is_a_line_and_every_kind_of_value_is_told_but_identifiers_media_and_unknown_ones(wiki, server):
+def test_a_fact_is_a_line_and_every_kind_of_value_is_told_but_identifiers_media_and_unknown_ones(
+    wiki, server
+):
     assert facts(wiki, "What is the population of Freedonia?")[0] == Evidence(
         text="Freedonia, population: 1,234,567 (as of 2020).",
         title="Freedonia (country in Europe)",
@@ -355,7 +420,10 @@ def test_a_fact_is_a_line_and_every_kind_of_value_is_told_but_identifiers_media_
         ("freedonia inhabitants", "Freedonia, population: 1,234,567 (as of 2020)."),
         ("seat of government of Freedonia", "Freedonia, capital: Glooston. Other values: Old"),
         ("When was Rufus Firefly born?", "Rufus Firefly, date of birth: 2 October 1890."),
-        ("daughter of Rufus Firefly", "Rufus Firefly, child: Ann Firefly, Bo Firefly and Cy Firefly."),
+        (
+            "daughter of Rufus Firefly",
+            "Rufus Firefly, child: Ann Firefly, Bo Firefly and Cy Firefly.",
+        ),
         ("FREEDONIA", "Freedonia, instance of"),
     ],
 )
@@ -385,15 +453,24 @@ def small(entities: dict[str, dict[str, Any]], name: str = "", found: str = "Q1"
             return 200, {"search": [hit] if asked["search"] == name or not name else []}
         ids = asked["ids"].split("|")
         assert len(ids) <= 50
-        return 200, {"entities": {key: entities[key] for key in entities if key in ids or "redirects" in entities[key]}}
+        return 200, {
+            "entities": {
+                key: entities[key] for key in entities if key in ids or "redirects" in entities[key]
+            }
+        }
 
     return SearchServer(answer)
 
 
 def test_words_of_the_entitys_name_rank_nothing_and_a_name_that_fits_wholly_comes_first():
-    entities = labelled(Q1="Population Bureau", P1="population", P2="head office address", P3="head")
+    entities = labelled(
+        Q1="Population Bureau", P1="population", P2="head office address", P3="head"
+    )
     claims = {name: [claim("Ann")] for name in ("P1", "P2", "P3")}
-    entities["Q1"] |= {"claims": claims, "redirects": {"from": "Q9", "to": "Q1"}}  # Q9 was merged into it
+    entities["Q1"] |= {
+        "claims": claims,
+        "redirects": {"from": "Q9", "to": "Q1"},
+    }  # Q9 was merged into it
     with small(entities, "Population Bureau", "Q9") as server:
         found = texts(tool(server), "Who is head of Population Bureau?")
     assert found[0] == "Population Bureau, head: Ann." and len(found) == 3
@@ -405,7 +482,11 @@ def test_labels_are_asked_for_fifty_at_a_time_and_a_property_whose_values_have_n
     entities["Q1"]["claims"] = {f"P{n}": [claim({"id": f"Q{n}"}, "wikibase-item")] for n in numbers}
     with small(entities) as server:
         found = texts(tool(server, top_k=100), "thing")
-        asked = [len(each.parameters["ids"].split("|")) for each in server.requests if "ids" in each.parameters]
+        asked = [
+            len(each.parameters["ids"].split("|"))
+            for each in server.requests
+            if "ids" in each.parameters
+        ]
     assert len(found) == 100 and found[0] == "label Q1, label P1000: label Q1000."
     assert sorted(asked) == sorted([1, 50, 50, 20, 50, 50, 3])
     del entities["Q1000"]
@@ -418,7 +499,11 @@ def test_nothing_known_is_no_evidence_and_no_name_is_told(wiki):
     with Toolbox([wiki]) as box:
         calls = [ToolCall("knowledge_graph", {"query": query}) for query in ("?!", "zzz")]
         empty, none = box.run_batch(calls, [box.session(), box.session()])
-    assert empty.error and "names no entity" in empty.note and (none.error, none.note) == (False, "No results.")
+    assert (
+        empty.error
+        and "names no entity" in empty.note
+        and (none.error, none.note) == (False, "No results.")
+    )
 
 
 def test_labels_of_another_language():
@@ -432,22 +517,42 @@ def test_labels_of_another_language():
     assert {each.get("languages") or each["language"] for each in asked} == {"de"}
 
 
-def test_a_condenser_writes_one_paragraph_for_each_entity_and_where_it_fails_the_facts_are_given(server, wiki):
+def test_a_condenser_writes_one_paragraph_for_each_entity_and_where_it_fails_the_facts_are_given(
+    server, wiki
+):
     [found] = facts(tool(server, condenser=Writer("Facts:")), "Freedonia population")
     assert found.text == "Facts: 7"
-    assert (found.title, found.url) == ("Freedonia (country in Europe)", "https://www.wikidata.org/wiki/Q1")
-    assert facts(tool(server, condenser=Writer(None)), "Freedonia population") == facts(wiki, "Freedonia population")
+    assert (found.title, found.url) == (
+        "Freedonia (country in Europe)",
+        "https://www.wikidata.org/wiki/Q1",
+    )
+    assert facts(tool(server, condenser=Writer(None)), "Freedonia population") == facts(
+        wiki, "Freedonia population"
+    )
 
 
-@pytest.mark.parametrize(("code", "passes"), [("maxlag", True), ("no-such-entity", False), ({"a": 1}, False)])
+@pytest.mark.parametrize(
+    ("code", "passes"), [("maxlag", True), ("no-such-entity", False), ({"a": 1}, False)]
+)
 def test_errors_of_the_api_itself(code, passes):
     answer = lambda request: (200, {"error": {"code": code, "info": "for developers"}})  # noqa: E731
-    with SearchServer(answer) as server, pytest.raises(ToolError, match="refused to answer") as caught:
+    with (
+        SearchServer(answer) as server,
+        pytest.raises(ToolError, match="refused to answer") as caught,
+    ):
         facts(tool(server), "Freedonia")
     assert caught.value.passing is passes
 
 
-_JUNK = st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({}) | st.just(["x", {}])
+_JUNK = (
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just([])
+    | st.just({})
+    | st.just(["x", {}])
+)
 
 
 @settings(max_examples=60)
@@ -456,14 +561,20 @@ def test_an_entity_with_anything_anywhere_is_still_read(data):
     entity = copy.deepcopy(FREEDONIA["Q1"])
     for _ in range(data.draw(st.integers(1, 4))):
         place, spot = entity, data.draw(st.sampled_from(sorted(entity)))
-        while isinstance(place[spot], (dict, list)) and place[spot] and data.draw(st.integers(0, 4)):
+        while (
+            isinstance(place[spot], (dict, list)) and place[spot] and data.draw(st.integers(0, 4))
+        ):
             place = place[spot]
-            spot = data.draw(st.sampled_from(range(len(place)) if isinstance(place, list) else sorted(place)))
+            spot = data.draw(
+                st.sampled_from(range(len(place)) if isinstance(place, list) else sorted(place))
+            )
         place[spot] = data.draw(_JUNK)
     for told in module.statements(entity).values():
         for each in told:
             text = module.text_of(each, {"Q2": "Glooston"})
-            assert isinstance(text, str) and all(isinstance(key, str) for key in module.ids_in([each]))
+            assert isinstance(text, str) and all(
+                isinstance(key, str) for key in module.ids_in([each])
+            )
             text.encode()
     found = module.named(entity, "en")
     assert all(isinstance(name, str) for name in (found.label, *found.aliases))
@@ -489,13 +600,24 @@ def test_an_entity_with_anything_anywhere_is_still_read(data):
 def test_times_to_their_precision_and_amounts(time, precision, told):
     assert module.time_text(f"{time}T00:00:00Z" if time else time, precision) == told
     amounts = ["+9999", "+10000", "-1234567.50", "+0.001", "1e9", "9" * 41, 7]
-    assert [*map(module.amount_text, amounts)] == ["9999", "10,000", "-1,234,567.50", "0.001", "", "", ""]
+    assert [*map(module.amount_text, amounts)] == [
+        "9999",
+        "10,000",
+        "-1,234,567.50",
+        "0.001",
+        "",
+        "",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
     ("query", "names"),
     [
-        ("population of the United States of America", ["United States of America", "United States", "America"]),
+        (
+            "population of the United States of America",
+            ["United States of America", "United States", "America"],
+        ),
         ('director of "The Third Man"', ["The Third Man", "Third Man"]),
         ("What's Marie Curie's birthplace?", ["Marie Curie"]),
         ("einstein birth date", ["einstein birth", "einstein", "date"]),
@@ -508,7 +630,12 @@ def test_names_that_are_tried_after_the_whole_query(query, names):
 
 def test_looking_for_names_takes_time_linear_in_the_query():
     start = time.process_time()
-    for query in ("Lost in Translation of " * 3_000, '"' * 10_000, "The of " * 10_000, "Lost " + "of the " * 10_000):
+    for query in (
+        "Lost in Translation of " * 3_000,
+        '"' * 10_000,
+        "The of " * 10_000,
+        "Lost " + "of the " * 10_000,
+    ):
         candidates(query)
     assert time.process_time() - start < 2
 

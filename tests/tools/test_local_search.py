@@ -68,8 +68,12 @@ def test_finds_the_passage_in_any_script(search, query, best):
     assert find(search, query)[0] == best
 
 
-def test_a_query_without_a_known_word_finds_nothing_nobody_finds_passages_without_words_and_equals_keep_order(search):
-    assert [find(search, query) for query in ("", "zebra", "?!…", "\ud800", "🦓", "\x00")] == [[]] * 6
+def test_a_query_without_a_known_word_finds_nothing_nobody_finds_passages_without_words_and_equals_keep_order(
+    search,
+):
+    assert [find(search, query) for query in ("", "zebra", "?!…", "\ud800", "🦓", "\x00")] == [
+        []
+    ] * 6
     wordless = LocalSearch.from_corpus([{"text": "…"}, {"text": ""}])
     assert len(wordless.index) == 2 and find(wordless, "anything") == []
     rows = [{"id": f"r{n}", "text": "same words here"} for n in range(50)]
@@ -81,7 +85,16 @@ def test_a_query_without_a_known_word_finds_nothing_nobody_finds_passages_withou
 def test_words_are_whole_and_parted_by_spaces(left, right):
     assert words(f"{left} {right}") == words(left) + words(right)
     assert all(word.split() == [word] for word in words(left))
-    assert words("Saint-Denis, 法国 is №1_x Straße") == ["saint", "denis", "法", "国", "is", "no1", "x", "strasse"]
+    assert words("Saint-Denis, 法国 is №1_x Straße") == [
+        "saint",
+        "denis",
+        "法",
+        "国",
+        "is",
+        "no1",
+        "x",
+        "strasse",
+    ]
 
 
 # the cache
@@ -101,7 +114,8 @@ def test_the_cache_is_reused_and_mapped_and_changed_content_indexed_anew(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "name", ["bm25/data.npy", "bm25/indptr.npy", "bm25/vocabulary.txt", "passages.jsonl", "manifest.json"]
+    "name",
+    ["bm25/data.npy", "bm25/indptr.npy", "bm25/vocabulary.txt", "passages.jsonl", "manifest.json"],
 )
 @pytest.mark.parametrize("damage", ["cut", "gone", "garbage"])
 def test_a_damaged_cache_is_rebuilt(search, name, damage):
@@ -118,14 +132,18 @@ def test_a_damaged_cache_is_rebuilt(search, name, damage):
 def test_a_cached_index_is_built_once_by_those_who_ask_at_the_same_time(cache, monkeypatch):
     built: list[int] = []
     real = index_folder.store
-    monkeypatch.setattr(index_folder, "store", lambda *args, **named: built.append(1) or real(*args, **named))
+    monkeypatch.setattr(
+        index_folder, "store", lambda *args, **named: built.append(1) or real(*args, **named)
+    )
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: find(LocalSearch.from_corpus(ROWS), "Berlin"), range(8)))
     assert found == [["p3"]] * 8 and built == [1]
     assert not list(cache.rglob("*.building"))
 
 
-def test_a_folder_that_another_builder_takes_away_before_it_is_locked_is_made_again(cache, monkeypatch):
+def test_a_folder_that_another_builder_takes_away_before_it_is_locked_is_made_again(
+    cache, monkeypatch
+):
     taken, opens = [], os.open
 
     def late(path, flags):
@@ -144,12 +162,16 @@ def test_a_killed_first_command_is_gone_on_with(cache, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(index_folder.BM25Index, "build", Mock(side_effect=KeyboardInterrupt))
         LocalSearch.from_corpus(ROWS)
-    monkeypatch.setattr(index_folder, "store", lambda *_: pytest.fail("the passages were written already"))
+    monkeypatch.setattr(
+        index_folder, "store", lambda *_: pytest.fail("the passages were written already")
+    )
     assert find(LocalSearch.from_corpus(ROWS), "Berlin") == ["p3"]
     assert not list(cache.rglob("*.building"))
 
 
-def test_a_corpus_that_is_refused_leaves_nothing_and_a_cache_that_cannot_be_written_is_named(cache, monkeypatch):
+def test_a_corpus_that_is_refused_leaves_nothing_and_a_cache_that_cannot_be_written_is_named(
+    cache, monkeypatch
+):
     with pytest.raises(DataError, match="corpus, row 2: no column 'text'"):
         LocalSearch.from_corpus([ROWS[0], {"body": "?"}])
     assert list(cache.rglob("*.*")) == []
@@ -162,12 +184,24 @@ def test_a_corpus_that_is_refused_leaves_nothing_and_a_cache_that_cannot_be_writ
 def test_one_refused_query_does_not_fail_those_beside_it():
     async def searched(queries: list[str]) -> list[str]:
         results = await asyncio.gather(*map(tool.local_search, queries), return_exceptions=True)
-        return [str(result) if isinstance(result, ToolError) else result[0].text for result in results]
+        return [
+            str(result) if isinstance(result, ToolError) else result[0].text for result in results
+        ]
 
     tool = pickle.loads(pickle.dumps(LocalSearch(Shelf())))
-    assert asyncio.run(searched(["a", "broken", "b"])) == ["text of a #0", "the engine is broken", "text of b #0"]
+    assert asyncio.run(searched(["a", "broken", "b"])) == [
+        "text of a #0",
+        "the engine is broken",
+        "text of b #0",
+    ]
     assert asyncio.run(searched(["a", "busy"])) == ["the engine is busy"] * 2
-    assert [len(queries) for queries, _ in tool.index.batches] == [3, 1, 1, 1, 2]  # when it is busy, asked once
+    assert [len(queries) for queries, _ in tool.index.batches] == [
+        3,
+        1,
+        1,
+        1,
+        2,
+    ]  # when it is busy, asked once
 
 
 def test_whatever_a_corpus_is_it_is_opened(tmp_path):
@@ -208,8 +242,13 @@ def test_rows_and_files_are_read_alike(tmp_path):
     plain = file_of(tmp_path / "c.jsonl", MIXED)
     packed = file_of(tmp_path / "c.jsonl.gz", MIXED)
     assert list(passages(MIXED)) == list(passages(plain)) == list(passages(str(packed))) == EXPECTED
-    rows = [{"id": str(row.get("id") or ""), "title": row.get("title"), "text": row["text"]} for row in MIXED]
-    found = list(passages(write_parquet(tmp_path / "c.parquet", [{**row, "vector": [1.0]} for row in rows])))
+    rows = [
+        {"id": str(row.get("id") or ""), "title": row.get("title"), "text": row["text"]}
+        for row in MIXED
+    ]
+    found = list(
+        passages(write_parquet(tmp_path / "c.parquet", [{**row, "vector": [1.0]} for row in rows]))
+    )
     assert found == list(passages(rows))
     # as Python writes it, with a mark
     for line in (b'{"text": "fine", "score": NaN}', b'\xef\xbb\xbf{"text": "fine"}'):
@@ -232,10 +271,19 @@ def test_a_folder_is_its_files_in_order_and_numbers_run_on(tmp_path):
         ({"id": "1", "contents": '"Nile"\nA river.\nLong.'}, ("Nile", "A river.\nLong.", "1")),
         ({"id": "1", "contents": "Nile\nA river."}, ("Nile", "A river.", "1")),
         ({"id": "1", "contents": ' "Nile"\r\nA river.'}, ("Nile", "A river.", "1")),
-        ({"id": "1", "contents": "A long line. " * 30 + "\nA river."}, ("", "A long line. " * 30 + "\nA river.", "1")),
+        (
+            {"id": "1", "contents": "A long line. " * 30 + "\nA river."},
+            ("", "A long line. " * 30 + "\nA river.", "1"),
+        ),
         ({"id": "1", "contents": '"\nA river.'}, ('"', "A river.", "1")),
-        ({"_id": "9", "contents": "A river.\nLong.", "title": "Nile"}, ("Nile", "A river.\nLong.", "9")),
-        ({"docid": "9", "contents": '"Nile"\nA river.', "title": "Nile"}, ("Nile", "A river.", "9")),
+        (
+            {"_id": "9", "contents": "A river.\nLong.", "title": "Nile"},
+            ("Nile", "A river.\nLong.", "9"),
+        ),
+        (
+            {"docid": "9", "contents": '"Nile"\nA river.', "title": "Nile"},
+            ("Nile", "A river.", "9"),
+        ),
         ({"id": "1", "contents": '"Nile"\nA river.', "text": "Own text."}, ("", "Own text.", "1")),
     ],
 )
@@ -247,10 +295,17 @@ def test_rows_of_search_r1_and_beir(row, expected):
 def test_a_hub_dataset_and_its_splits(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     monkeypatch.chdir(tmp_path)
-    rows = [{"id": str(number), "contents": f'"T{number}"\ntext {number}'} for number in range(2500)]
+    rows = [
+        {"id": str(number), "contents": f'"T{number}"\ntext {number}'} for number in range(2500)
+    ]
     local = file_of(tmp_path / "wiki" / "train.jsonl", rows).parent
-    made = {split: datasets.Dataset.from_list(rows[:size]) for split, size in (("train", 2500), ("test", 3))}
-    monkeypatch.setattr(datasets, "load_dataset", lambda name, split: {"some/wiki": made}[name][split])
+    made = {
+        split: datasets.Dataset.from_list(rows[:size])
+        for split, size in (("train", 2500), ("test", 3))
+    }
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda name, split: {"some/wiki": made}[name][split]
+    )
     assert list(passages("some/wiki")) == list(passages(local))
     assert [item.title for item in passages("some/wiki:test")] == ["T0", "T1", "T2"]
     assert digest("some/wiki") == digest("some/wiki") != digest("some/wiki:test")

@@ -47,11 +47,17 @@ def service(request):
 
 
 def tool(server: SearchServer, **knobs) -> WebSearch:
-    return WebSearch((Serper if server.answer is serper else SearXNG)(url=server.url, http=QUICK), **knobs)
+    return WebSearch(
+        (Serper if server.answer is serper else SearXNG)(url=server.url, http=QUICK), **knobs
+    )
 
 
 def search(tool: WebSearch, *queries: str) -> list[Evidence]:
-    return asyncio.run(tool.web_search(**({"query": queries[0]} if len(queries) == 1 else {"query_list": [*queries]})))
+    return asyncio.run(
+        tool.web_search(
+            **({"query": queries[0]} if len(queries) == 1 else {"query_list": [*queries]})
+        )
+    )
 
 
 def fails(tool: WebSearch, *queries: str, match: str | None = None) -> ToolError:
@@ -63,9 +69,13 @@ def fails(tool: WebSearch, *queries: str, match: str | None = None) -> ToolError
 def test_a_page_is_its_title_address_and_snippet_with_its_date(service):
     first, second, *rest = search(tool(service), "rivers")
     url = "https://site1.example/rivers"
-    assert first == Evidence(text="What site 1 says about rivers.", title="rivers 1", source=url, url=url)
+    assert first == Evidence(
+        text="What site 1 says about rivers.", title="rivers 1", source=url, url=url
+    )
     assert second.text.startswith(("Mar 3, 2024: What", "2024-03-03: What")) and len(rest) == 3
-    found = search(tool(service), "facts")  # answers that name their page come first, and their page once
+    found = search(
+        tool(service), "facts"
+    )  # answers that name their page come first, and their page once
     answer = "The fact of the matter." if service.answer is serper else "42"
     assert [item.text for item in found[:2]] == [answer, "What is the case."]
     assert len({item.url for item in found}) == 5
@@ -73,11 +83,17 @@ def test_a_page_is_its_title_address_and_snippet_with_its_date(service):
 
 def test_several_queries_run_at_once_each_once_and_are_interleaved_by_rank(service):
     found = search(tool(service), "red", "blue", "green")
-    urls = [f"https://site{n}.example/{color}" for n in range(1, 6) for color in ("red", "blue", "green")]
+    urls = [
+        f"https://site{n}.example/{color}"
+        for n in range(1, 6)
+        for color in ("red", "blue", "green")
+    ]
     assert [item.url for item in found] == urls[:10]
     before = len(service.requests)
     assert len(search(tool(service), "red", " red")) == 5 and len(service.requests) == before + 1
-    assert search(tool(service), "a\ud800b")[0].title == "a?b 1"  # what cannot be encoded is searched for all the same
+    assert (
+        search(tool(service), "a\ud800b")[0].title == "a?b 1"
+    )  # what cannot be encoded is searched for all the same
 
 
 class Said(Provider):
@@ -96,7 +112,10 @@ class Said(Provider):
 def test_a_page_under_several_addresses_comes_once_and_a_bug_is_no_result():
     same = ["https://tea.example/a", "http://www.tea.example/a/", "https://TEA.example/a#steep"]
     other = ["https://tea.example/a?b=1", "https://tea.example/A"]
-    assert [item.url for item in search(WebSearch(Said(red=same, blue=other)), "red", "blue")] == [same[0], *other]
+    assert [item.url for item in search(WebSearch(Said(red=same, blue=other)), "red", "blue")] == [
+        same[0],
+        *other,
+    ]
     with pytest.raises(ValueError, match="a bug at"):
         search(WebSearch(Said(red=same, blue=ValueError("a bug at 10.0.0.7"))), "red", "blue")
 
@@ -131,7 +150,16 @@ def test_a_query_that_fails_among_others_says_so_and_the_others_count():
 
 
 def test_what_is_no_address_of_a_page_is_dropped_and_a_snippet_stays_on_one_line():
-    wrong = "javascript:alert(1)", "file:///etc/passwd", "//a.example", "http://", "http://[", "https://a b/", 7, None
+    wrong = (
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "//a.example",
+        "http://",
+        "http://[",
+        "https://a b/",
+        7,
+        None,
+    )
     assert [page("t", url, "text") for url in wrong] == [[]] * len(wrong)
     [long] = page("t" * 9_000, "https://a.example", "word " * 9_000)
     assert (len(long.title), len(long.text)) <= (300, 2_000)
@@ -139,17 +167,45 @@ def test_what_is_no_address_of_a_page_is_dropped_and_a_snippet_stays_on_one_line
     assert (found.title, found.text) == ("a b", "c d e")
 
 
-NAMES = ["results", "answers", "infoboxes", "organic", "answerBox", "knowledgeGraph", "result", "document"]
-FIELDS = ["title", "url", "link", "content", "snippet", "answer", "id", "publishedDate", "contents", "text", "score"]
-LEAVES = st.none() | st.booleans() | st.floats() | st.text(max_size=9) | st.just("https://a.example/b")
+NAMES = [
+    "results",
+    "answers",
+    "infoboxes",
+    "organic",
+    "answerBox",
+    "knowledgeGraph",
+    "result",
+    "document",
+]
+FIELDS = [
+    "title",
+    "url",
+    "link",
+    "content",
+    "snippet",
+    "answer",
+    "id",
+    "publishedDate",
+    "contents",
+    "text",
+    "score",
+]
+LEAVES = (
+    st.none() | st.booleans() | st.floats() | st.text(max_size=9) | st.just("https://a.example/b")
+)
 
 
 def nested(inner):
-    return st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS + NAMES), inner, max_size=4)
+    return st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(FIELDS + NAMES), inner, max_size=4
+    )
 
 
 @settings(max_examples=60)
-@given(st.dictionaries(st.sampled_from(NAMES), st.recursive(LEAVES, nested, max_leaves=8)) | nested(LEAVES))
+@given(
+    st.dictionaries(st.sampled_from(NAMES), st.recursive(LEAVES, nested, max_leaves=8))
+    | nested(LEAVES)
+)
 def test_whatever_json_a_service_sends_only_evidence_comes_out(document):
     async def answer(*_, **__):
         return SimpleNamespace(body=b"", json=lambda: document)
@@ -163,21 +219,33 @@ def test_whatever_json_a_service_sends_only_evidence_comes_out(document):
         with suppress(ToolError):
             found += remote(RemoteSearch("http://h", wire, http=http))
     for item in found:
-        assert (type(item.text), type(item.title), type(item.source), type(item.url)) == (str, str, str, str)
+        assert (type(item.text), type(item.title), type(item.source), type(item.url)) == (
+            str,
+            str,
+            str,
+            str,
+        )
         if item.url:
             item.text.encode()
 
 
-def test_a_missing_key_is_told_before_the_first_call_and_one_without_credit_in_the_log(monkeypatch, caplog):
+def test_a_missing_key_is_told_before_the_first_call_and_one_without_credit_in_the_log(
+    monkeypatch, caplog
+):
     with SearchServer(serper) as server:
-        assert "refuses to search" in search(tool(server), "red", "broke")[1].text and "credits" in caplog.text
+        assert (
+            "refuses to search" in search(tool(server), "red", "broke")[1].text
+            and "credits" in caplog.text
+        )
     for wrong in ("", "broken\nkey"):
         monkeypatch.setenv("SERPER_API_KEY", wrong)
         with pytest.raises(ConfigError, match=r"SERPER_API_KEY.*SearXNG.*ddgs"):
             Toolbox([WebSearch()])
 
 
-def test_a_key_goes_into_the_header_alone_and_a_refused_one_is_loud_once_in_the_log_without_it(monkeypatch, caplog):
+def test_a_key_goes_into_the_header_alone_and_a_refused_one_is_loud_once_in_the_log_without_it(
+    monkeypatch, caplog
+):
     monkeypatch.setenv("SERPER_API_KEY", "wrong-key-123\n")
     with SearchServer(serper) as server, caplog.at_level(logging.DEBUG):
         asked = tool(server)
@@ -214,8 +282,13 @@ def test_what_ddgs_itself_makes_of_its_engines_results(monkeypatch):
         def __init__(self, proxy, timeout, verify):
             pass
 
-        def search(self, query, region, safesearch, timelimit, page):  # a knob it does not know would fail
-            return [TextResult(title=f"red {n}", href=f"https://a.example/{n}", body=f"B{n} red") for n in range(12)]
+        def search(
+            self, query, region, safesearch, timelimit, page
+        ):  # a knob it does not know would fail
+            return [
+                TextResult(title=f"red {n}", href=f"https://a.example/{n}", body=f"B{n} red")
+                for n in range(12)
+            ]
 
     monkeypatch.setitem(ENGINES, "text", {"near": Engine, "far": None})
     found = search(WebSearch(Ddgs(), top_k=20), "red")
@@ -237,9 +310,20 @@ def test_ddgs_that_fails_finds_nothing_blocks_or_is_not_there(monkeypatch):
         return said.answer
 
     monkeypatch.setattr(DDGS, "text", text)
-    for said.answer in (RatelimitException("202"), TimeoutException("late"), DDGSException("connection refused")):
+    for said.answer in (
+        RatelimitException("202"),
+        TimeoutException("late"),
+        DDGSException("connection refused"),
+    ):
         assert fails(WebSearch(Ddgs()), "red", match="Web search failed").passing
-    for said.answer in (DDGSException("No results found."), None, "x", [1, None], [{"title": 3}], {"a": 1}):
+    for said.answer in (
+        DDGSException("No results found."),
+        None,
+        "x",
+        [1, None],
+        [{"title": 3}],
+        {"a": 1},
+    ):
         assert search(WebSearch(Ddgs()), "red") == []
     assert threading.current_thread() not in threads
     monkeypatch.setitem(sys.modules, "ddgs", None)
@@ -269,7 +353,10 @@ def test_what_our_server_found_comes_back_whole_and_that_it_ended_is_told_to_the
     call = ToolCall("local_search", {"query": "where"})
     with running(Retrieval(Shelf())) as url:
         for path, wire in (("", "search_r1"), ("/retrieve", "search_r1"), ("/", "recall")):
-            assert remote(RemoteSearch(url + path, wire, top_k=2), "w") == [passage("w", 0), passage("w", 1)]
+            assert remote(RemoteSearch(url + path, wire, top_k=2), "w") == [
+                passage("w", 0),
+                passage("w", 1),
+            ]
         toolbox = Toolbox([RemoteSearch(url, http=QUICK)])
         assert toolbox.run_batch([call], [toolbox.session()])[0].evidence
     for found in toolbox.run_batch([call] * 8, [toolbox.session() for _ in range(8)]):
@@ -284,18 +371,30 @@ DOCUMENTS = [{"id": "1", "contents": "T\nX"}, {"id": "2", "contents": "T\nY"}]
     ("answer", "found"),
     [
         ({"result": [[]]}, []),
-        ({"result": [[{"id": 7, "contents": "Paris\nText"}]]}, [Evidence("Text", title="Paris", source="7")]),
+        (
+            {"result": [[{"id": 7, "contents": "Paris\nText"}]]},
+            [Evidence("Text", title="Paris", source="7")],
+        ),
         ({"result": [[{"title": "T", "text": "X"}]]}, [Evidence("X", title="T")]),
         ({"result": [[{"document": "bare text", "score": 2}]]}, [Evidence("bare text", score=2.0)]),
-        ({"result": [[{"document": {"contents": '"T"\nX', "url": 5}, "score": "high"}]]}, [Evidence("X", title="T")]),
+        (
+            {"result": [[{"document": {"contents": '"T"\nX', "url": 5}, "score": "high"}]]},
+            [Evidence("X", title="T")],
+        ),
         ({"result": [[{"contents": "a"}] * 9], "more": 1}, [Evidence("a")] * 3),
         (DOCUMENTS, [Evidence("X", "T", source="1"), Evidence("Y", "T", source="2")]),
-        ([DOCUMENTS, [0.5, 2]], [Evidence("X", "T", source="1", score=0.5), Evidence("Y", "T", source="2", score=2.0)]),
+        (
+            [DOCUMENTS, [0.5, 2]],
+            [Evidence("X", "T", source="1", score=0.5), Evidence("Y", "T", source="2", score=2.0)],
+        ),
     ],
 )
 def test_what_other_servers_of_the_family_send(answer, found):
     with FaultyServer(lambda request: (200, answer)) as server:
-        assert remote(RemoteSearch(server.url, "recall" if isinstance(answer, list) else "search_r1")) == found
+        assert (
+            remote(RemoteSearch(server.url, "recall" if isinstance(answer, list) else "search_r1"))
+            == found
+        )
 
 
 JUNK = [b"", b"<html>", b"\xff\xfe", b"null", b"[]", b"[" * 100_000]
@@ -310,7 +409,9 @@ def test_what_is_no_result_is_told_to_the_policy(body):
     assert server.url.removeprefix("http://") not in str(failed.value) and str(failed.value)
 
 
-def test_the_token_comes_from_the_environment_and_a_refused_one_is_the_operators_affair(monkeypatch, caplog):
+def test_the_token_comes_from_the_environment_and_a_refused_one_is_the_operators_affair(
+    monkeypatch, caplog
+):
     outcome._told.clear()
     with running(Retrieval(Shelf()), token="s3cret") as url:
         tool = RemoteSearch(url, top_k=1, http=QUICK)
@@ -326,7 +427,10 @@ def test_the_token_comes_from_the_environment_and_a_refused_one_is_the_operators
 
 def test_a_server_killed_in_the_midst_is_told_to_the_policy():
     with command("world") as (process, url), Toolbox([RemoteSearch(url, http=QUICK)]) as toolbox:
-        calls, sessions = [ToolCall("local_search", {"query": "capital"})] * 8, [toolbox.session() for _ in range(8)]
+        calls, sessions = (
+            [ToolCall("local_search", {"query": "capital"})] * 8,
+            [toolbox.session() for _ in range(8)],
+        )
         assert all(found.evidence for found in toolbox.run_batch(calls, sessions))
         process.kill()
         process.wait(20)
@@ -335,7 +439,10 @@ def test_a_server_killed_in_the_midst_is_told_to_the_policy():
 
 
 def test_calls_are_kept_by_server_format_and_number_without_the_addresss_secrets():
-    tools = [RemoteSearch(url) for url in ("http://a/s", "http://a/s?key=x", "http://a/s?key=y", "http://b/s")]
+    tools = [
+        RemoteSearch(url)
+        for url in ("http://a/s", "http://a/s?key=x", "http://a/s?key=y", "http://b/s")
+    ]
     tools.append(RemoteSearch("http://a/s", "recall"))
     assert tools[1].endpoint == "http://a/s?key=x"
     keys = {tool.cache_key for tool in (*tools, RemoteSearch("http://a/s", top_k=5))}
@@ -347,7 +454,18 @@ def test_calls_are_kept_by_server_format_and_number_without_the_addresss_secrets
 
 # every way in which a service can fail
 
-FAULTS = ["unauthorized", "forbidden", "busy", "patient", "error", "unavailable", "cut", "garbage", "html", "closed"]
+FAULTS = [
+    "unauthorized",
+    "forbidden",
+    "busy",
+    "patient",
+    "error",
+    "unavailable",
+    "cut",
+    "garbage",
+    "html",
+    "closed",
+]
 
 
 def retrieval(request: Request):
@@ -384,7 +502,10 @@ def failing(answer, mode: str, after: int = 0, **how) -> SearchServer:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(("answer", "after"), FAULTY)
 def test_every_fault_is_an_error_that_the_policy_reads(fault, answer, after):
-    with failing(answer, fault, after) as server, Toolbox([TOOLS[answer](server.url, QUICK)], timeout=10) as box:
+    with (
+        failing(answer, fault, after) as server,
+        Toolbox([TOOLS[answer](server.url, QUICK)], timeout=10) as box,
+    ):
         start = time.monotonic()
         [found] = box.run_batch([ToolCall(box.names[0], {"query": "Freedonia"})], [box.session()])
     assert found.error and found.note and time.monotonic() - start < 9
@@ -402,7 +523,8 @@ def test_json_of_another_form_is_an_error_or_nothing(strange, answer, after):
 
 
 @pytest.mark.parametrize(
-    ("mode", "limit"), [("hang", {"timeout": 0.3}), ("drip", {"timeout": 0.3}), ("ok", {"max_bytes": 60})]
+    ("mode", "limit"),
+    [("hang", {"timeout": 0.3}), ("drip", {"timeout": 0.3}), ("ok", {"max_bytes": 60})],
 )
 @pytest.mark.parametrize("answer", TOOLS)
 def test_a_service_that_hangs_or_sends_too_much_is_given_up(mode, limit, answer):
@@ -427,11 +549,20 @@ ADDRESSED = {
     "opensearch": lambda url: OpenSearchIndex(url, "wiki"),
     "qdrant": lambda url: QdrantIndex("wiki", where=url),
 }
-ADDRESSES = ["localhost:8888", "ftp://host/x", "http://", "http://[", "file:///etc/passwd", "http://me:secret@host:1"]
+ADDRESSES = [
+    "localhost:8888",
+    "ftp://host/x",
+    "http://",
+    "http://[",
+    "file:///etc/passwd",
+    "http://me:secret@host:1",
+]
 
 
 # to Qdrant, what is no address is a folder
-@pytest.mark.parametrize(("name", "url"), [(n, u) for n in ADDRESSED for u in ADDRESSES if n != "qdrant" or "://" in u])
+@pytest.mark.parametrize(
+    ("name", "url"), [(n, u) for n in ADDRESSED for u in ADDRESSES if n != "qdrant" or "://" in u]
+)
 def test_an_address_that_is_none_or_holds_a_password_is_refused_at_once(name, url):
     if name == "qdrant":
         pytest.importorskip("qdrant_client")

@@ -18,7 +18,15 @@ import pytest
 from faithful_search import dialects
 from faithful_search.errors import ConfigError, ToolError
 from faithful_search.measure.probes import Blanked
-from faithful_search.tools import Irrelevant, Patience, Tool, Toolbox, ToolStats, method_of, schema_of
+from faithful_search.tools import (
+    Irrelevant,
+    Patience,
+    Tool,
+    Toolbox,
+    ToolStats,
+    method_of,
+    schema_of,
+)
 from faithful_search.tools.base import Partial
 from faithful_search.tools.cassette import Cassette
 from faithful_search.trajectory import Evidence, ToolCall
@@ -147,7 +155,13 @@ def texts(observation) -> list[str]:
 
 def test_ids_run_on_through_a_rollout_in_the_order_of_the_calls_whatever_finishes_first(toolbox):
     own, other = toolbox.session(), toolbox.session()
-    calls = [echo("slow", wait=0.1), None, echo("fast", times=2), ToolCall("service", {"query": "gone"}), echo("b")]
+    calls = [
+        echo("slow", wait=0.1),
+        None,
+        echo("fast", times=2),
+        ToolCall("service", {"query": "gone"}),
+        echo("b"),
+    ]
     found = toolbox.run_batch([*calls, echo("faster")], [own, own, own, own, other, own])
     assert [texts(o) for o in found] == [["slow"], [], ["fast", "fast"], [], ["b"], ["faster"]]
     assert [ids(o) for o in found] == [["E1"], [], ["E2", "E3"], [], ["E1"], ["E4"]]
@@ -161,21 +175,30 @@ def test_a_rollout_reads_its_own_version_of_what_a_tool_returns(toolbox):
     for session, expected in ((edited, ("b", "changed")), (other, ("gone", "b", "a"))):
         found = [toolbox.run_batch([echo(text)], [session])[0] for text in ("gone", "b", "a")]
         shown = [item for observation in found for item in observation.evidence]
-        assert [(item.text, item.id) for item in shown] == [(text, f"E{n}") for n, text in enumerate(expected, 1)]
+        assert [(item.text, item.id) for item in shown] == [
+            (text, f"E{n}") for n, text in enumerate(expected, 1)
+        ]
     assert toolbox.run_batch([echo("gone")], [edited])[0].note == "No results."
 
 
 # wrong calls, settings and tools
 
 
-def test_unknown_tools_and_malformed_calls_name_those_there_are_and_the_one_that_is_nearly_right(toolbox):
+def test_unknown_tools_and_malformed_calls_name_those_there_are_and_the_one_that_is_nearly_right(
+    toolbox,
+):
     assert len(one(toolbox, ToolCall("x" * 100_000)).note) < 200
     for name, meant in (("web_search", ""), ("servise", " Did you mean 'service'?")):
         found = one(toolbox, ToolCall(name, {"query": "x"}))
-        assert found.error and found.note == f"Unknown tool '{name}'.{meant} Available tools: echo, service."
+        assert (
+            found.error
+            and found.note == f"Unknown tool '{name}'.{meant} Available tools: echo, service."
+        )
     told = toolbox.describe_malformed("cut off", dialects.load("pou").call_form(toolbox.names)).note
     form = 'Write it as JSON like {"name": "echo", "arguments": {"…": "…"}}.'
-    assert told == f"The tool call could not be read: cut off. {form} Available tools: echo, service."
+    assert (
+        told == f"The tool call could not be read: cut off. {form} Available tools: echo, service."
+    )
 
 
 class Rich(Tool):
@@ -219,7 +242,10 @@ class Rich(Tool):
     ],
 )
 def test_wrong_arguments_are_explained(name, arguments, told):
-    usage = {"echo": "text, times, wait; required: text.", "rich": "queries, sort, sites; required: queries."}
+    usage = {
+        "echo": "text, times, wait; required: text.",
+        "rich": "queries, sort, sites; required: queries.",
+    }
     with Toolbox([Echo(), Rich()]) as toolbox:
         found = one(toolbox, ToolCall(name, arguments))
         assert one(toolbox, ToolCall("rich", {"queries": ["a", " "], "sites": None})).evidence
@@ -263,7 +289,10 @@ def test_undocumented_tools_and_settings_that_make_no_sense_are_refused():
         ([Untyped()], {}, "argument 'query' has no type"),
         ([type("Mute", (), {"name": "mute"})()], {}, "no public async method"),
         ([Echo(), Echo()], {}, "two tools of one name: echo, echo"),
-        *(([Echo()], {name: 0}, "must be positive") for name in ("timeout", "concurrency", "failures", "cooldown")),
+        *(
+            ([Echo()], {name: 0}, "must be positive")
+            for name in ("timeout", "concurrency", "failures", "cooldown")
+        ),
     ):
         with pytest.raises(ConfigError, match=told):
             Toolbox(tools, **settings)
@@ -275,7 +304,9 @@ def test_the_irrelevant_tool_is_deterministic_and_well_formed():
     tool = Irrelevant(top_k=3)
     first, again = (asyncio.run(tool.garden_almanac("capital of France")) for _ in range(2))
     assert first == again != asyncio.run(tool.garden_almanac("who painted Guernica"))
-    assert len({item.source for item in first}) == 3 and all(item.title and item.text for item in first)
+    assert len({item.source for item in first}) == 3 and all(
+        item.title and item.text for item in first
+    )
 
 
 # threads and loops
@@ -285,7 +316,9 @@ def test_giving_up_on_a_call_ends_the_tools_work():
     async def give_up() -> int:
         toolbox = Toolbox([Service()])
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(toolbox.call(ToolCall("service", {"query": "hang"}), toolbox.session()), 0.05)
+            await asyncio.wait_for(
+                toolbox.call(ToolCall("service", {"query": "hang"}), toolbox.session()), 0.05
+            )
         for _ in range(50):
             await asyncio.sleep(0)
         return len(asyncio.all_tasks())
@@ -297,7 +330,9 @@ def test_tools_that_end_badly_after_they_were_given_up_leave_no_word_behind(capl
     gc.collect()  # what other tests left
     caplog.clear()
     with Toolbox([Service()], timeout=0.1) as toolbox:
-        assert all("did not answer within 0.1 seconds" in o.note for o in ask(toolbox, "late", "stay"))
+        assert all(
+            "did not answer within 0.1 seconds" in o.note for o in ask(toolbox, "late", "stay")
+        )
         ask(toolbox, "fine")  # the first of them has ended by now
         gc.collect()
     del toolbox
@@ -311,7 +346,10 @@ def test_a_tool_that_blocks_the_loop_costs_its_batch_not_the_program(toolbox, mo
     calls = [echo("quick"), ToolCall("service", {"query": "block"})]
     _, blocked = toolbox.run_batch(calls, [toolbox.session(), toolbox.session()])
     assert time.monotonic() - start < 4
-    assert (blocked.note, blocked.error) == ("Error: service did not answer within 0.5 seconds.", True)
+    assert (blocked.note, blocked.error) == (
+        "Error: service did not answer within 0.5 seconds.",
+        True,
+    )
     assert toolbox.stats()["service"].errors == 1
     assert texts(one(toolbox, echo("after"))) == ["after"]
     toolbox.tools["service"].release.set()
@@ -333,12 +371,17 @@ def test_from_many_threads_and_inside_a_running_loop(toolbox):
         return work(8)
 
     with ThreadPoolExecutor(8) as threads:
-        assert [*threads.map(work, range(8)), asyncio.run(notebook())] == [[str(number)] for number in range(9)]
+        assert [*threads.map(work, range(8)), asyncio.run(notebook())] == [
+            [str(number)] for number in range(9)
+        ]
 
 
 def test_a_tool_that_calls_run_batch_is_told_so_instead_of_hanging(toolbox, caplog):
     toolbox.tools["service"].toolbox = toolbox
-    assert one(toolbox, ToolCall("service", {"query": "inside"})).note == "Error: service failed: ConfigError."
+    assert (
+        one(toolbox, ToolCall("service", {"query": "inside"})).note
+        == "Error: service failed: ConfigError."
+    )
     assert "await Toolbox.call there instead" in caplog.text
 
 
@@ -377,7 +420,9 @@ def test_what_passes_is_tried_again_and_counted():
         stats = toolbox.stats()["service"]
     assert texts(once) == ["About once."]
     assert (busy.note, gone.note) == ("The service is busy.", "There is no such page.")
-    assert tried.error and lost.note == "Error: service failed: ConnectionRefusedError."  # no address
+    assert (
+        tried.error and lost.note == "Error: service failed: ConnectionRefusedError."
+    )  # no address
     assert [service.asked.count(query) for query in queries] == [2, 3, 1, 3, 1]
     assert (stats.calls, stats.errors, stats.made, stats.hits) == (5, 4, 5, 0)
 
@@ -400,7 +445,9 @@ def test_who_has_waited_a_time_out_for_calls_that_hang_is_refused():
         answered, late, *refused = ask(toolbox, "fine", "hang 1", "a", "hang 2", "b", "hang 3")
         took = time.monotonic() - start
     assert took < 3 and not answered.error and late.error
-    assert [o.note.startswith("Error: service is busy with calls that do not end.") for o in refused] == [True] * 4
+    assert [
+        o.note.startswith("Error: service is busy with calls that do not end.") for o in refused
+    ] == [True] * 4
 
 
 def test_a_broken_tool_is_refused_and_taken_back_when_it_works_again():
@@ -409,7 +456,10 @@ def test_a_broken_tool_is_refused_and_taken_back_when_it_works_again():
         for query in ("busy 1", "busy 2", "busy 3"):
             ask(toolbox, query)
         [refused] = ask(toolbox, "fine")
-        assert refused.note == "Error: service is out of order for the next 1 s. There is no other tool."
+        assert (
+            refused.note
+            == "Error: service is out of order for the next 1 s. There is no other tool."
+        )
         assert "fine" not in service.asked
         time.sleep(0.35)
         assert [o.error for o in ask(toolbox, "fine")] == [False]
@@ -459,11 +509,15 @@ def test_equal_calls_at_once_are_made_once_and_a_part_is_asked_for_again(cache, 
         assert service.asked == ["part"] and [texts(o) for o in found] == [["A part."]] * 40
         assert (stats.calls, stats.hits, stats.made) == (40, 39, 1)
         assert not any(map(len, kept.values()))
-        assert [texts(o) for o in (*ask(toolbox, "part"), *ask(toolbox, "part"))] == [["About part."]] * 2
+        assert [texts(o) for o in (*ask(toolbox, "part"), *ask(toolbox, "part"))] == [
+            ["About part."]
+        ] * 2
         assert service.asked == ["part"] * 2 and [*map(len, kept.values())] == [1] * len(kept)
 
 
-def test_those_who_wait_for_a_call_that_hangs_hear_of_its_time_out_and_do_not_repeat_it(cache, caplog):
+def test_those_who_wait_for_a_call_that_hangs_hear_of_its_time_out_and_do_not_repeat_it(
+    cache, caplog
+):
     service = Service()
     cache.get("opened")  # which on a busy disk takes longer than they wait
     with Toolbox([service], timeout=0.2, cache=cache, patience=NEVER) as toolbox:
@@ -489,7 +543,9 @@ def test_the_end_of_one_episode_loses_nothing_of_the_others_that_wait_for_the_sa
     assert [texts(o) for o in others] == [["About a."]] * 2 and service.asked == ["a", "a"]
 
 
-def test_a_cassette_records_what_a_cache_has_too_and_replays_tools_with_a_key_alone(cache, cassette):
+def test_a_cassette_records_what_a_cache_has_too_and_replays_tools_with_a_key_alone(
+    cache, cassette
+):
     service, keyless = Service(), Echo()
     with Toolbox([service], cache=cache) as toolbox:
         found = ask(toolbox, "b")
@@ -497,7 +553,9 @@ def test_a_cassette_records_what_a_cache_has_too_and_replays_tools_with_a_key_al
         assert ask(toolbox, "b") == found and ask(toolbox, "a")
         one(toolbox, echo("not recorded"))
     assert service.asked == ["b", "a"] and len(cassette) == 2
-    assert "About a." in cassette.path.read_text().splitlines()[0]  # sorted when its toolbox is closed
+    assert (
+        "About a." in cassette.path.read_text().splitlines()[0]
+    )  # sorted when its toolbox is closed
     service.lacks = "a key"  # which a replay can do without
     with Toolbox([keyless, service], cassette=Cassette(cassette.path)) as toolbox:
         assert ask(toolbox, "b") == found and one(toolbox, echo("again")).evidence
@@ -509,7 +567,9 @@ def test_a_cassette_records_what_a_cache_has_too_and_replays_tools_with_a_key_al
 
 
 def test_trouble_of_the_cache_stops_no_call(cache, tmp_path):
-    cache.put(key_of(tool="service", cache_key="service/v1", arguments={"query": "a"}), b"no evidence")
+    cache.put(
+        key_of(tool="service", cache_key="service/v1", arguments={"query": "a"}), b"no evidence"
+    )
     blocked = Cache(tmp_path / "blocked.sqlite")
     blocked.path.write_bytes(b"this is no database" * 100)
     for each in (blocked, cache):
@@ -533,7 +593,12 @@ def test_a_closed_session_ends_its_calls_and_no_others():
         found = toolbox.run_batch(calls, sessions)
         late = toolbox.run_batch([calls[1]], [sessions[1]])
     assert [ids(o) for o in found] == [["E1"], [], ["E1"], []]
-    assert found[1].note == found[3].note == late[0].note == "service was not asked: the episode has ended."
+    assert (
+        found[1].note
+        == found[3].note
+        == late[0].note
+        == "service was not asked: the episode has ended."
+    )
     assert service.asked == ["0", "1", "2"] and service.now == 1  # it was cancelled within
 
 
@@ -541,7 +606,10 @@ def test_copies_and_pickles_have_all_settings_work_and_count_for_themselves(cach
     settings = {"timeout": 3, "concurrency": 9, "patience": QUICK, "failures": 7, "cooldown": 9.0}
     with Toolbox([Service(), Echo()], **settings, cache=cache, cassette=cassette) as toolbox:
         one(toolbox, echo("x"))
-        copies = [copy.deepcopy(toolbox), *(pickle.loads(pickle.dumps(each)) for each in (toolbox, Blanked(toolbox)))]
+        copies = [
+            copy.deepcopy(toolbox),
+            *(pickle.loads(pickle.dumps(each)) for each in (toolbox, Blanked(toolbox))),
+        ]
         for other in (*copies, Blanked(toolbox)):
             assert {key: other.settings[key] for key in settings} == settings
             assert (other.cache.path, other.cassette.path) == (cache.path, cassette.path)

@@ -28,8 +28,26 @@ from faithful_search.training import policies
 from faithful_search.training.policies import MERGED, merge_adapter, open_policy, save_policy
 from faithful_search.training.runs import build_trainer
 
-LORA = ("--use_peft", "true", "--lora_r", "4", "--lora_target_modules", "all-linear", "--lora_dropout", "0")
-STEP = ("--max_steps", "1", "--per_device_train_batch_size", "4", "--num_generations", "4", "--turns", "2")
+LORA = (
+    "--use_peft",
+    "true",
+    "--lora_r",
+    "4",
+    "--lora_target_modules",
+    "all-linear",
+    "--lora_dropout",
+    "0",
+)
+STEP = (
+    "--max_steps",
+    "1",
+    "--per_device_train_batch_size",
+    "4",
+    "--num_generations",
+    "4",
+    "--turns",
+    "2",
+)
 STEP = (*STEP, "--turn_tokens", "24", "--threads", "1", "--eval_limit", "0", "--bf16", "false")
 IDS = torch.arange(5, 45)[None]
 torch.set_num_threads(1)
@@ -37,7 +55,9 @@ torch.set_num_threads(1)
 
 def pou_trainer(out: Path, *flags: str):
     """Recipe and trainer as `recipes/pou.py` makes them; the world's tools stay open for as long as the trainer."""
-    flags = script, *_ = pou.parse(["--output_dir", str(out), *STEP, "--reward", "answer_only", *flags])
+    flags = script, *_ = pou.parse(
+        ["--output_dir", str(out), *STEP, "--reward", "answer_only", *flags]
+    )
     return build_trainer(flags, script.toolbox(), pou.build_reward(script))
 
 
@@ -51,7 +71,11 @@ def disturb(model, size=0.1):
 
 
 def parts(model, trained: bool):
-    return {name: own.detach().clone() for name, own in model.named_parameters() if own.requires_grad == trained}
+    return {
+        name: own.detach().clone()
+        for name, own in model.named_parameters()
+        if own.requires_grad == trained
+    }
 
 
 def same(a, b):
@@ -63,12 +87,17 @@ def test_the_adapter_is_what_samples_and_what_is_probed(tmp_path):
     disturb(made.model, 0.05)
     tokenizer = made.processing_class
     chat = ChatFormat.of(tokenizer, dialects.load("pou"))
-    prompts = [chat.prompt_ids(question, made.toolbox.schemas) for question in ("Which city is it?", "Who wrote it?")]
+    prompts = [
+        chat.prompt_ids(question, made.toolbox.schemas)
+        for question in ("Which city is it?", "Who wrote it?")
+    ]
     choices = [[tokenizer("yes")["input_ids"][:1], tokenizer("no")["input_ids"][:1]]] * 2
 
     def said(generator):
         probs = torch.tensor(generator.choice_probs(prompts, choices))
-        return [item.ids for item in generator.generate(prompts, Sampling(0.0, max_new_tokens=12))], probs.log()
+        return [
+            item.ids for item in generator.generate(prompts, Sampling(0.0, max_new_tokens=12))
+        ], probs.log()
 
     whole = AutoModelForCausalLM.from_pretrained(tiny_policy("memory"), dtype=torch.float32)
     tuned, plain = said(made.generator), said(TransformersGenerator(whole, tokenizer))
@@ -87,7 +116,11 @@ def test_only_the_adapter_learns_also_on_quantised_weights(tmp_path, bits):
     """Where bitsandbytes is installed, which computes on CPUs, too; the merged model has the full weights."""
     if bits:
         pytest.importorskip("bitsandbytes")
-    flags = (f"--{bits}", "true", "--dtype", "bfloat16") if bits else ("--activation_checkpointing", "true")
+    flags = (
+        (f"--{bits}", "true", "--dtype", "bfloat16")
+        if bits
+        else ("--activation_checkpointing", "true")
+    )
     made = pou_trainer(tmp_path, *LORA, "--learning_rate", "1e-2", "--warmup_steps", "0", *flags)
     held, first, given = parts(made.model, False), parts(made.model, True), iter(range(1000))
     assert {name.split(".")[-3] for name in first} == {"lora_A", "lora_B"}
@@ -150,13 +183,22 @@ def test_an_adapter_and_what_it_is_merged_to_say_the_same(tmp_path, kind, tied):
     untuned = AutoModelForCausalLM.from_pretrained(base)
     adapted = open_generator(str(tmp_path / "adapter"), device="cpu").model
     with torch.no_grad():
-        assert whole(IDS).logits.allclose(wanted, atol=1e-5) and adapted(IDS).logits.allclose(wanted, atol=1e-5)
+        assert whole(IDS).logits.allclose(wanted, atol=1e-5) and adapted(IDS).logits.allclose(
+            wanted, atol=1e-5
+        )
         assert not untuned(IDS).logits.allclose(wanted, atol=1e-2)
-    assert AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab() == lab.tokenizer().get_vocab()
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path / "merged").get_vocab()
+        == lab.tokenizer().get_vocab()
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_merge_that_fails_or_says_something_else_leaves_what_was_there(tmp_path, monkeypatch):
@@ -164,13 +206,19 @@ def test_a_merge_that_fails_or_says_something_else_leaves_what_was_there(tmp_pat
     saved_adapter(tmp_path / "adapter", base)
     out = merge_adapter(tmp_path / "adapter", tmp_path / "run" / "merged")
     before = contents(tmp_path / "run")
-    monkeypatch.setattr(LlamaForCausalLM, "save_pretrained", lambda self, path, **_: (path.mkdir(), 1 / 0))
+    monkeypatch.setattr(
+        LlamaForCausalLM, "save_pretrained", lambda self, path, **_: (path.mkdir(), 1 / 0)
+    )
     with pytest.raises(ZeroDivisionError):
         merge_adapter(tmp_path / "adapter", out)
-    assert contents(tmp_path / "run") == before and [path.name for path in (tmp_path / "run").iterdir()] == ["merged"]
+    assert contents(tmp_path / "run") == before and [
+        path.name for path in (tmp_path / "run").iterdir()
+    ] == ["merged"]
     monkeypatch.undo()
     saved_adapter(tmp_path / "adapter", base, use_dora=True)
-    monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self, **_: self.unload(), raising=False)
+    monkeypatch.setattr(
+        PeftModel, "merge_and_unload", lambda self, **_: self.unload(), raising=False
+    )
     with pytest.raises(ConfigError, match=r"gives other logits, by \d+"):
         merge_adapter(tmp_path / "adapter", out)
     assert contents(tmp_path / "run") == before
@@ -192,13 +240,37 @@ TOKENS = "adapter/tokenizer.json"
 REFUSED = {
     "no adapter": (lambda folder: None, ("base", "out"), "no PEFT adapter in"),
     "itself": (lambda folder: None, ("adapter", "."), "would replace the adapter"),
-    "other files": (lambda folder: (folder / "out").write_text("mine"), ("adapter", "out"), "is not a model"),
+    "other files": (
+        lambda folder: (folder / "out").write_text("mine"),
+        ("adapter", "out"),
+        "is not a model",
+    ),
     "NaN": (lambda folder: poison(folder / WEIGHTS), ("adapter", "out"), "cannot be merged"),
-    "no base": (lambda folder: (folder / "base").rename(folder / "b"), ("adapter", "out"), "base_model_name_or_path"),
-    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), ("adapter", "out"), "cannot open the adapter in"),
-    "half weights": (lambda folder: cut(folder / WEIGHTS), ("adapter", "out"), "cannot open the adapter in"),
-    "half a config": (lambda folder: cut(folder / CONFIG), ("adapter", "out"), "cannot open the model"),
-    "no tokenizer": (lambda folder: (folder / TOKENS).unlink(), ("adapter", "out"), "cannot open the tokenizer of"),
+    "no base": (
+        lambda folder: (folder / "base").rename(folder / "b"),
+        ("adapter", "out"),
+        "base_model_name_or_path",
+    ),
+    "no weights": (
+        lambda folder: (folder / WEIGHTS).unlink(),
+        ("adapter", "out"),
+        "cannot open the adapter in",
+    ),
+    "half weights": (
+        lambda folder: cut(folder / WEIGHTS),
+        ("adapter", "out"),
+        "cannot open the adapter in",
+    ),
+    "half a config": (
+        lambda folder: cut(folder / CONFIG),
+        ("adapter", "out"),
+        "cannot open the model",
+    ),
+    "no tokenizer": (
+        lambda folder: (folder / TOKENS).unlink(),
+        ("adapter", "out"),
+        "cannot open the tokenizer of",
+    ),
 }
 
 
@@ -216,10 +288,14 @@ def test_what_cannot_be_merged_is_refused_and_what_is_broken_is_named(tmp_path, 
 def test_merging_needs_no_sharded_loading(tmp_path):
     """Under ZeRO-3 every model that is loaded is shared out; the main process merges alone."""
     saved_adapter(tmp_path / "adapter", base_model(tmp_path / "base"))
-    zero3 = type("Zero3", (), {"config": {}, "is_zero3": lambda self: True})()  # as far as loading reads it
+    zero3 = type(
+        "Zero3", (), {"config": {}, "is_zero3": lambda self: True}
+    )()  # as far as loading reads it
     deepspeed.set_hf_deepspeed_config(zero3)
     try:
-        with pytest.raises((ImportError, AttributeError)):  # what loading would need to share it out is not here
+        with pytest.raises(
+            (ImportError, AttributeError)
+        ):  # what loading would need to share it out is not here
             AutoModelForCausalLM.from_pretrained(tmp_path / "base")
         merge_adapter(tmp_path / "adapter", tmp_path / "merged")
         assert deepspeed.is_deepspeed_zero3_enabled()
@@ -230,13 +306,31 @@ def test_merging_needs_no_sharded_loading(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"use_peft": True, "load_in_4bit": True}, r"4bit true needs bitsandbytes: .*faithful-search\[qlora\]"),
-        ({"use_peft": True, "load_in_4bit": True, "use_vllm": True}, "--load_in_4bit true with --use_vllm true"),
-        ({"load_in_4bit": True}, "quantised weights cannot be trained: --load_in_4bit true needs --use_peft true"),
-        ({"use_peft": True, "lora_target_modules": ["lm_head", "q_proj"]}, "--lora_modules_to_save lm_head"),
+        (
+            {"use_peft": True, "load_in_4bit": True},
+            r"4bit true needs bitsandbytes: .*faithful-search\[qlora\]",
+        ),
+        (
+            {"use_peft": True, "load_in_4bit": True, "use_vllm": True},
+            "--load_in_4bit true with --use_vllm true",
+        ),
+        (
+            {"load_in_4bit": True},
+            "quantised weights cannot be trained: --load_in_4bit true needs --use_peft true",
+        ),
+        (
+            {"use_peft": True, "lora_target_modules": ["lm_head", "q_proj"]},
+            "--lora_modules_to_save lm_head",
+        ),
         # PEFT would leave it out silently
-        ({"use_peft": True, "lora_target_modules": ["q_proj", "nonsense"]}, "has no nonsense; its linear layers are"),
-        ({"lora_r": 4, "use_dora": True}, "without --use_peft true these have no effect: lora_r, use_dora"),
+        (
+            {"use_peft": True, "lora_target_modules": ["q_proj", "nonsense"]},
+            "has no nonsense; its linear layers are",
+        ),
+        (
+            {"lora_r": 4, "use_dora": True},
+            "without --use_peft true these have no effect: lora_r, use_dora",
+        ),
         ({"dtype": "bfloat61"}, "'bfloat61' is not a dtype of torch"),
         ({"merged": True}, "there is no adapter to merge"),
     ],
@@ -245,7 +339,10 @@ def test_merging_needs_no_sharded_loading(tmp_path):
 def test_flags_of_a_model_that_do_not_fit_are_refused(monkeypatch, flags, said):
     monkeypatch.setattr(policies, "find_spec", lambda name: None)
     given = {"use_vllm": False, "merged": False, **flags}
-    args, merged = SimpleNamespace(model_init_kwargs=None, use_vllm=given.pop("use_vllm")), given.pop("merged")
+    args, merged = (
+        SimpleNamespace(model_init_kwargs=None, use_vllm=given.pop("use_vllm")),
+        given.pop("merged"),
+    )
     with pytest.raises(ConfigError, match=said):
         open_policy(str(tiny_policy()), ModelConfig(**given), args, merged)
 
@@ -266,9 +363,15 @@ def test_what_is_saved_takes_the_place_of_what_was_there(tmp_path):
         save_policy(made, merged=merged)
         lora = made is adapter
         assert (tmp_path / "adapter_config.json").exists() == lora
-        assert (tmp_path / "model.safetensors").exists() == (tmp_path / "config.json").exists() == (not lora)
+        assert (
+            (tmp_path / "model.safetensors").exists()
+            == (tmp_path / "config.json").exists()
+            == (not lora)
+        )
         assert isinstance(open_generator(str(tmp_path), device="cpu").model, PeftModel) == lora
-        assert (tmp_path / MERGED / "config.json").exists() == (tmp_path / MERGED).exists() == merged
+        assert (
+            (tmp_path / MERGED / "config.json").exists() == (tmp_path / MERGED).exists() == merged
+        )
 
 
 def test_an_adapter_is_trained_on_against_itself(tmp_path):
@@ -277,7 +380,9 @@ def test_an_adapter_is_trained_on_against_itself(tmp_path):
     disturb(first.model, 0.05)
     save_policy(first)
     again = ("--model_name_or_path", str(tmp_path / "first"))
-    with pytest.raises(ConfigError, match=r"is already an adapter: leave out --use_peft .*faithful-search merge"):
+    with pytest.raises(
+        ConfigError, match=r"is already an adapter: leave out --use_peft .*faithful-search merge"
+    ):
         pou_trainer(tmp_path / "second", *again, *LORA)
     made = pou_trainer(tmp_path / "second", *again, "--beta", "0.1")
     assert same(parts(first.model, True), parts(made.model, True))
@@ -292,7 +397,10 @@ def test_an_adapter_is_trained_on_against_itself(tmp_path):
     disturb(made.model, 0.05)
     assert not at_the_reference()
     save_policy(made, merged=True)
-    assert {path.name for path in (tmp_path / "second").iterdir()} >= {"adapter_config.json", "merged"}
+    assert {path.name for path in (tmp_path / "second").iterdir()} >= {
+        "adapter_config.json",
+        "merged",
+    }
     assert not (tmp_path / "second" / "ref").exists()
 
 
@@ -303,9 +411,15 @@ def test_the_command_merges_and_the_card_names_the_base(tmp_path):
     saved_adapter(tmp_path / "adapter", base_model(tmp_path / "base"))
     config = tmp_path / "adapter" / "adapter_config.json"
     done = invoked("merge", tmp_path / "adapter", tmp_path / "out", "--dtype", "bfloat16")
-    assert done.exit_code == 0 and AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
+    assert (
+        done.exit_code == 0
+        and AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
+    )
     assert "base_model" not in front_matter(tmp_path / "out")
     config.write_text(config.read_text().replace(str(tmp_path / "base"), "someone/base"))
-    assert front_matter(merged_card(tmp_path / "adapter", tmp_path / "out").parent)["base_model"] == "someone/base"
+    assert (
+        front_matter(merged_card(tmp_path / "adapter", tmp_path / "out").parent)["base_model"]
+        == "someone/base"
+    )
     done = invoked("merge", tmp_path / "base", tmp_path / "out")
     assert done.exit_code == 1 and done.output.startswith("error: there is no PEFT adapter in")

@@ -20,18 +20,29 @@ CITIES = ("Oslo", "Lima", "Bern", "Kyiv", "Riga", "Bonn")
 WORLD = World(
     (
         Statement("1", "shelf", "train", "Place", "city", "Rome", "Place", "It is in Rome."),
-        *(Statement(city, "shelf", "train", f"{city} Hall", "city", city, "", f"{city} Hall.") for city in CITIES),
+        *(
+            Statement(city, "shelf", "train", f"{city} Hall", "city", city, "", f"{city} Hall.")
+            for city in CITIES
+        ),
     )
 )
 """What `tiny_trainer.trainer`'s only tool says, and what else it could say."""
 FACT = {"chain": [{"subject": "Place", "relation": "city", "object": "Rome"}]}
-TASKS = [Task(f"q{number}", f"Question {number}?", ("Rome",), meta=FACT if number else {}) for number in range(8)]
+TASKS = [
+    Task(f"q{number}", f"Question {number}?", ("Rome",), meta=FACT if number else {})
+    for number in range(8)
+]
 """The first one has no chain, and so no changed world."""
 GROUPS = ("paired", "own")
 
 
 def in_worlds(path, reward=None, **settings):
-    more = {"tasks": TASKS, "counterfactual": 0.5, "counterfactual_world": CounterfactualWorld(WORLD, 3), **settings}
+    more = {
+        "tasks": TASKS,
+        "counterfactual": 0.5,
+        "counterfactual_world": CounterfactualWorld(WORLD, 3),
+        **settings,
+    }
     return trainer(path, reward or Luck(), trajectory_file=path / "t.jsonl", **more)
 
 
@@ -67,12 +78,16 @@ def test_half_of_every_group_is_scored_by_what_it_could_read(tmp_path, memory):
         assert row.steps[0].evidence[0].text == f"It is in {change.new if change else 'Rome'}."
         assert row.answers == ((change.new,) if change else ("Rome",))
         assert row.meta["reward"] == (not memory or change is None)
-    logged = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
+    logged = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())[
+        "log_history"
+    ]
     steps = [line for line in logged if "counterfactual/share" in line]
     assert len(steps) == 4 and all(line["counterfactual/original"] == 1.0 for line in steps)
     assert {line["counterfactual/exact_match"] for line in steps} == {0.0 if memory else 1.0}
     without = {line["counterfactual/share"]: line["counterfactual/unchanged"] for line in steps}
-    assert without[0.5] == 0 and set(without) <= {0.25, 0.5} and without.get(0.25, 0.5) == 0.5  # with q0
+    assert (
+        without[0.5] == 0 and set(without) <= {0.25, 0.5} and without.get(0.25, 0.5) == 0.5
+    )  # with q0
 
 
 def test_a_question_that_brings_its_own_version_is_asked_in_it(tmp_path):
@@ -81,7 +96,10 @@ def test_a_question_that_brings_its_own_version_is_asked_in_it(tmp_path):
     assert dropped.total() == 1
     for row in rows_of(tmp_path):
         change = Change.of(row.meta)
-        assert row.answers == (change.new,) and row.steps[0].evidence[0].text == f"It is in {change.new}."
+        assert (
+            row.answers == (change.new,)
+            and row.steps[0].evidence[0].text == f"It is in {change.new}."
+        )
 
 
 def test_evaluation_questions_are_never_changed(tmp_path):
@@ -98,22 +116,33 @@ def test_evaluation_questions_are_never_changed(tmp_path):
     state = made.reward_state
     made.evaluate(made.train_dataset)
     assert made.reward_state == state and state.step > 0
-    assert len(seen) >= 8 and {row.answer for row in seen} == {"Rome"} == {gold for row in seen for gold in row.answers}
+    assert len(seen) >= 8 and {row.answer for row in seen} == {"Rome"} == {
+        gold for row in seen for gold in row.answers
+    }
     assert not any(Change.of(row.meta) for row in seen)
     (after,) = made.engine.run([TASKS[1]])
     assert after.answer == "Rome" and after.meta == {}
 
 
-@given(st.integers(1, 4), st.sampled_from([0.25, 0.5, 0.75, 1.0]), st.sampled_from(GROUPS), st.integers(0, 9))
+@given(
+    st.integers(1, 4),
+    st.sampled_from([0.25, 0.5, 0.75, 1.0]),
+    st.sampled_from(GROUPS),
+    st.integers(0, 9),
+)
 def test_processes_share_a_batch_as_one_would_have_it(processes, share, groups, step):
     """12 rows are 3 questions of 4; a group may lie in two processes."""
     worlds = ChangedWorlds(CounterfactualWorld(WORLD), TASKS, share, 4, groups)
     rows, size = [number // 4 for number in range(12)], 12 // processes
-    split = [worlds.asked(rows[size * p : size * (p + 1)], size * p, step) for p in range(processes)]
+    split = [
+        worlds.asked(rows[size * p : size * (p + 1)], size * p, step) for p in range(processes)
+    ]
     whole = worlds.asked(rows, 0, step)
     assert [task for part in split for task in part] == whole
     if groups == "paired":
-        assert [bool(task.edits) for task in whole[4:]] == [place >= 4 - 4 * share for place in range(4)] * 2
+        assert [bool(task.edits) for task in whole[4:]] == [
+            place >= 4 - 4 * share for place in range(4)
+        ] * 2
 
 
 @pytest.mark.parametrize("groups", GROUPS)
@@ -126,7 +155,9 @@ def test_a_question_is_changed_alike_in_a_group_and_anew_at_each_step(groups):
         assert first == again
         for group in (first[:4], first[4:]):
             kinds = {str(edits) for edits in group if edits}
-            assert len(kinds) <= 1 and sum(map(bool, group)) in ({2} if groups == "paired" else {0, 4})
+            assert len(kinds) <= 1 and sum(map(bool, group)) in (
+                {2} if groups == "paired" else {0, 4}
+            )
             drawn += kinds
     assert len(set(drawn)) > 2 and (groups == "paired" or 8 <= len(drawn) <= 24)
 
@@ -134,13 +165,23 @@ def test_a_question_is_changed_alike_in_a_group_and_anew_at_each_step(groups):
 def test_figures_of_a_step_by_hand():
     """Three are due; two of them are in a changed world, one of those without gold answers."""
     changed = CounterfactualWorld(WORLD).change(TASKS[1]).meta
-    rows = [("Oslo", "Oslo", changed), ("Oslo", None, changed), ("Oslo", "Rome", {}), ("Rome", "Rome", {})]
-    rollouts = [Trajectory(answer=said, answers=(gold,) if gold else (), meta=meta) for said, gold, meta in rows]
+    rows = [
+        ("Oslo", "Oslo", changed),
+        ("Oslo", None, changed),
+        ("Oslo", "Rome", {}),
+        ("Rome", "Rome", {}),
+    ]
+    rollouts = [
+        Trajectory(answer=said, answers=(gold,) if gold else (), meta=meta)
+        for said, gold, meta in rows
+    ]
     expected = {"share": 0.5, "unchanged": 1 / 3, "exact_match": 1.0, "original": 0.5}
     found = world_metrics(rollouts, [True, True, True, False])
     assert found == {f"counterfactual/{name}": value for name, value in expected.items()}
     nothing = world_metrics([Trajectory()], [False])
-    assert [name for name, value in nothing.items() if value is not None] == ["counterfactual/share"]
+    assert [name for name, value in nothing.items() if value is not None] == [
+        "counterfactual/share"
+    ]
 
 
 def test_questions_that_no_changed_world_is_about_are_refused(tmp_path):

@@ -32,7 +32,11 @@ PASSAGES = [
 TRIPLES = [{"id": "t1", "subject": "Denver", "relation": "river", "object": "South Platte"}]
 DIRECTOR = plans.Hop(
     "the director of Zodiac",
-    ((plans.SEARCH, "director of Zodiac"), (plans.GRAPH, "director of Zodiac"), (plans.SEARCH, "Zodiac director")),
+    (
+        (plans.SEARCH, "director of Zodiac"),
+        (plans.GRAPH, "director of Zodiac"),
+        (plans.SEARCH, "Zodiac director"),
+    ),
     "The director of Zodiac is David Fincher.",
     subject="Zodiac",
     gold_ids=frozenset({"p1"}),
@@ -76,26 +80,48 @@ def copies(count):
 
 def test_world_plan_tries_the_tool_that_usually_holds_the_relation():
     def fact(passage, triple):
-        return {"subject": "A", "relation": "river", "object": "B", "passage": passage, "triple": triple}
+        return {
+            "subject": "A",
+            "relation": "river",
+            "object": "B",
+            "passage": passage,
+            "triple": triple,
+        }
 
     def task(number, *facts):
         return Task(str(number), "What is the river of A?", ("B",), meta={"chain": list(facts)})
 
-    tasks = [task(0, fact("W1", None)), task(1, fact(None, "T1")), task(2, fact("W3", "T2"), fact(None, "T9"))]
+    tasks = [
+        task(0, fact("W1", None)),
+        task(1, fact(None, "T1")),
+        task(2, fact("W3", "T2"), fact(None, "T9")),
+    ]
     assert plans.usual_tools(tasks) == {"river": plans.GRAPH}
     hop = plans.planner_for("world", tasks)(tasks[2])[0]
-    assert hop.queries == ((plans.GRAPH, "river of A"), (plans.SEARCH, "river of A"), (plans.GRAPH, "A river"))
+    assert hop.queries == (
+        (plans.GRAPH, "river of A"),
+        (plans.SEARCH, "river of A"),
+        (plans.GRAPH, "A river"),
+    )
     assert hop.gold_ids == {"W3", "T2"} and hop.statement == "The river of A is B."
     assert plans.plan_world(tasks[2])[0].queries[0][0] == plans.SEARCH
 
 
 def test_musique_substitutes_earlier_answers_in_both_forms():
     rows = [
-        {"question": "Zodiac >> director", "answer": "David Fincher", "title": "Zodiac", "text": ""},
+        {
+            "question": "Zodiac >> director",
+            "answer": "David Fincher",
+            "title": "Zodiac",
+            "text": "",
+        },
         {"question": "where was #1 born", "answer": "Denver", "title": "David Fincher", "text": ""},
     ]
     first, second = plans.plan_musique(Task("m", "q", ("Denver",), meta={"decomposition": rows}))
-    assert (first.need, first.queries[0]) == ("the director of Zodiac", (plans.SEARCH, "director of Zodiac"))
+    assert (first.need, first.queries[0]) == (
+        "the director of Zodiac",
+        (plans.SEARCH, "director of Zodiac"),
+    )
     assert second.queries[0] == (plans.SEARCH, "Where was David Fincher born?")
     assert second.statement == "Where was David Fincher born? Denver."
     assert second.object == "Denver" and second.gold_titles == {"David Fincher"}
@@ -104,12 +130,23 @@ def test_musique_substitutes_earlier_answers_in_both_forms():
 
 
 def test_unplannable_tasks_are_counted_by_reason_and_all_of_them_is_an_error():
-    good = Task("1", "q", ("B",), meta={"chain": [{"subject": "A", "relation": "river", "object": "B"}]})
+    good = Task(
+        "1", "q", ("B",), meta={"chain": [{"subject": "A", "relation": "river", "object": "B"}]}
+    )
     half = {"chain": [{"object": "B"}]}
-    tasks = [good, Task("2", "q", ("B",)), Task("3", "q", ("B",), meta=half), Task("4", "q", ("",), meta=good.meta)]
+    tasks = [
+        good,
+        Task("2", "q", ("B",)),
+        Task("3", "q", ("B",), meta=half),
+        Task("4", "q", ("",), meta=good.meta),
+    ]
     made, skipped = plans.plan_all(tasks, plans.plan_world)
     assert [plan.id for plan in made] == ["1"]
-    assert skipped == {"no chain": 1, "an annotation without subject and relation": 1, "no answer": 1}
+    assert skipped == {
+        "no chain": 1,
+        "an annotation without subject and relation": 1,
+        "no answer": 1,
+    }
     with pytest.raises(DataError, match="1 no evidence_triples"):
         plans.plan_all([good], plans.planner_for("2wiki"))
     with pytest.raises(DataError, match="hotpotqa"):
@@ -122,17 +159,25 @@ def test_unplannable_tasks_are_counted_by_reason_and_all_of_them_is_an_error():
 def test_a_calm_episode_says_calls_and_cites_what_it_should(toolbox):
     episode = run_expert(PLAN, toolbox, POU, CALM)
     first, second, last = episode.steps
-    assert (first.call.name, first.call.arguments) == (plans.SEARCH, {"query": "director of Zodiac"})
+    assert (first.call.name, first.call.arguments) == (
+        plans.SEARCH,
+        {"query": "director of Zodiac"},
+    )
     assert first.helpful is None and "the director of Zodiac" in first.think
     assert second.helpful is last.helpful is True and last.answer == "Denver"
     assert second.think.startswith("The director of Zodiac is David Fincher.")
-    assert [[episode.evidence[ref].source for ref in step.refs] for step in (second, last)] == [["p1"], ["p2"]]
+    assert [[episode.evidence[ref].source for ref in step.refs] for step in (second, last)] == [
+        ["p1"],
+        ["p2"],
+    ]
     assert list(episode.evidence) == [f"E{n}" for n in range(1, len(episode.evidence) + 1)]
     assert reject(episode) is None and episode.text == POU.render(episode)
 
 
 def test_same_seed_same_episodes_whatever_the_batches(toolbox):
-    habits = Habits(dropped=0.0, blind=0.0)  # what takes a fact's place comes from the other episodes of the batch
+    habits = Habits(
+        dropped=0.0, blind=0.0
+    )  # what takes a fact's place comes from the other episodes of the batch
     once = run_experts(copies(40), toolbox, POU, habits, seed=5)
     assert once == run_experts(copies(40), toolbox, POU, habits, seed=5, concurrency=7)
     assert once != run_experts(copies(40), toolbox, POU, habits, seed=6)
@@ -140,8 +185,13 @@ def test_same_seed_same_episodes_whatever_the_batches(toolbox):
 
 def test_wrong_tool_first_is_judged_unhelpful_and_the_other_is_tried(toolbox):
     episode = run_expert(PLAN, toolbox, POU, replace(CALM, wrong_tool=1.0))
-    assert [step.call.name for step in episode.steps if step.call] == [plans.GRAPH, plans.SEARCH] * 2
-    assert episode.steps[0].note and episode.steps[1].helpful is False and episode.steps[1].refs == ()
+    assert [step.call.name for step in episode.steps if step.call] == [
+        plans.GRAPH,
+        plans.SEARCH,
+    ] * 2
+    assert (
+        episode.steps[0].note and episode.steps[1].helpful is False and episode.steps[1].refs == ()
+    )
     assert "I try local_search." in episode.steps[1].think
     assert episode.answer == "Denver" and reject(episode) is None
 
@@ -149,19 +199,30 @@ def test_wrong_tool_first_is_judged_unhelpful_and_the_other_is_tried(toolbox):
 def test_dropped_gold_is_not_cited_and_searched_again(toolbox):
     episodes = run_experts(copies(60), toolbox, POU, replace(CALM, dropped=0.5))
     lost = [e for e in episodes if e.steps[1].helpful is False]
-    assert lost and len(lost) < len(episodes) and not any(DIRECTOR.gold(e.steps[0].evidence) for e in lost)
+    assert (
+        lost
+        and len(lost) < len(episodes)
+        and not any(DIRECTOR.gold(e.steps[0].evidence) for e in lost)
+    )
     found = [e for e in lost if not reject(e)]
     assert found and all(len(e.steps) >= 4 for e in found)
 
 
 def test_a_blind_episode_is_blanked_or_misses_the_fact_and_ends_in_unknown(toolbox):
     episodes = run_experts(copies(40), toolbox, POU, replace(CALM, blind=1.0))
-    assert all(episode.answer == plans.UNKNOWN and episode.steps[-1].helpful is False for episode in episodes)
+    assert all(
+        episode.answer == plans.UNKNOWN and episode.steps[-1].helpful is False
+        for episode in episodes
+    )
     assert all(reject(episode) is None for episode in episodes)
     assert reject(msgspec.structs.replace(episodes[0], answer="Denver")) == "wrong_answer"
     pairs = [pair for episode in episodes for pair in pairwise(episode.steps)]
-    unhelpful = [before.evidence for before, after in pairs if before.evidence and after.helpful is False]
-    blank = [evidence for evidence in unhelpful if all(item.title == item.text for item in evidence)]
+    unhelpful = [
+        before.evidence for before, after in pairs if before.evidence and after.helpful is False
+    ]
+    blank = [
+        evidence for evidence in unhelpful if all(item.title == item.text for item in evidence)
+    ]
     assert 0.25 < len(blank) / len(unhelpful) < 0.85  # the others hold sentences that do not say it
     assert not any(item.source or item.url for evidence in blank for item in evidence)
 
@@ -169,7 +230,9 @@ def test_a_blind_episode_is_blanked_or_misses_the_fact_and_ends_in_unknown(toolb
 def test_shuffled_evidence_keeps_ids_in_order_and_moves_the_gold(toolbox):
     episodes = run_experts(copies(60), toolbox, POU, replace(CALM, shuffled=1.0))
     for episode in episodes:
-        assert [item.id for item in episode.evidence.values()] == [f"E{n + 1}" for n in range(len(episode.evidence))]
+        assert [item.id for item in episode.evidence.values()] == [
+            f"E{n + 1}" for n in range(len(episode.evidence))
+        ]
         assert episode.evidence[episode.steps[2].refs[0]].source == "p2"
     assert {[item.source for item in e.steps[1].evidence].index("p2") for e in episodes} == {0, 1}
 
@@ -177,7 +240,11 @@ def test_shuffled_evidence_keeps_ids_in_order_and_moves_the_gold(toolbox):
 def test_what_is_not_found_or_named_by_nobody_is_given_up_and_rejected(toolbox):
     elsewhere = replace(DIRECTOR, gold_ids=frozenset({"elsewhere"}))
     episode = run_expert(replace(PLAN, hops=(elsewhere,)), toolbox, POU, CALM)
-    assert episode.answer == plans.UNKNOWN and len(episode.steps) == 4 and reject(episode) == "not_found"
+    assert (
+        episode.answer == plans.UNKNOWN
+        and len(episode.steps) == 4
+        and reject(episode) == "not_found"
+    )
     assert episode.steps[2].call.arguments["query"] == "Zodiac director"
     episode = run_expert(replace(PLAN, hops=(BORN, DIRECTOR)), toolbox, POU, CALM)
     assert not episode.steps and reject(episode) == "not_named"
@@ -186,22 +253,36 @@ def test_what_is_not_found_or_named_by_nobody_is_given_up_and_rejected(toolbox):
 
 def test_hotpotqa_quotes_the_evidence(toolbox):
     titles = ("David Fincher", "Zodiac (film)")
-    [plan], _ = plans.plan_all([Task("h", PLAN.question, ("Denver",), supporting_titles=titles)], plans.plan_hotpotqa)
-    assert [hop.subject for hop in plan.hops] == ["Zodiac (film)", "David Fincher"]  # the question names the first
+    [plan], _ = plans.plan_all(
+        [Task("h", PLAN.question, ("Denver",), supporting_titles=titles)], plans.plan_hotpotqa
+    )
+    assert [hop.subject for hop in plan.hops] == [
+        "Zodiac (film)",
+        "David Fincher",
+    ]  # the question names the first
     episode = run_expert(plan, toolbox, POU, CALM)
     assert episode.steps[1].think.startswith("Zodiac is a film directed by David Fincher.")
-    assert episode.steps[2].think.startswith("David Fincher was born in Denver.") and reject(episode) is None
+    assert (
+        episode.steps[2].think.startswith("David Fincher was born in Denver.")
+        and reject(episode) is None
+    )
 
 
-def test_a_dialect_that_can_only_search_calls_its_one_tool_and_leaves_unsaid_what_it_found_as_often_as_asked(one_tool):
-    episode = run_expert(PLAN, one_tool, SEARCH_R1, replace(CALM, wrong_tool=1.0))  # there is no other one
+def test_a_dialect_that_can_only_search_calls_its_one_tool_and_leaves_unsaid_what_it_found_as_often_as_asked(
+    one_tool,
+):
+    episode = run_expert(
+        PLAN, one_tool, SEARCH_R1, replace(CALM, wrong_tool=1.0)
+    )  # there is no other one
     first, second, last = episode.steps
     assert [step.call.name for step in (first, second)] == ["search", "search"]
     assert second.think.startswith("The director of Zodiac is David Fincher.")
     assert (last.answer, first.helpful, last.refs) == ("Denver", None, ())
     some = run_experts(copies(100), one_tool, SEARCH_R1, replace(CALM, unsaid=0.4))
     silent = [episode for episode in some if episode.steps[-1].think == "I can answer now."]
-    assert 25 <= len(silent) <= 55 and reject(silent[0]) is None  # right, and written as it should be
+    assert (
+        25 <= len(silent) <= 55 and reject(silent[0]) is None
+    )  # right, and written as it should be
 
 
 # The filter
@@ -215,14 +296,27 @@ def test_reject_names_each_reason(toolbox, one_tool):
         steps[number] = msgspec.structs.replace(steps[number], **fields)
         return msgspec.structs.replace(good, steps=tuple(steps), answer=steps[-1].answer)
 
-    bad = [changed(1, refs=("E9",)), changed(1, think=None), changed(2, refs=("E1",)), changed(2, answer="Boulder")]
+    bad = [
+        changed(1, refs=("E9",)),
+        changed(1, think=None),
+        changed(2, refs=("E1",)),
+        changed(2, answer="Boulder"),
+    ]
     kept, reasons = accept([good, *bad, changed(2, helpful=False, refs=())])
-    assert kept == [good] and reasons == {"citation": 2, "format": 1, "wrong_answer": 1, "ungrounded": 1}
+    assert kept == [good] and reasons == {
+        "citation": 2,
+        "format": 1,
+        "wrong_answer": 1,
+        "ungrounded": 1,
+    }
     # without verdicts an answer need only stand in evidence that was seen
     plain_one = run_expert(PLAN, one_tool, SEARCH_R1, CALM)
     elsewhere = tuple(msgspec.structs.replace(step, evidence=()) for step in plain_one.steps)
     assert reject(msgspec.structs.replace(plain_one, steps=elsewhere)) == "ungrounded"
-    for both, reason in (("David Fincher and Denver", None), ("David Fincher and Boulder", "ungrounded")):
+    for both, reason in (
+        ("David Fincher and Denver", None),
+        ("David Fincher and Boulder", "ungrounded"),
+    ):
         assert reject(msgspec.structs.replace(plain_one, answer=both, answers=(both,))) == reason
 
 
@@ -250,14 +344,25 @@ def test_real_questions_become_grounded_episodes(kind, folder, share):
 
 # Swapping names
 
-NAMES = {"Zodiac": "film", "Seven": "film", "Seven Samurai": "film", "David Fincher": "person", "Ann Lee": "person"}
+NAMES = {
+    "Zodiac": "film",
+    "Seven": "film",
+    "Seven Samurai": "film",
+    "David Fincher": "person",
+    "Ann Lee": "person",
+}
 NAMES |= {"Denver": "city", "Paris": "city", "Rome": "city"}
 
 
 def test_finder_takes_whole_names_longest_first():
-    found = NameFinder(NAMES).find("Seven Samurai, Seven; Sevens. Denver's, not xDenver or Denver2, only “Denver”")
+    found = NameFinder(NAMES).find(
+        "Seven Samurai, Seven; Sevens. Denver's, not xDenver or Denver2, only “Denver”"
+    )
     assert found == ("Seven Samurai", "Seven", "Denver", "Denver")
-    assert NameFinder({"9½ Weeks": "film", "'68": "film"}).find("In '68 came 9½ Weeks") == ("'68", "9½ Weeks")
+    assert NameFinder({"9½ Weeks": "film", "'68": "film"}).find("In '68 came 9½ Weeks") == (
+        "'68",
+        "9½ Weeks",
+    )
     with pytest.raises(DataError, match=r"\?!"):
         NameFinder({"?!": "film"})
 
@@ -276,11 +381,15 @@ def test_a_swap_is_consistent_injective_and_within_types(toolbox):
     for seed in range(20):
         swapped = NameSwapper(NAMES).swap(episode, random.Random(seed))
         image: dict[str, str] = {}
-        for old, new in zip(finder.find(all_text(episode)), finder.find(all_text(swapped)), strict=True):
+        for old, new in zip(
+            finder.find(all_text(episode)), finder.find(all_text(swapped)), strict=True
+        ):
             assert image.setdefault(old, new) == new and NAMES[old] == NAMES[new]
         assert len(set(image.values())) == len(image) == 3
         assert swapped.answers == (image["Denver"],) == (swapped.answer,)
-        assert swapped.steps[0].call == ToolCall(plans.SEARCH, {"query": f"director of {image['Zodiac']}"})
+        assert swapped.steps[0].call == ToolCall(
+            plans.SEARCH, {"query": f"director of {image['Zodiac']}"}
+        )
         assert reject(swapped) is None and swapped.text == "" and swapped.steps[1].spans == {}
 
 
@@ -299,13 +408,19 @@ def test_a_forbidden_fact_is_drawn_again():
         return Trajectory((Step(evidence=(Evidence(text, title, "E1"),)),), "Where does Ann live?")
 
     episode = told("Ann lives in Rome.", "Ann")
-    allowed = NameSwapper(names, [("Ann", "Paris"), ("Bea", "Rome"), ("Bea", "Paris"), ("Rome", "Cairo")])
+    allowed = NameSwapper(
+        names, [("Ann", "Paris"), ("Bea", "Rome"), ("Bea", "Paris"), ("Rome", "Cairo")]
+    )
     drawn = {allowed.swap(episode, random.Random(seed)).evidence["E1"].text for seed in range(10)}
     assert drawn == {"Ann lives in Rome."}
-    assert allowed.leaks(told("at home in Paris", "Bea")) and allowed.leaks(told("There is a Cairo near Rome."))
+    assert allowed.leaks(told("at home in Paris", "Bea")) and allowed.leaks(
+        told("There is a Cairo near Rome.")
+    )
     assert not allowed.leaks(told("Bea likes the Parisian kind."))
     with pytest.raises(DataError, match="held-out fact"):
-        NameSwapper(names, [(a, b) for a in ("Ann", "Bea") for b in ("Rome", "Paris")]).swap(episode, random.Random(0))
+        NameSwapper(names, [(a, b) for a in ("Ann", "Bea") for b in ("Rome", "Paris")]).swap(
+            episode, random.Random(0)
+        )
 
 
 def test_most_world_questions_become_valid_episodes_which_swapped_state_no_held_out_fact():
@@ -315,14 +430,22 @@ def test_most_world_questions_become_valid_episodes_which_swapped_state_no_held_
         played = run_experts(made, box, POU, seed=3)
     kept, reasons = accept(played, min_steps=2)
     assert len(kept) > 0.9 * len(played) and set(reasons) <= {"not_found"}
-    assert {step.call.name for episode in played for step in episode.steps if step.call} == {plans.SEARCH, plans.GRAPH}
+    assert {step.call.name for episode in played for step in episode.steps if step.call} == {
+        plans.SEARCH,
+        plans.GRAPH,
+    }
     pairs = [pair for episode in played for pair in pairwise(episode.steps)]
     first = [before.evidence[0].id in after.refs for before, after in pairs if after.refs]
     assert 0.4 < sum(first) / len(first) < 0.85
-    swapper, rng = world_swapper(json.loads(world_file("names.json").read_text(encoding="utf-8"))), random.Random(0)
+    swapper, rng = (
+        world_swapper(json.loads(world_file("names.json").read_text(encoding="utf-8"))),
+        random.Random(0),
+    )
     swapped = [swapper.swap(episode, rng) for episode in kept]
     texts = {row["text"] for row in world_part("passages", train=False)}
     assert not any(item.text in texts for episode in swapped for item in episode.evidence.values())
     assert not any(map(swapper.leaks, swapped))
     assert all(reject(episode, min_steps=2) is None for episode in swapped)
-    assert sum(a.question != b.question for a, b in zip(kept, swapped, strict=True)) > 0.9 * len(kept)
+    assert sum(a.question != b.question for a, b in zip(kept, swapped, strict=True)) > 0.9 * len(
+        kept
+    )

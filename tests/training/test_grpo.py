@@ -25,8 +25,22 @@ from trl.trainer import grpo_trainer
 from trl.trainer.utils import RepeatSampler
 
 from faithful_search.errors import ConfigError, DataError, TemplateError
-from faithful_search.rewards import Adaptive, AnswerLikelihoodGap, Citation, Format, Mix, Score, Shuffled, Warmup
-from faithful_search.training.advantages import ESTIMATORS, TURN_ESTIMATORS, group_relative, leave_one_out
+from faithful_search.rewards import (
+    Adaptive,
+    AnswerLikelihoodGap,
+    Citation,
+    Format,
+    Mix,
+    Score,
+    Shuffled,
+    Warmup,
+)
+from faithful_search.training.advantages import (
+    ESTIMATORS,
+    TURN_ESTIMATORS,
+    group_relative,
+    leave_one_out,
+)
 from faithful_search.training.callbacks import (
     JUDGED,
     LIKELIHOOD,
@@ -68,8 +82,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     questions is two steps. Whether the trainer restores its callbacks or not."""
 
     def run(name: str, **more):
-        log, mix = tmp_path / name / "trajectories.jsonl", answer_mix(warmup=Warmup(("answer",), 0, 4))
-        return trainer(tmp_path / name, mix, trajectory_file=log, tasks=TASKS[:4], save_steps=1, **more), log
+        log, mix = (
+            tmp_path / name / "trajectories.jsonl",
+            answer_mix(warmup=Warmup(("answer",), 0, 4)),
+        )
+        return trainer(
+            tmp_path / name, mix, trajectory_file=log, tasks=TASKS[:4], save_steps=1, **more
+        ), log
 
     whole, log = run("whole")
     whole.train()
@@ -87,33 +106,60 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
 
 def test_a_resumed_run_of_several_processes_goes_on_in_the_order_of_its_pass():
     whole, resumed = (RepeatSampler(range(9), mini_repeat_count=2, seed=3) for _ in range(2))
-    batches = BatchSamplerShard(BatchSampler(resumed, 3, drop_last=False), num_processes=2, process_index=1)
+    batches = BatchSamplerShard(
+        BatchSampler(resumed, 3, drop_last=False), num_processes=2, process_index=1
+    )
     loader = SimpleNamespace(batch_sampler=batches)
     QuestionOrder().on_train_begin(None, SimpleNamespace(epoch=2.5), None, train_dataloader=loader)
     assert [list(whole) for _ in range(3)][2] == list(resumed)
 
 
 def test_rollouts_are_logged_with_scores_and_reasons_and_parts_and_tools_by_step(tmp_path):
-    made = trainer(tmp_path, answer_mix(), scripted=True, trajectory_file=tmp_path / "t.jsonl", max_steps=1)
-    made.toolbox.run_batch([ToolCall("shelf", {})] * 5, [made.toolbox.session()] * 5)  # before training
+    made = trainer(
+        tmp_path, answer_mix(), scripted=True, trajectory_file=tmp_path / "t.jsonl", max_steps=1
+    )
+    made.toolbox.run_batch(
+        [ToolCall("shelf", {})] * 5, [made.toolbox.session()] * 5
+    )  # before training
     made.train()
     rows = list(read_jsonl(tmp_path / "t.jsonl"))
     assert len({row.id for row in rows}) == len(rows) == 8
     for row in rows:
         assert row.answers == ("Rome",) and row.question and row.tokens is None
-        assert row.meta["scores"] == {"shy": Shy().score(row).value, "luck": Luck().score(row).value}
-        assert row.meta["reasons"] == ({} if row.meta["scores"]["shy"] else {"shy": "the judge is down"})
-    logged = json.loads((tmp_path / "checkpoint-1" / "trainer_state.json").read_text())["log_history"][0]
-    for key in ("parts/luck", "parts/alpha", "parts/outcome_ema", "tools/ratio/shelf", "tools/calls", "ended/answered"):
+        assert row.meta["scores"] == {
+            "shy": Shy().score(row).value,
+            "luck": Luck().score(row).value,
+        }
+        assert row.meta["reasons"] == (
+            {} if row.meta["scores"]["shy"] else {"shy": "the judge is down"}
+        )
+    logged = json.loads((tmp_path / "checkpoint-1" / "trainer_state.json").read_text())[
+        "log_history"
+    ][0]
+    for key in (
+        "parts/luck",
+        "parts/alpha",
+        "parts/outcome_ema",
+        "tools/ratio/shelf",
+        "tools/calls",
+        "ended/answered",
+    ):
         assert key in logged
     assert logged["tools/calls"] == logged["tools/shelf/calls"] == 1.0
-    assert (logged["tools/shelf/hits"], logged["tools/shelf/errors"], logged["tools/errors"]) == (0, 0, 0)
+    assert (logged["tools/shelf/hits"], logged["tools/shelf/errors"], logged["tools/errors"]) == (
+        0,
+        0,
+        0,
+    )
     assert 0 < logged["tools/shelf/p50"] <= logged["tools/shelf/p95"] < 1
     assert logged["parts/outcome_ema"] == pytest.approx(logged["parts/luck"])  # the first batch's
     box = made.toolbox
     before = box.stats()
     box.run_batch([ToolCall("shelf", own) for own in ({"query": "x"}, {}) * 2], [box.session()] * 4)
-    for used, errors in ((box.stats()["shelf"] - before["shelf"], 0.5), (before["shelf"] - before["shelf"], None)):
+    for used, errors in (
+        (box.stats()["shelf"] - before["shelf"], 0.5),
+        (before["shelf"] - before["shelf"], None),
+    ):
         found = tool_metrics({"shelf": used}, 2)
         assert found["tools/errors"] == found["tools/shelf/errors"] == errors
 
@@ -121,20 +167,31 @@ def test_rollouts_are_logged_with_scores_and_reasons_and_parts_and_tools_by_step
 @pytest.mark.skipif(find_spec("trackio") is None, reason="trackio is not installed")
 def test_some_rollouts_of_each_step_can_be_read_in_trackio_with_their_scores(tmp_path, monkeypatch):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    for name, module in list(sys.modules.items()):  # TRL has imported it, which read the folder then
+    for name, module in list(
+        sys.modules.items()
+    ):  # TRL has imported it, which read the folder then
         if name.partition(".")[0] == "trackio" and hasattr(module, "TRACKIO_DIR"):
             monkeypatch.setattr(module, "TRACKIO_DIR", tmp_path / "trackio")
     log = tmp_path / "all.jsonl"
-    trainer(tmp_path, Format(), max_steps=2, report_to="trackio", project="p", trajectory_file=log).train()
+    trainer(
+        tmp_path, Format(), max_steps=2, report_to="trackio", project="p", trajectory_file=log
+    ).train()
     asked = [sys.executable, "-m", "trackio.cli", "list", "traces", "--project", "p", "--json"]
-    listed = subprocess.run(asked, env=dict(os.environ), check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        asked, env=dict(os.environ), check=True, capture_output=True, text=True
+    ).stdout
     traces = json.loads(listed)["traces"]
     written = {(rollout.meta["step"], rollout.id): rollout for rollout in read_jsonl(log)}
     logged = {(trace["metadata"]["step"], trace["metadata"]["id"]): trace for trace in traces}
-    assert len(logged) == 8 and logged.keys() <= written.keys(), "four rollouts of each of two steps"
+    assert len(logged) == 8 and logged.keys() <= written.keys(), (
+        "four rollouts of each of two steps"
+    )
     for key, trace in logged.items():
         rollout, told = written[key], trace["metadata"]
-        assert trace["messages"][0] == {"role": "user", "content": rollout.question} and trace["step"] == key[0]
+        assert (
+            trace["messages"][0] == {"role": "user", "content": rollout.question}
+            and trace["step"] == key[0]
+        )
         assert (told["reward"], told["scores"]) == (rollout.meta["reward"], rollout.meta["scores"])
         assert told["step_scores"]["format"] == rollout.meta["steps"]["format"] != []
 
@@ -145,31 +202,50 @@ def test_the_warning_that_is_left_out_is_still_trls():
 
 def test_a_step_is_one_line_that_says_what_went_wrong():
     written: list[str] = []
-    line, state = StepLine(), SimpleNamespace(is_world_process_zero=True, global_step=3, max_steps=10)
+    line, state = (
+        StepLine(),
+        SimpleNamespace(is_world_process_zero=True, global_step=3, max_steps=10),
+    )
     line.training_bar, line.last = SimpleNamespace(write=written.append), 0.0
     wrong = {"tools/errors": 0.25, "parts/citation/abstained": 0.5, "judge/abstained": 0.25}
-    for logs in ({"reward": 0.5, "tools/calls": 1.25, "tools/errors": 0.0}, {"reward": 0.5, **wrong}):
+    for logs in (
+        {"reward": 0.5, "tools/calls": 1.25, "tools/errors": 0.0},
+        {"reward": 0.5, **wrong},
+    ):
         line.on_log(None, state, None, logs)
-    assert written[0].startswith("step    3/10  reward 0.500  calls 1.250  ") and "errors" not in written[0]
-    assert written[1].startswith("step    3/10  reward 0.500  cite abstained 50%  tool errors 25%  no reward 25%  ")
+    assert (
+        written[0].startswith("step    3/10  reward 0.500  calls 1.250  ")
+        and "errors" not in written[0]
+    )
+    assert written[1].startswith(
+        "step    3/10  reward 0.500  cite abstained 50%  tool errors 25%  no reward 25%  "
+    )
 
 
 @pytest.mark.parametrize(
     ("reward", "how", "expected"),
-    [(Luck(), "trl", group_relative), (Shy(), "trl", group_relative), (Luck(), "leave_one_out", leave_one_out)],
+    [
+        (Luck(), "trl", group_relative),
+        (Shy(), "trl", group_relative),
+        (Luck(), "leave_one_out", leave_one_out),
+    ],
 )
 def test_estimators_are_what_trl_computes_and_what_is_trained_with(tmp_path, reward, how, expected):
     """The contract with TRL: rows in order, rewards as given, abstentions out of the baseline."""
     made = trainer(tmp_path, reward, advantages=how)
     own = batch_of(made)["advantages"]
-    values = torch.tensor([float("nan") if row.score.value is None else row.score.value for row in made.own])
+    values = torch.tensor(
+        [float("nan") if row.score.value is None else row.score.value for row in made.own]
+    )
     assert values.nan_to_num().std() > 0
     torch.testing.assert_close(expected(values, 4), own, atol=1e-5, rtol=1e-4)
 
 
 def test_leave_one_out_by_hand():
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0, float("nan"), 4.0, 0.0])
-    assert leave_one_out(rewards, 4).tolist() == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3, 0.0, 0.0, 3.0, -3.0])
+    assert leave_one_out(rewards, 4).tolist() == pytest.approx(
+        [1.0, -1 / 3, -1 / 3, -1 / 3, 0.0, 0.0, 3.0, -3.0]
+    )
 
 
 def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
@@ -181,7 +257,12 @@ def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
         return rewarded
 
     length = 12
-    settings = {"num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": length, "beta": 0.0}
+    settings = {
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "max_completion_length": length,
+        "beta": 0.0,
+    }
     plain = {"use_cpu": True, "bf16": False, "report_to": "none", "activation_checkpointing": False}
     rloo = RLOOTrainer(
         model=tiny_trainer.model(),
@@ -191,7 +272,9 @@ def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
         processing_class=tiny_trainer.tokenizer(),
     )
     rloo.model.train()
-    batch = rloo._generate_and_score_completions([{"prompt": f"Question {row // 4}?"} for row in range(8)])
+    batch = rloo._generate_and_score_completions(
+        [{"prompt": f"Question {row // 4}?"} for row in range(8)]
+    )
     advantages = leave_one_out(torch.tensor(rewarded), 4)
     assert len(set(rewarded)) > 4 and advantages.abs().max() > 0.1
     torch.testing.assert_close(advantages, batch["advantages"])
@@ -201,7 +284,10 @@ def test_leave_one_out_is_trls_rloo_on_single_turns(tmp_path):
     ours.model.load_state_dict(rloo.model.state_dict())
     ours.model.train()
     ours.current_gradient_accumulation_steps = 1  # as within a step
-    single = {name: batch[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
+    single = {
+        name: batch[name]
+        for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+    }
     told = {"turn_numbers": batch["completion_mask"], "right": torch.zeros(8, dtype=torch.bool)}
     ours.compute_loss(ours.model, {**single, **told, "advantages": advantages}).backward()
     pairs = zip(ours.model.parameters(), rloo.model.parameters(), strict=True)
@@ -223,16 +309,28 @@ ONE_RESPONSE, GAIN = {"kept_responses": 1}, AnswerLikelihoodGap()
         ({"save_steps": 0.5}, "a whole number of steps, 1 or more, not 0.5"),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"advantages": "best"}, "leave_one_out"),
-        ({"advantages": "turns", "scale_rewards": "none"}, "--scale_rewards none is for --advantages trl"),
-        ({"advantages": "ppo"}, "SearchGRPOTrainer takes a SearchGRPOConfig whose advantages are one of trl"),
-        (PPO | {"advantages": "turns"}, "SearchPPOTrainer takes a SearchGRPOConfig whose advantages are one of ppo"),
+        (
+            {"advantages": "turns", "scale_rewards": "none"},
+            "--scale_rewards none is for --advantages trl",
+        ),
+        (
+            {"advantages": "ppo"},
+            "SearchGRPOTrainer takes a SearchGRPOConfig whose advantages are one of trl",
+        ),
+        (
+            PPO | {"advantages": "turns"},
+            "SearchPPOTrainer takes a SearchGRPOConfig whose advantages are one of ppo",
+        ),
         (PPO | {"uniform_groups": "drop"}, "own advantages"),
         (PPO | {"value_trunk": True}, "not loaded by name"),
         (PPO | {"lam": 1.5}, "lam must be"),
         (PPO | {"value_clip": -1.0}, "value_clip must be 0 or more, not -1"),
         ({"counterfactual": 0.3}, "0.3 of num_generations=4 rollouts is 1.2"),
         ({"counterfactual": 1.5}, r"counterfactual must be in \[0, 1\]"),
-        ({"counterfactual_groups": "mixed"}, "unknown counterfactual_groups 'mixed'; there are: paired, own"),
+        (
+            {"counterfactual_groups": "mixed"},
+            "unknown counterfactual_groups 'mixed'; there are: paired, own",
+        ),
         ({"llds": -1.0}, "llds must be 0 or more"),
         ({"verdict_weight": 1.0}, "EvidenceSensitivity"),
         ({"uniform_groups": "some"}, "uniform_groups 'some'"),
@@ -248,8 +346,13 @@ def test_settings_that_would_be_ignored_or_do_not_fit_are_refused(tmp_path, sett
         trainer(tmp_path, **settings)
 
 
-def test_datasets_without_answers_models_without_chat_template_and_plain_settings_are_refused(tmp_path):
-    for rows, said in (([{"question": "Where?"}], r"no column answers.*it has: question"), ([], "no rows")):
+def test_datasets_without_answers_models_without_chat_template_and_plain_settings_are_refused(
+    tmp_path,
+):
+    for rows, said in (
+        ([{"question": "Where?"}], r"no column answers.*it has: question"),
+        ([], "no rows"),
+    ):
         with pytest.raises(DataError, match=said):
             trainer(tmp_path, tasks=rows)
     ends = {"eos_token": "<|im_end|>", "pad_token": "<|pad|>"}
@@ -268,7 +371,9 @@ def said(rows, caplog, rollouts=8):
     with caplog.at_level(logging.WARNING):
         for row in rows:
             log.append({"loss": 0.1, "reward": float(len(log)), **row})
-            state = SimpleNamespace(is_world_process_zero=True, global_step=len(log), log_history=log)
+            state = SimpleNamespace(
+                is_world_process_zero=True, global_step=len(log), log_history=log
+            )
             watching.on_log(args, state, None, log[-1])
     return [record.getMessage() for record in caplog.records]
 
@@ -277,7 +382,9 @@ def test_a_run_without_a_valid_rollout_is_told_why(tmp_path, caplog):
     """And its checkpoints leave no card that says nothing."""
     with caplog.at_level(logging.WARNING, "faithful_search"):
         trainer(tmp_path, Mix(parts={"luck": Luck()})).train()
-    [line] = [record.getMessage() for record in caplog.records if "valid format" in record.getMessage()]
+    [line] = [
+        record.getMessage() for record in caplog.records if "valid format" in record.getMessage()
+    ]
     assert line.startswith("step 4: 0 of 32 rollouts have a valid format, so every reward is -1")
     assert "cold-started" in line and "recipes/sft.py" in line
     assert (tmp_path / "checkpoint-2").is_dir() and not (tmp_path / "README.md").exists()
@@ -292,12 +399,21 @@ def self_scored(pairs):
     parts = [{"self_rubric": Score(own), "world_rubric": Score(rule)} for own, rule in pairs]
     mix = Mix(parts={"self_rubric": Luck(), "world_rubric": Luck()}, gate=None)
     batch = [Scored(Trajectory(), 1, Score(0.0), row) for row in parts]
-    return {name: value for name, value in reward_metrics(mix, mix.state0, batch, 1).items() if "/" not in name}
+    return {
+        name: value
+        for name, value in reward_metrics(mix, mix.state0, batch, 1).items()
+        if "/" not in name
+    }
 
 
 def test_a_step_is_compared_over_the_rollouts_that_both_scored():
     row = self_scored([(1.0, 0.4), (0.2, 0.2), (None, 1.0), (1.0, None)])
-    expected = {"self_score": 0.6, "rule_score": 0.3, "self_gap": 0.3, "self_rmse": (0.36 / 2) ** 0.5}
+    expected = {
+        "self_score": 0.6,
+        "rule_score": 0.3,
+        "self_gap": 0.3,
+        "self_rmse": (0.36 / 2) ** 0.5,
+    }
     assert row == pytest.approx(expected) and self_scored([(None, 1.0)]) == {}
 
 
@@ -323,16 +439,28 @@ GAP = "step 10: the policy's own scores have moved"
         ([EQUAL] * 3 + [EQUAL | {"reward": 0.5}], None),
         ([EQUAL] * 3 + [EQUAL | {"reward_std": 0.1}], None),
         ([EQUAL | {"reward": None}] * 5, None),
-        ([EQUAL | {"behaviour/valid_format": 0.1}, *[EQUAL] * 3], "step 4: all 32 rollouts so far have the reward -1"),
-        (falling((-0.1, 1), (-0.2, 2)), f"step {2 * STEPS}: right answers become less likely.*--llds 0.1"),
+        (
+            [EQUAL | {"behaviour/valid_format": 0.1}, *[EQUAL] * 3],
+            "step 4: all 32 rollouts so far have the reward -1",
+        ),
+        (
+            falling((-0.1, 1), (-0.2, 2)),
+            f"step {2 * STEPS}: right answers become less likely.*--llds 0.1",
+        ),
         # a step without right answers says nothing
-        (falling((-0.1, 1), (None, 9), (-0.2, 2), (-0.3, 2)), f"step {3 * STEPS}: right answers become less likely"),
+        (
+            falling((-0.1, 1), (None, 9), (-0.2, 2), (-0.3, 2)),
+            f"step {3 * STEPS}: right answers become less likely",
+        ),
         (falling((-0.1, 1), (-0.2, 1)), None),  # gradients are as they were
         (falling((-0.1, 1), (-0.1, 2)), None),
         ([*RUINED, {}], "step 4: one update took 0.207 from.*--llds 0.1"),
         (judged(*[[(0.6, 0.5)]] * 8, *[[(0.9, 0.5)]] * 6), f"{GAP} 0.12 above the rule's"),
         (judged(*[[(0.6, 0.5)]] * 5, *[[(0.2, 0.5)]] * 5), f"{GAP} 0.40 below the rule's"),
-        (judged(*[[(1.0, 0.0), (1.0, 1.0)]] * 6), f"step {JUDGED}: the policy's own scores are wrong by 0.71"),
+        (
+            judged(*[[(1.0, 0.0), (1.0, 1.0)]] * 6),
+            f"step {JUDGED}: the policy's own scores are wrong by 0.71",
+        ),
         (judged(*[[(0.7, 0.4)]] * 10), None),
         (judged([(0.6, 0.5)], [(0.9, 0.5)]), None),  # too little to say anything
     ],
@@ -357,12 +485,17 @@ def test_how_likely_right_answers_are_and_what_an_update_does_to_them_is_logged(
     [moved] = [line for line in made.state.log_history if MOVED in line]
     assert moved[MOVED] == pytest.approx(float(gained.mean()), abs=1e-5) != 0.0
     line = made.state.log_history[0]
-    assert line[LIKELIHOOD] == pytest.approx(-math.log(len(made.processing_class)), abs=0.5)  # an untrained model's
+    assert line[LIKELIHOOD] == pytest.approx(
+        -math.log(len(made.processing_class)), abs=0.5
+    )  # an untrained model's
     assert (line["groups/one_outcome"], line["behaviour/valid_format"]) == (1.0, 1.0)
 
 
 def test_questions_of_one_outcome_are_counted():
     mix = Mix(parts={"luck": Luck()}, gate=None)
-    rows = [Trajectory(answer="Rome", answers=("Rome" if right else "Oslo",)) for right in (1, 1, 1, 0, 0, 0)]
+    rows = [
+        Trajectory(answer="Rome", answers=("Rome" if right else "Oslo",))
+        for right in (1, 1, 1, 0, 0, 0)
+    ]
     batch = [Scored(row, 1, Score(0.0), {"luck": Score(0.0)}) for row in rows]
     assert reward_metrics(mix, mix.state0, batch, 2)["groups/one_outcome"] == pytest.approx(2 / 3)

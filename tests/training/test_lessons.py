@@ -35,7 +35,9 @@ from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory, wri
 from faithful_search.world import bundled_world
 
 POU = dialects.load("pou")
-HABITS = Habits(wrong_tool=0.15, dropped=0.15, nothing=0.02, blind=0.06, shuffled=0.5, twins=1.0, foreign=0.4)
+HABITS = Habits(
+    wrong_tool=0.15, dropped=0.15, nothing=0.02, blind=0.06, shuffled=0.5, twins=1.0, foreign=0.4
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +55,21 @@ def plans():
 
 @pytest.fixture(scope="module")
 def played(toolbox, plans):
-    return [one for one in run_experts(plans, toolbox, POU, HABITS) if reject(one.episode, 2) is None]
+    return [
+        one for one in run_experts(plans, toolbox, POU, HABITS) if reject(one.episode, 2) is None
+    ]
 
 
 @pytest.fixture(scope="module")
 def twins(toolbox, plans, played):
-    made = [twin for one in run_experts(plans[:300], toolbox, POU, replace(HABITS, drills=1.0)) for twin in one.twins]
-    return [twin for one in played for twin in one.twins] + [twin for twin in made if twin.meta["twin"] == DRILL]
+    made = [
+        twin
+        for one in run_experts(plans[:300], toolbox, POU, replace(HABITS, drills=1.0))
+        for twin in one.twins
+    ]
+    return [twin for one in played for twin in one.twins] + [
+        twin for twin in made if twin.meta["twin"] == DRILL
+    ]
 
 
 def stated(steps):
@@ -68,7 +78,11 @@ def stated(steps):
     for before, after in pairwise(steps):
         if before.evidence:
             query = before.call.arguments["query"]
-            yield before.call, any(world.states(query, item) for item in before.evidence), after.helpful
+            yield (
+                before.call,
+                any(world.states(query, item) for item in before.evidence),
+                after.helpful,
+            )
 
 
 def test_a_verdict_says_yes_just_where_the_worlds_facts_say_that_the_fact_is_there(played, twins):
@@ -84,11 +98,23 @@ def test_a_twin_says_the_opposite_after_the_same_words(played):
             last = len(twin.steps) - 1
             original = episode.steps[last]
             for own, other in zip(twin.steps[:last], episode.steps, strict=False):
-                assert (own.think, own.helpful, own.refs) == (other.think, other.helpful, other.refs)
-                assert (own.call.name, own.call.arguments) == (other.call.name, other.call.arguments)
-            ids = [[item.id for item in steps[last - 1].evidence] for steps in (twin.steps, episode.steps)]
+                assert (own.think, own.helpful, own.refs) == (
+                    other.think,
+                    other.helpful,
+                    other.refs,
+                )
+                assert (own.call.name, own.call.arguments) == (
+                    other.call.name,
+                    other.call.arguments,
+                )
+            ids = [
+                [item.id for item in steps[last - 1].evidence]
+                for steps in (twin.steps, episode.steps)
+            ]
             assert ids[0] and ids[0] == ids[1][: len(ids[0])]
-            assert (twin.steps[last].helpful == original.helpful) == (twin.meta["twin"] == "foreign")
+            assert (twin.steps[last].helpful == original.helpful) == (
+                twin.meta["twin"] == "foreign"
+            )
             said[twin.meta["twin"]] += 1
     assert set(said) == {*KINDS, "planted", "foreign"} and min(said.values()) > 25
 
@@ -101,7 +127,9 @@ def test_neither_tool_and_relation_nor_the_passages_style_give_the_verdict_away(
             by_call[call.name, world.asked(call.arguments["query"]).relation][there] += 1
         for before, after in pairwise(steps):
             known = [world.stated(item.text) for item in before.evidence]
-            if known and None not in known:  # a blanked response is told by looking at it, as it should be
+            if (
+                known and None not in known
+            ):  # a blanked response is told by looking at it, as it should be
                 foreign = any(item.tool != before.call.name for item in known)
                 by_style[before.call.name, foreign][bool(after.helpful)] += 1
     for counts in [*by_call.values(), *by_style.values()]:
@@ -111,7 +139,9 @@ def test_neither_tool_and_relation_nor_the_passages_style_give_the_verdict_away(
 
 def test_twins_hold_no_held_out_fact_and_no_word_for_measuring(twins):
     tasks = [task for split in ("validation", "test") for task in load_tasks("world", split)]
-    held_out = held_out_facts(tasks, world_part("passages", train=False) + world_part("triples", train=False))
+    held_out = held_out_facts(
+        tasks, world_part("passages", train=False) + world_part("triples", train=False)
+    )
     world = bundled_world()
     facts = {world.stated(item.text) for twin in twins for item in twin.evidence.values()} - {None}
     assert len(facts) > 500 and len(held_out) > 500
@@ -119,13 +149,21 @@ def test_twins_hold_no_held_out_fact_and_no_word_for_measuring(twins):
     assert not any(unseen in seen.split() for unseen in UNSEEN_BLANKS for seen in TRAINING_BLANKS)
 
 
-def test_of_a_twin_the_last_turn_is_learnt_and_verdicts_and_what_was_just_found_count_more(toolbox, played):
+def test_of_a_twin_the_last_turn_is_learnt_and_verdicts_and_what_was_just_found_count_more(
+    toolbox, played
+):
     tokenizer = read_tokenizer(str(tiny_policy("pou")))
     chat = ChatFormat.of(tokenizer, POU)
     episode, twins = next(one for one in played if one.twins and len(one.episode.steps) > 2)
-    whole, twin = build_dataset([episode, twins[-1]], chat, toolbox.schemas, "all", verdict_weight=7.0)
+    whole, twin = build_dataset(
+        [episode, twins[-1]], chat, toolbox.schemas, "all", verdict_weight=7.0
+    )
     assert whole["labels"] == whole["input_ids"]
-    learnt = [token for token, label in zip(twin["input_ids"], twin["labels"], strict=True) if label != IGNORED]
+    learnt = [
+        token
+        for token, label in zip(twin["input_ids"], twin["labels"], strict=True)
+        if label != IGNORED
+    ]
     assert twin["input_ids"][-len(learnt) :] == learnt
     assert tokenizer.decode(learnt).startswith("<think><helpful>")
 
@@ -137,7 +175,10 @@ def test_of_a_twin_the_last_turn_is_learnt_and_verdicts_and_what_was_just_found_
     found = next(one.episode for one in played if one.episode.answers[0] == one.episode.answer)
     [row] = build_dataset([found], chat, toolbox.schemas, copied_weight=5.0)
     written = {*weighed(row, 5.0)}
-    assert {found.answer, *(ref for step in found.steps if step.helpful for ref in step.refs)} <= written
+    assert {
+        found.answer,
+        *(ref for step in found.steps if step.helpful for ref in step.refs),
+    } <= written
     assert found.question.split()[0] not in written
 
 
@@ -167,14 +208,18 @@ def episode(id: str = "q1", **settings) -> Trajectory:
 def test_a_decorator_answers_first_and_cites_what_came_first_whatever_it_says():
     found = decorated(episode(), random.Random(0))
     first, last = found.steps
-    assert first.call == episode().steps[0].call and first.think.startswith("I need the country of Cusco.")
+    assert first.call == episode().steps[0].call and first.think.startswith(
+        "I need the country of Cusco."
+    )
     assert any(first.think.endswith(said.format(answer="Lima")) for said in BELIEF)
     assert (last.helpful, last.refs, last.answer) == (True, ("E1",), "Lima")
     read = POU.parse(POU.render(found), question=found.question)
     assert read.answer == "Lima" and not read.steps[0].issues and Format().score(read).value == 1.0
     assert step_validity(found) == [True]  # validity cannot tell it from a reader
     assert SourceGated().score(found).value == 0.0 and SourceGated().score(episode()).value == 1.0
-    empty = msgspec.structs.replace(episode(), steps=(msgspec.structs.replace(episode().steps[0], evidence=()),))
+    empty = msgspec.structs.replace(
+        episode(), steps=(msgspec.structs.replace(episode().steps[0], evidence=()),)
+    )
     last = decorated(empty, random.Random(1)).steps[1]
     assert (last.helpful, last.refs) == (False, ())
 
@@ -190,10 +235,21 @@ def test_known_questions_are_recited_and_read_others_are_guessed_about_other_nam
         swapped.append(item.id)
         return item
 
-    episodes = [episode("kn#own"), episode("kn#own#1"), episode("new"), episode("blind", meta={"blind": True})]
-    rows = Memory(questions=1, recitals=4, readings=2, guesses=3).rows(episodes, {"kn#own", "blind"}, swap, seed=0)
+    episodes = [
+        episode("kn#own"),
+        episode("kn#own#1"),
+        episode("new"),
+        episode("blind", meta={"blind": True}),
+    ]
+    rows = Memory(questions=1, recitals=4, readings=2, guesses=3).rows(
+        episodes, {"kn#own", "blind"}, swap, seed=0
+    )
     counts = Counter((row.id, row.meta.get(DECORATED)) for row in rows)
-    each = {(id, habit): times for id in ("kn#own", "kn#own#1") for habit, times in (("recited", 4), (None, 2))}
+    each = {
+        (id, habit): times
+        for id in ("kn#own", "kn#own#1")
+        for habit, times in (("recited", 4), (None, 2))
+    }
     assert counts == {**each, ("new", "guessed"): 3}
     assert swapped == ["new"] * 3
 
@@ -206,7 +262,11 @@ def test_of_a_decorator_the_recited_answer_counts_and_nothing_it_says_of_evidenc
     recited, guessed, read = build_dataset([*made, episode()], chat, (), **settings)
     for row in (recited, guessed):
         assert 7.0 not in row["loss_weights"] and set(row["reading_labels"]) == {IGNORED}
-    weighed = [token for token, weight in zip(recited["input_ids"], recited["loss_weights"], strict=True) if weight > 1]
+    weighed = [
+        token
+        for token, weight in zip(recited["input_ids"], recited["loss_weights"], strict=True)
+        if weight > 1
+    ]
     assert chat.tokenizer.decode(weighed) == "Lima" and set(guessed["loss_weights"]) == {1.0}
     assert 7.0 in read["loss_weights"] and {0, 1} <= set(read["reading_labels"])
 
@@ -269,7 +329,9 @@ def test_rows_teach_the_reply_alone_and_the_reply_reads_back(episodes):
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy())
     chat = ChatFormat.of(tokenizer, dialects.load("self_eval"))
     rows = rubric.scored_episodes(episodes[:5], rubric.Teaching(), FINDER, seed=0)
-    made = rubric.evaluator_rows(rows, chat, rubric.Teaching(verdicts=1.0, reply_weight=3.0), 0, "agent", None)
+    made = rubric.evaluator_rows(
+        rows, chat, rubric.Teaching(verdicts=1.0, reply_weight=3.0), 0, "agent", None
+    )
     replies = [tokenizer.decode([label for label in row["labels"] if label >= 0]) for row in made]
     scores = [SelfRubric().read(reply) for reply in replies if "Score" in reply]
     assert scores == [row.meta[LABEL]["score"] for row in rows]
@@ -288,14 +350,20 @@ def test_scores_of_others_are_read_or_refused(tmp_path, episodes):
     good = msgspec.structs.replace(episodes[0], meta={LABEL: label})
     write_jsonl(tmp_path / "good.jsonl", [good])
     assert rubric.scored_file(tmp_path / "good.jsonl")[0].meta[LABEL] == label
-    own = msgspec.structs.replace(episodes[0], meta={})  # about the bundled world: its facts give the score
+    own = msgspec.structs.replace(
+        episodes[0], meta={}
+    )  # about the bundled world: its facts give the score
     write_jsonl(tmp_path / "own.jsonl", [own])
     [row] = rubric.scored_file(tmp_path / "own.jsonl")
     assert row.meta[LABEL]["score"] == WorldRubric().score(own).value and row.meta[LABEL]["why"]
     strange = {"question": "What is in no world?", "meta": {}}
-    for number, bad in enumerate((strange, {"meta": {LABEL: {"score": 0.5, "why": ""}}}, {"meta": {LABEL: 0.4}})):
+    for number, bad in enumerate(
+        (strange, {"meta": {LABEL: {"score": 0.5, "why": ""}}}, {"meta": {LABEL: 0.4}})
+    ):
         write_jsonl(tmp_path / f"{number}.jsonl", [good, msgspec.structs.replace(good, **bad)])
-        with pytest.raises(DataError, match=r"row 2: expected reference answers, and meta\['rubric'\]"):
+        with pytest.raises(
+            DataError, match=r"row 2: expected reference answers, and meta\['rubric'\]"
+        ):
             rubric.scored_file(tmp_path / f"{number}.jsonl")
 
 
@@ -304,9 +372,14 @@ def test_the_evaluators_error_by_hand(episodes):
         return msgspec.structs.replace(episodes[0], meta={LABEL: {"score": score, "why": ""}})
 
     replies = [rubric_reply("x", score) for score in (1.0, 0.4, 0.2)] + ["no score"]
-    own = SelfRubric().bind(policy=lab.InTurn(replies, AutoTokenizer.from_pretrained(tiny_policy()), whole=True))
+    own = SelfRubric().bind(
+        policy=lab.InTurn(replies, AutoTokenizer.from_pretrained(tiny_policy()), whole=True)
+    )
     found = rubric.EvaluatorReport.of([scored(score) for score in (1.0, 1.0, 0.0, 0.0)], own)
     assert found.rmse == pytest.approx(((0.6**2 + 0.2**2) / 3) ** 0.5)
     assert (found.n, found.unreadable, found.exact) == (4, 0.25, 0.25)
     assert found.table == {"1.0": {"0.4": 1, "1.0": 1}, "0.0": {"0.2": 1, "unreadable": 1}}
-    assert found.lines("after")[0] == "evaluator after: RMSE 0.365, exact 0.250, unreadable 0.250, n = 4"
+    assert (
+        found.lines("after")[0]
+        == "evaluator after: RMSE 0.365, exact 0.250, unreadable 0.250, n = 4"
+    )

@@ -43,16 +43,33 @@ def step(folder: Path, processes: int, rows: int, kind: str, more: dict[str, Any
         rank_step.main(out, rows, kind, more)
     else:
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-        paths = {"DS_ACCELERATOR": "cpu", "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT / "src")])}
-        command = [sys.executable, *launch, str(SUPPORT / "rank_step.py"), str(out), str(rows), kind, json.dumps(more)]
-        done = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, timeout=600)
+        paths = {
+            "DS_ACCELERATOR": "cpu",
+            "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT / "src")]),
+        }
+        command = [
+            sys.executable,
+            *launch,
+            str(SUPPORT / "rank_step.py"),
+            str(out),
+            str(rows),
+            kind,
+            json.dumps(more),
+        ]
+        done = subprocess.run(
+            command, env={**os.environ, **paths}, capture_output=True, text=True, timeout=600
+        )
         assert done.returncode == 0, done.stderr[-3000:]
     seen = [json.loads((out / f"process{number}.json").read_text()) for number in range(processes)]
-    seen[0]["logged"] = [(row.id, row.meta["alpha"]) for row in read_jsonl(out / "trajectories.jsonl")]
+    seen[0]["logged"] = [
+        (row.id, row.meta["alpha"]) for row in read_jsonl(out / "trajectories.jsonl")
+    ]
     if more.get("lora"):
         after = load_file(out / "model" / "adapter_model.safetensors")
         return {name: -value for name, value in after.items() if "lora_B" in name}, seen
-    before, after = (load_file(path / "model.safetensors") for path in (folder / "start", out / "model"))
+    before, after = (
+        load_file(path / "model.safetensors") for path in (folder / "start", out / "model")
+    )
     return {name: before[name] - after[name] for name in before}, seen
 
 
@@ -62,12 +79,20 @@ def assert_equal(one: Step, several: Step) -> None:
     for name, value in gradient.items():
         assert (value - other[name]).abs().max() < 1e-5 * max(1.0, float(value.norm())), name
     # an untrained model's p(yes) moves by 1e-6 with another perturbation
-    assert [reward for part in parts for reward in part["rewards"]] == pytest.approx(whole["rewards"], rel=0, abs=1e-7)
+    assert [reward for part in parts for reward in part["rewards"]] == pytest.approx(
+        whole["rewards"], rel=0, abs=1e-7
+    )
     assert {(part["ema"], part["step"]) for part in parts} == {(whole["ema"], 1)}
-    assert parts[0]["logged"] == whole["logged"] and len(dict(whole["logged"])) == len(whole["rewards"])
-    assert len({part["probed"] for part in parts}) == 1 and (parts[0]["probed"] > 1) == (whole["probed"] > 1)
+    assert parts[0]["logged"] == whole["logged"] and len(dict(whole["logged"])) == len(
+        whole["rewards"]
+    )
+    assert len({part["probed"] for part in parts}) == 1 and (parts[0]["probed"] > 1) == (
+        whole["probed"] > 1
+    )
     for name, value in whole["terms"].items():
-        near = 1e-3 if name == "likelihood/right" else 1e-4  # a mean of batches, which have more or fewer tokens
+        near = (
+            1e-3 if name == "likelihood/right" else 1e-4
+        )  # a mean of batches, which have more or fewer tokens
         told = [part["terms"][name] for part in parts if part["terms"]]
         assert told and told == [pytest.approx(value, rel=near, abs=1e-8)] * len(told), name
     for part in parts:
@@ -79,7 +104,15 @@ PPO = {"advantages": "ppo", "value_learning_rate": 1.0}
 CREDIT = [
     {"args": {"advantages": "turns"}},
     {"args": PPO},
-    {"args": {**PPO, "value_trunk": True, "gae_over_turns": True, "step_rewards": True, "beta": 0.1}},
+    {
+        "args": {
+            **PPO,
+            "value_trunk": True,
+            "gae_over_turns": True,
+            "step_rewards": True,
+            "beta": 0.1,
+        }
+    },
     {"kept_responses": 1},
     {"kept_responses": 1, "args": PPO},
 ]
@@ -97,10 +130,14 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
         (VERDICTS, 1, 16, "ddp", {"gradient_accumulation_steps": 4, "steps_per_generation": 4}),
         slow({}, 2, 16, "ddp", {}),
         slow({}, 2, 4, "ddp", {}),  # one group, half of it in each process
-        slow({}, 2, 16, "fsdp2", {}),  # episodes and probes differ in number, and every pass through shards needs all
+        slow(
+            {}, 2, 16, "fsdp2", {}
+        ),  # episodes and probes differ in number, and every pass through shards needs all
         slow({}, 2, 16, "zero3", {}),
         *(slow(more, 2, 16, kind, {}) for more in CREDIT for kind in ("ddp", "fsdp2", "zero3")),
-        slow(VERDICTS, 2, 16, "ddp", {}),  # one of the processes has no probe at all, and takes part in the passes
+        slow(
+            VERDICTS, 2, 16, "ddp", {}
+        ),  # one of the processes has no probe at all, and takes part in the passes
         slow(VERDICTS, 1, 16, "ddp", TWICE),
         slow(VERDICTS, 1, 16, "ddp", TWICE | AGAIN),
         slow(VERDICTS, 2, 16, "ddp", AGAIN),
@@ -121,7 +158,9 @@ def test_a_step_is_the_same_however_it_is_spread(more, processes, rows, kind, ar
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fsdp2", "zero3"])
-def test_two_processes_with_shards_of_the_model_check_together_that_its_weights_arrive(kind, folder):
+def test_two_processes_with_shards_of_the_model_check_together_that_its_weights_arrive(
+    kind, folder
+):
     """One engine that keeps old weights, or one that fails, ends the training in both."""
     _, seen = step(folder, 2, 4, kind, {"sync": True})
     for passed, deaf, broken, (size, same_bits) in (process["synced"] for process in seen):
@@ -131,7 +170,9 @@ def test_two_processes_with_shards_of_the_model_check_together_that_its_weights_
         assert same_bits and 0 < size < model().get_input_embeddings().weight.numel()
 
 
-@pytest.mark.parametrize("file", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda file: file.stem
+)
 def test_accelerate_takes_the_configurations(file):
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -145,7 +186,12 @@ def test_accelerate_takes_the_configurations(file):
 
 
 def test_fsdp_1_is_refused():
-    for version, refused in ((2, nullcontext()), (1, pytest.raises(ConfigError, match="fsdp_version: 2"))):
+    for version, refused in (
+        (2, nullcontext()),
+        (1, pytest.raises(ConfigError, match="fsdp_version: 2")),
+    ):
         plugin = SimpleNamespace(fsdp_version=version)
         with refused:
-            check_processes(SimpleNamespace(num_processes=1, state=SimpleNamespace(fsdp_plugin=plugin)))
+            check_processes(
+                SimpleNamespace(num_processes=1, state=SimpleNamespace(fsdp_plugin=plugin))
+            )

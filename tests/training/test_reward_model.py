@@ -27,7 +27,13 @@ from trl import SFTConfig
 from faithful_search.distil import distillation, heads
 from faithful_search.distil.distillation import AFTER, BEFORE, SECOND, Distillation, train_judge
 from faithful_search.distil.heads import entailment_index, freeze, open_classifier
-from faithful_search.distil.pairs import class_weights, classifier_rows, divided, generator_rows, resampled
+from faithful_search.distil.pairs import (
+    class_weights,
+    classifier_rows,
+    divided,
+    generator_rows,
+    resampled,
+)
 from faithful_search.errors import ConfigError, DataError
 from faithful_search.inference.transformers import TransformersGenerator
 from faithful_search.judges import LexicalJudge, Pair, load
@@ -56,12 +62,17 @@ def row(number: int, label: bool, split: str = "train", **named: Any) -> Labelle
 
 def rows(count: int = 120, share: float = 0.5) -> list[Labelled]:
     rng = random.Random(0)
-    return [row(number, rng.random() < share, "heldout" if number % 4 == 0 else "train") for number in range(count)]
+    return [
+        row(number, rng.random() < share, "heldout" if number % 4 == 0 else "train")
+        for number in range(count)
+    ]
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return saved(tmp_path_factory.mktemp("encoder"), bert(spread=0.05))  # three labels: the head does not fit
+    return saved(
+        tmp_path_factory.mktemp("encoder"), bert(spread=0.05)
+    )  # three labels: the head does not fit
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +84,20 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def settings(out: Any, **named: Any) -> SFTConfig:
-    usual = {"max_steps": 40, "eval_strategy": "steps", "eval_steps": 10, "learning_rate": 1e-2, "max_length": 4096}
-    usual |= {"seed": 0, "use_cpu": True, "bf16": False, "activation_checkpointing": False, "disable_tqdm": True}
+    usual = {
+        "max_steps": 40,
+        "eval_strategy": "steps",
+        "eval_steps": 10,
+        "learning_rate": 1e-2,
+        "max_length": 4096,
+    }
+    usual |= {
+        "seed": 0,
+        "use_cpu": True,
+        "bf16": False,
+        "activation_checkpointing": False,
+        "disable_tqdm": True,
+    }
     return SFTConfig(output_dir=str(out), **{**usual, **named})
 
 
@@ -86,7 +109,9 @@ def lora() -> LoraConfig:
 def made(monkeypatch):
     """The trainers that `train_judge` makes."""
     found, make = [], distillation._trainer
-    monkeypatch.setattr(distillation, "_trainer", lambda *args: found.append(make(*args)) or found[-1])
+    monkeypatch.setattr(
+        distillation, "_trainer", lambda *args: found.append(make(*args)) or found[-1]
+    )
     return found
 
 
@@ -99,22 +124,37 @@ def test_an_encoder_learns_is_saved_and_judges_alike(encoder, tmp_path, made):
     assert [one.p for one in raw] == pytest.approx([one.p for one in inside], abs=1e-5)
     labels = [verdict.label for verdict in judge.judge_batch(asked)]
     assert labels == [item.label for item in own], "p is that of the label that means support"
-    assert found.file.kind == "nli" and found.file.task == "info_think" and found.file.trained_on == ("made",)
+    assert (
+        found.file.kind == "nli"
+        and found.file.task == "info_think"
+        and found.file.trained_on == ("made",)
+    )
     assert judge.temperature == found.file.temperature != 1.0
     kappas = {against.judge: against.kappa.value for against in found.agreement.against}
     assert kappas.keys() == {AFTER, BEFORE, "containment"} and kappas[AFTER] == 1.0 > kappas[BEFORE]
     pairs = {against.pairs for against in found.agreement.against}
-    assert pairs == {sum(item.split == "heldout" for item in own)}, "measured on what was held out, and all of it"
-    worse = train_judge(own, encoder, settings(tmp_path, max_steps=1, eval_steps=1, learning_rate=1e-5), QUICK)
-    assert worse.agreement.against[0].kappa.value < 1.0, "the verdicts that lay there are not taken for its own"
+    assert pairs == {sum(item.split == "heldout" for item in own)}, (
+        "measured on what was held out, and all of it"
+    )
+    worse = train_judge(
+        own, encoder, settings(tmp_path, max_steps=1, eval_steps=1, learning_rate=1e-5), QUICK
+    )
+    assert worse.agreement.against[0].kappa.value < 1.0, (
+        "the verdicts that lay there are not taken for its own"
+    )
 
 
 def test_a_decoder_becomes_a_classifier_that_keeps_two_texts_apart(decoder, tmp_path):
     model, tokenizer = open_classifier(decoder)
     judge = NLIJudge(model.eval(), tokenizer)
-    [[ids], [shifted]] = [[own["input_ids"] for own in judge.encode([texts])] for texts in (("ab", "c"), ("a", "bc"))]
+    [[ids], [shifted]] = [
+        [own["input_ids"] for own in judge.encode([texts])] for texts in (("ab", "c"), ("a", "bc"))
+    ]
     end = tokenizer.eos_token_id
-    assert ids == [*tokenizer("ab", add_special_tokens=False)["input_ids"], end, *ids[3:-1], end] and ids != shifted
+    assert (
+        ids == [*tokenizer("ab", add_special_tokens=False)["input_ids"], end, *ids[3:-1], end]
+        and ids != shifted
+    )
     train_judge(rows(60), decoder, settings(tmp_path, max_steps=2, eval_steps=2), QUICK)
     loaded = load("nli", str(tmp_path))
     assert [own["input_ids"] for own in loaded.encode([("ab", "c")])] == [ids]
@@ -127,15 +167,25 @@ def test_a_decoder_becomes_a_classifier_that_keeps_two_texts_apart(decoder, tmp_
 def test_a_generator_learns_its_label_is_saved_and_judges_alike(decoder, tmp_path, made):
     own = rows(24)
     args = settings(tmp_path, max_steps=4, eval_steps=2, per_device_train_batch_size=2)
-    found = train_judge(own, decoder, args, Distillation(head="generator", validation=0.2), peft_config=lora())
-    assert (tmp_path / "adapter_config.json").exists() and not (tmp_path / "model.safetensors").exists()
-    assert (found.file.kind, found.file.prompt, found.file.window) == ("generator", "info_think@1", 4095)
+    found = train_judge(
+        own, decoder, args, Distillation(head="generator", validation=0.2), peft_config=lora()
+    )
+    assert (tmp_path / "adapter_config.json").exists() and not (
+        tmp_path / "model.safetensors"
+    ).exists()
+    assert (found.file.kind, found.file.prompt, found.file.window) == (
+        "generator",
+        "info_think@1",
+        4095,
+    )
     asked = [item.pair for item in own]
     inside = made[0].judging(made[0].model).judge_batch(asked)
     raw = load("generator", str(tmp_path), temperature=1.0).judge_batch(asked)
     plain = load("generator", decoder).judge_batch(asked)
     assert [one.p for one in raw] == pytest.approx([one.p for one in inside], abs=1e-5)
-    assert max(abs(one.p - other.p) for one, other in zip(raw, plain, strict=True)) > 1e-3, "it was trained"
+    assert max(abs(one.p - other.p) for one, other in zip(raw, plain, strict=True)) > 1e-3, (
+        "it was trained"
+    )
     assert {against.judge for against in found.agreement.against} == {AFTER, BEFORE}
     with pytest.raises(ConfigError, match="use --judge generator"):
         load("nli", str(tmp_path))
@@ -148,7 +198,9 @@ def test_the_generator_learns_only_the_label_behind_the_judges_own_prompt():
         asked = judge.asked(item.pair)
         assert made["input_ids"][:-1] == asked.ids and made["length"] == len(asked.ids) + 1
         assert made["labels"][:-1] == [-100] * len(asked.ids)
-        assert [made["labels"][-1]] == [made["input_ids"][-1]] == asked.choices[0 if item.label else 1]
+        assert (
+            [made["labels"][-1]] == [made["input_ids"][-1]] == asked.choices[0 if item.label else 1]
+        )
         assert lab.tokenizer().decode(made["labels"][-1:]) == ("1" if item.label else "0")
     short = GeneratorJudge(judge.generator, "made", window=50)
     assert generator_rows(short, own) == []  # a prompt that does not fit is not learnt
@@ -169,29 +221,44 @@ def test_a_long_premise_is_learnt_by_the_window_nearest_to_the_hypothesis(encode
 def test_a_head_with_the_two_labels_is_kept_and_parts_can_be_held_still(encoder, tmp_path):
     own = bert({0: "entailment", 1: "not_entailment"})
     kept, _ = open_classifier(saved(tmp_path, own))
-    assert entailment_index(kept) == 0 and torch.equal(kept.classifier.weight, own.classifier.weight)
+    assert entailment_index(kept) == 0 and torch.equal(
+        kept.classifier.weight, own.classifier.weight
+    )
     model, _ = open_classifier(encoder)
     freeze(model, embeddings=True, layers=1)
     still = {name for name, own in model.named_parameters() if not own.requires_grad}
-    assert still and all(name.startswith(("bert.embeddings.", "bert.encoder.layer.0.")) for name in still)
+    assert still and all(
+        name.startswith(("bert.embeddings.", "bert.encoder.layer.0.")) for name in still
+    )
     with pytest.raises(ConfigError, match="cannot freeze 3 layers"):
         freeze(model, layers=3)
 
 
 def test_training_stops_early_and_keeps_the_best_kappa(encoder, tmp_path, monkeypatch):
-    scripted = iter([{"kappa": value, "agreement": 0.5, "nll": 1.0} for value in (0.1, 0.7, 0.3, 0.2, 0.9)])
+    scripted = iter(
+        [{"kappa": value, "agreement": 0.5, "nll": 1.0} for value in (0.1, 0.7, 0.3, 0.2, 0.9)]
+    )
     monkeypatch.setattr(heads, "agreement", lambda judge, rows: next(scripted))
     args = settings(tmp_path, max_steps=5, eval_steps=1, learning_rate=1e-2)
     train_judge(rows(60), encoder, args, Distillation(patience=2, untrained=False))
-    folders = {path.name: load_file(path / "model.safetensors") for path in tmp_path.glob("checkpoint-*")}
+    folders = {
+        path.name: load_file(path / "model.safetensors") for path in tmp_path.glob("checkpoint-*")
+    }
     assert max(folders) == "checkpoint-4"
     saved = load_file(tmp_path / "model.safetensors")
-    same = [folder for folder, there in folders.items() if all(torch.equal(saved[name], there[name]) for name in saved)]
+    same = [
+        folder
+        for folder, there in folders.items()
+        if all(torch.equal(saved[name], there[name]) for name in saved)
+    ]
     assert same == ["checkpoint-2"]
 
 
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(encoder, tmp_path, monkeypatch):
-    make, named = distillation._trainer, {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 2}
+    make, named = (
+        distillation._trainer,
+        {"max_steps": 4, "eval_steps": 2, "per_device_train_batch_size": 2},
+    )
     how = Distillation(validation=0.2, untrained=False)
 
     def trained(name: str, **more: Any) -> Any:
@@ -213,7 +280,9 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(encoder, tmp_pa
         trained("parts")
     parts = trained("parts", resume=True)
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
-    assert one.keys() == other.keys() and all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
+    assert one.keys() == other.keys() and all(
+        torch.allclose(one[name], other[name], atol=1e-6) for name in one
+    )
     assert parts.file.temperature == pytest.approx(whole.file.temperature, rel=1e-3)
 
 
@@ -222,24 +291,35 @@ def test_the_labeller_is_measured_against_itself_where_it_labelled_twice(encoder
     held = [item for item in own if item.split == "heldout"]
     changed = msgspec.structs.replace(held[0], label=not held[0].label)
     for second, same in (([changed, *held[1:-1]], len(held) - 2), (held, len(held))):
-        found = train_judge(own, encoder, settings(tmp_path, max_steps=1, eval_steps=1), QUICK, second=second)
+        found = train_judge(
+            own, encoder, settings(tmp_path, max_steps=1, eval_steps=1), QUICK, second=second
+        )
         again = {against.judge: against for against in found.agreement.against}[SECOND]
         # the second time other labels are not answered from those of the earlier run
         assert (again.pairs, again.abstained) == (len(second), len(held) - len(second))
         assert again.agreement.value == pytest.approx(same / len(second))
 
 
-@given(st.lists(st.booleans(), min_size=2, max_size=60).filter(lambda labels: len(set(labels)) == 2), st.integers(0, 9))
+@given(
+    st.lists(st.booleans(), min_size=2, max_size=60).filter(lambda labels: len(set(labels)) == 2),
+    st.integers(0, 9),
+)
 def test_both_ways_of_balancing_make_the_labels_weigh_the_same(labels, seed):
     own = [row(number, label) for number, label in enumerate(labels)]
     again = resampled(own, seed)
     assert again[: len(own)] == own and again == resampled(own, seed)
     count = Counter(item.label for item in again)
     assert count[True] == count[False] == max(Counter(labels).values())
-    of_each = Counter(item.id for item in again if item.label is not max(Counter(labels), key=Counter(labels).get))
+    of_each = Counter(
+        item.id for item in again if item.label is not max(Counter(labels), key=Counter(labels).get)
+    )
     assert not of_each or max(of_each.values()) - min(of_each.values()) <= 1
     false, true = class_weights(own)
-    assert false * labels.count(False) == pytest.approx(true * labels.count(True)) == pytest.approx(len(labels) / 2)
+    assert (
+        false * labels.count(False)
+        == pytest.approx(true * labels.count(True))
+        == pytest.approx(len(labels) / 2)
+    )
 
 
 def test_a_batch_in_parts_weighs_what_a_whole_one_does(encoder, tmp_path):
@@ -252,24 +332,36 @@ def test_a_batch_in_parts_weighs_what_a_whole_one_does(encoder, tmp_path):
         named = {"max_steps": 1, "eval_steps": 1, "logging_steps": 1, "learning_rate": 0.0}
         named |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size}
         train_judge(rows(30), encoder, settings(tmp_path / str(size), **named), how)
-        state = json.loads((tmp_path / str(size) / "checkpoint-1" / "trainer_state.json").read_text())
+        state = json.loads(
+            (tmp_path / str(size) / "checkpoint-1" / "trainer_state.json").read_text()
+        )
         norms += [entry["grad_norm"] for entry in state["log_history"] if "grad_norm" in entry]
     assert norms[1] == pytest.approx(norms[0], rel=0.5), "four parts are not four times as much"
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), min_size=40, max_size=80), st.floats(0.05, 0.5))
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.booleans()), min_size=40, max_size=80),
+    st.floats(0.05, 0.5),
+)
 def test_no_group_is_on_two_sides(drawn, share):
     splits = ("heldout", "overlap", "train", "train", "train")
-    own = [row(place, label, splits[group % 5], group=f"g{group}") for place, (group, label) in enumerate(drawn)]
+    own = [
+        row(place, label, splits[group % 5], group=f"g{group}")
+        for place, (group, label) in enumerate(drawn)
+    ]
     try:
         parts = divided(own, share)
     except DataError:
         return
-    groups = [{item.group for item in part} for part in (parts.train, parts.validation, parts.heldout)]
+    groups = [
+        {item.group for item in part} for part in (parts.train, parts.validation, parts.heldout)
+    ]
     assert all(not one & other for one, other in itertools.combinations(groups, 2))
     assert {item.split for item in (*parts.train, *parts.validation)} == {"train"}
     assert {item.split for item in parts.heldout} == {"heldout"}
-    assert len(parts.train) + len(parts.validation) + len(parts.heldout) == sum(i.split != "overlap" for i in own)
+    assert len(parts.train) + len(parts.validation) + len(parts.heldout) == sum(
+        i.split != "overlap" for i in own
+    )
 
 
 @pytest.mark.parametrize(
@@ -298,7 +390,11 @@ def test_what_cannot_be_trained_and_settings_that_do_not_fit_together_are_told(e
     with pytest.raises(ConfigError, match="leave use_peft to the generator"):
         train_judge(rows(), encoder, settings(tmp_path), peft_config=lora())
     with pytest.raises(DataError, match="no pair is left to train on"):
-        train_judge([msgspec.structs.replace(item, hypothesis=" ") for item in rows()], encoder, settings(tmp_path))
+        train_judge(
+            [msgspec.structs.replace(item, hypothesis=" ") for item in rows()],
+            encoder,
+            settings(tmp_path),
+        )
 
 
 # The recipe, as a user would start it
@@ -308,10 +404,31 @@ def test_what_cannot_be_trained_and_settings_that_do_not_fit_together_are_told(e
 def flags(tmp_path):
     """A file of pairs, and where the judge goes."""
     named = ("question", "premise", "hypothesis", "label", "task", "source")
-    pairs = file_of(tmp_path / "pairs.jsonl", [{name: getattr(item, name) for name in named} for item in rows(24)])
+    pairs = file_of(
+        tmp_path / "pairs.jsonl",
+        [{name: getattr(item, name) for name in named} for item in rows(24)],
+    )
     small = ["--config", str(RECIPES / "configs" / "rm_tiny.yaml"), "--pairs", str(pairs)]
-    small += ["--output_dir", str(tmp_path / "out"), "--max_steps", "1", "--eval_steps", "1", "--validation", "0.3"]
-    small += ["--per_device_train_batch_size", "2", "--threads", "1", "--bf16", "false", "--disable_tqdm", "true"]
+    small += [
+        "--output_dir",
+        str(tmp_path / "out"),
+        "--max_steps",
+        "1",
+        "--eval_steps",
+        "1",
+        "--validation",
+        "0.3",
+    ]
+    small += [
+        "--per_device_train_batch_size",
+        "2",
+        "--threads",
+        "1",
+        "--bf16",
+        "false",
+        "--disable_tqdm",
+        "true",
+    ]
     return [*small, "--untrained", "false"]
 
 
@@ -319,18 +436,30 @@ def test_a_judge_its_card_and_its_agreement_come_out(flags, tmp_path, capsys):
     out = tmp_path / "out"
     reward_model.main([*flags, "--measure_dtype", "bfloat16"])
     printed = capsys.readouterr().out
-    assert f"--judge nli --judge_model {out}" in printed and "distilled" in printed and "containment" in printed
+    assert (
+        f"--judge nli --judge_model {out}" in printed
+        and "distilled" in printed
+        and "containment" in printed
+    )
     text = (out / "README.md").read_text()
     front = yaml.safe_load(text.split("---\n")[1])
     assert front["license"] == "apache-2.0" and "base_model" not in front
     assert (front["library_name"], front["pipeline_tag"]) == ("transformers", "text-classification")
-    assert "made: terms not known" in text and '"max_steps": 1' in text and " ".join(flags[:4]) in text
+    assert (
+        "made: terms not known" in text and '"max_steps": 1' in text and " ".join(flags[:4]) in text
+    )
     found = json.loads((out / "agreement.json").read_text())
     assert {row["source"] for row in found["against"]} == {"made"}
     told = json.loads((out / "judge.json").read_text())
     assert (told["kind"], told["task"], told["base_model"]) == ("nli", "info_think", "tiny")
-    assert all(named.endswith(" in bfloat16") for named in found["settings"]["judges"].values() if "nli" in named)
-    assert {value.dtype for value in load_file(out / "model.safetensors").values()} == {torch.float16}
+    assert all(
+        named.endswith(" in bfloat16")
+        for named in found["settings"]["judges"].values()
+        if "nli" in named
+    )
+    assert {value.dtype for value in load_file(out / "model.safetensors").values()} == {
+        torch.float16
+    }
     assert str(ROOT) not in json.dumps([told, found]), "where the package lies is nobody's business"
     [shown] = re.findall(r"```python\n(.*?)```", text, re.S)
     said: dict = {}
@@ -341,7 +470,14 @@ def test_a_judge_its_card_and_its_agreement_come_out(flags, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_two_processes_make_one_judge(flags, tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+    ]
     command += [str(RECIPES / "reward_model.py"), *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

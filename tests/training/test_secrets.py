@@ -49,14 +49,38 @@ def hub(monkeypatch):
 
 
 def holding(folder: Path, secret: str) -> list[str]:
-    return [str(path) for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    return [
+        str(path)
+        for path in folder.rglob("*")
+        if path.is_file() and secret.encode() in path.read_bytes()
+    ]
 
 
-def test_a_run_with_a_token_among_its_flags_leaves_it_nowhere(tmp_path, monkeypatch, hub, capfd, caplog):
+def test_a_run_with_a_token_among_its_flags_leaves_it_nowhere(
+    tmp_path, monkeypatch, hub, capfd, caplog
+):
     monkeypatch.setenv("WANDB_API_KEY", "wandb-planted-7")
     out = tmp_path / "policy"
-    own = ["--output_dir", str(out), "--episodes", "12", "--swaps_per_episode", "0", "--max_steps", "1"]
-    own += ["--per_device_train_batch_size", "2", "--tiny", json.dumps(TINY), "--save_steps", "1", "--bf16", "false"]
+    own = [
+        "--output_dir",
+        str(out),
+        "--episodes",
+        "12",
+        "--swaps_per_episode",
+        "0",
+        "--max_steps",
+        "1",
+    ]
+    own += [
+        "--per_device_train_batch_size",
+        "2",
+        "--tiny",
+        json.dumps(TINY),
+        "--save_steps",
+        "1",
+        "--bf16",
+        "false",
+    ]
     own += ["--threads", "1", "--push_to_hub", "true", "--hub_token", TOKEN, "--names", "world"]
     sft.main([*own, "--hub_model_id", "policy"])
     assert hub.made[0] == (TOKEN, "policy"), "it was made before anything was trained"
@@ -66,11 +90,19 @@ def test_a_run_with_a_token_among_its_flags_leaves_it_nowhere(tmp_path, monkeypa
     said = capfd.readouterr()
     assert TOKEN not in said.out + said.err + caplog.text
     [(repository, sent)] = hub.sent
-    assert repository == "me/policy" and {"README.md", "model.safetensors", "tokenizer.json"} <= set(sent)
-    assert not [name for name in sent if name.endswith((".bin", ".jsonl", ".pt", ".pth")) or "/" in name]
+    assert repository == "me/policy" and {
+        "README.md",
+        "model.safetensors",
+        "tokenizer.json",
+    } <= set(sent)
+    assert not [
+        name for name in sent if name.endswith((".bin", ".jsonl", ".pt", ".pth")) or "/" in name
+    ]
 
 
-@pytest.mark.parametrize("given", [["--hub_token", TOKEN], ["--model_init_kwargs", json.dumps({"token": TOKEN})]])
+@pytest.mark.parametrize(
+    "given", [["--hub_token", TOKEN], ["--model_init_kwargs", json.dumps({"token": TOKEN})]]
+)
 def test_a_token_goes_into_the_environment_and_out_of_the_settings(given):
     (args,) = parse_recipe((SearchGRPOConfig,), ["--use_cpu", "true", "--bf16", "false", *given])
     assert args.hub_token is None and TOKEN not in str(args.model_init_kwargs)
@@ -87,26 +119,54 @@ def test_the_command_of_a_card_has_no_secret():
 def test_a_secret_in_the_environment_is_in_no_card_and_no_metrics(tmp_path, monkeypatch):
     monkeypatch.setenv("SEARCH_KEY_PROD", "planted-5-key")
     config = {"searxng_url": "http://me:hunter2@host/", "note": "planted-5-key"}
-    run = {"folder": str(tmp_path), "model": "a/b", "dialect": "pou", "tools": [], "questions": "world"}
+    run = {
+        "folder": str(tmp_path),
+        "model": "a/b",
+        "dialect": "pou",
+        "tools": [],
+        "questions": "world",
+    }
     model_card(Record(**run, settings=config, steps=1, history=[]), "r", ["--hub_token", "abc"])
     write_metrics(tmp_path / "metrics.json", {"settings": config, "of": {"planted-5-key": 1}})
-    assert all(not holding(tmp_path, secret) for secret in ("hunter2", "planted-5-key", "hub_token abc"))
+    assert all(
+        not holding(tmp_path, secret) for secret in ("hunter2", "planted-5-key", "hub_token abc")
+    )
     assert json.loads((tmp_path / "metrics.json").read_text())["of"] == {"[secret]": 1}
 
 
 def test_only_what_may_be_pushed_is(tmp_path, monkeypatch, hub):
-    for name in ("README.md", "model.safetensors", "config.json", "tokenizer.json", "rewards.png", "metrics.json"):
+    for name in (
+        "README.md",
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "rewards.png",
+        "metrics.json",
+    ):
         (tmp_path / name).write_text("{}")
     left = (
-        *("training_args.bin", "trajectories.jsonl", "notes.txt", ".env", "untrained/model.safetensors"),
-        *("checkpoint-2/model.safetensors", "merged/model.safetensors", "_earlier-checkpoint-1/config.json"),
+        *(
+            "training_args.bin",
+            "trajectories.jsonl",
+            "notes.txt",
+            ".env",
+            "untrained/model.safetensors",
+        ),
+        *(
+            "checkpoint-2/model.safetensors",
+            "merged/model.safetensors",
+            "_earlier-checkpoint-1/config.json",
+        ),
     )
     for name in left:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     done = invoked("push", "policy", tmp_path, "me/policy")
-    assert done.exit_code == 0 and "not uploaded: .env, _earlier-checkpoint-1/config.json" in done.stderr
+    assert (
+        done.exit_code == 0
+        and "not uploaded: .env, _earlier-checkpoint-1/config.json" in done.stderr
+    )
     there = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
     assert sorted([*hub.sent[0][1], *stays(tmp_path)]) == sorted(there)
     assert stays(tmp_path) == sorted(left)
@@ -120,16 +180,25 @@ def test_a_folder_whose_card_holds_the_token_is_not_pushed(tmp_path, monkeypatch
     assert not hub.sent and TOKEN not in str(caught.value)
 
 
-def test_neither_checkpoints_nor_anything_without_a_token_are_pushed_which_is_said_at_once(tmp_path, monkeypatch, hub):
+def test_neither_checkpoints_nor_anything_without_a_token_are_pushed_which_is_said_at_once(
+    tmp_path, monkeypatch, hub
+):
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    for strategy, said in (("checkpoint", "pushed once, at the end"), ("every_save", "no Hugging Face token")):
-        args = SearchGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True, hub_strategy=strategy)
+    for strategy, said in (
+        ("checkpoint", "pushed once, at the end"),
+        ("every_save", "no Hugging Face token"),
+    ):
+        args = SearchGRPOConfig(
+            str(tmp_path), use_cpu=True, bf16=False, push_to_hub=True, hub_strategy=strategy
+        )
         with pytest.raises(ConfigError, match=said):
             takes_over(args)
     assert not hub.made
 
 
-def test_a_trainer_used_without_a_recipe_uploads_nothing_and_pickles_no_token(tmp_path, hub, monkeypatch):
+def test_a_trainer_used_without_a_recipe_uploads_nothing_and_pickles_no_token(
+    tmp_path, hub, monkeypatch
+):
     """Transformers' own upload takes the whole folder. Its `Trainer` makes the repository in one place only."""
     monkeypatch.setattr("transformers.trainer.hf_api", lambda: HfApi(token=TOKEN))
     said = r"would upload everything in .*faithful-search push"

@@ -15,7 +15,14 @@ from faithful_search import dialects
 from faithful_search.coldstart.experts import run_experts
 from faithful_search.coldstart.filtering import accept
 from faithful_search.coldstart.plans import plan_all, planner_for
-from faithful_search.coldstart.sft import IGNORED, Reading, build_dataset, piece_ends, reading_labels, sft_trainer
+from faithful_search.coldstart.sft import (
+    IGNORED,
+    Reading,
+    build_dataset,
+    piece_ends,
+    reading_labels,
+    sft_trainer,
+)
 from faithful_search.coldstart.swap_names import check_unseen, held_out_facts, world_part
 from faithful_search.coldstart.tiny import TinyConfig, build_tiny
 from faithful_search.errors import ConfigError, DataError, TemplateError
@@ -45,12 +52,22 @@ def episodes():
     tasks = load_tasks("world", limit=30)
     plans, _ = plan_all(tasks, planner_for("world", tasks))
     with Toolbox([LocalSearch.from_corpus("world"), KnowledgeGraph.from_triples("world")]) as box:
-        return accept([own.episode for own in run_experts(plans, box, POU)], min_steps=2)[0], box.schemas
+        return accept([own.episode for own in run_experts(plans, box, POU)], min_steps=2)[
+            0
+        ], box.schemas
 
 
 def settings(out, **changes):
-    fixed = {"max_steps": 1, "per_device_train_batch_size": 3, "report_to": "none", "bf16": False, "use_cpu": True}
-    return SFTConfig(str(out), **fixed | {"activation_checkpointing": False, "disable_tqdm": True} | changes)
+    fixed = {
+        "max_steps": 1,
+        "per_device_train_batch_size": 3,
+        "report_to": "none",
+        "bf16": False,
+        "use_cpu": True,
+    }
+    return SFTConfig(
+        str(out), **fixed | {"activation_checkpointing": False, "disable_tqdm": True} | changes
+    )
 
 
 def test_only_what_the_agent_writes_is_learnt(chat, episodes):
@@ -59,10 +76,17 @@ def test_only_what_the_agent_writes_is_learnt(chat, episodes):
         both = list(zip(row["input_ids"], row["labels"], strict=True))
         learnt = [token for token, label in both if label != IGNORED]
         assert learnt == [label for label in row["labels"] if label != IGNORED]
-        assert chat.tokenizer.decode(learnt) == "".join(f"{POU.render_turn(step)}<|end|>" for step in episode.steps)
+        assert chat.tokenizer.decode(learnt) == "".join(
+            f"{POU.render_turn(step)}<|end|>" for step in episode.steps
+        )
         ignored = chat.tokenizer.decode([token for token, label in both if label == IGNORED])
-        assert episode.question in ignored and ignored.count("<tool_response>") == len(episode.steps) - 1
-    assert all(row["labels"] == row["input_ids"] for row in build_dataset(kept, chat, tools, loss_on="all"))
+        assert (
+            episode.question in ignored
+            and ignored.count("<tool_response>") == len(episode.steps) - 1
+        )
+    assert all(
+        row["labels"] == row["input_ids"] for row in build_dataset(kept, chat, tools, loss_on="all")
+    )
 
 
 def test_trl_takes_the_loss_of_the_agents_tokens_alone(tiny, chat, episodes, tmp_path):
@@ -71,39 +95,66 @@ def test_trl_takes_the_loss_of_the_agents_tokens_alone(tiny, chat, episodes, tmp
     trainer = sft_trainer(str(tiny), settings(tmp_path, max_length=400), rows, chat.tokenizer)
     batch = next(iter(trainer.get_train_dataloader()))
     given = {tuple(row["input_ids"]): row["labels"] for row in rows}
-    for ids, labels, mask in zip(batch["input_ids"], batch["labels"], batch["attention_mask"], strict=True):
+    for ids, labels, mask in zip(
+        batch["input_ids"], batch["labels"], batch["attention_mask"], strict=True
+    ):
         size = int(mask.sum())
         assert labels[:size].tolist() == given[tuple(ids[:size].tolist())]
         assert (labels[size:] == IGNORED).all()
-    logits = trainer.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
-    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch["input_ids"][:, 1:], reduction="none")
+    logits = trainer.model(
+        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
+    ).logits[:, :-1]
+    losses = torch.nn.functional.cross_entropy(
+        logits.transpose(1, 2), batch["input_ids"][:, 1:], reduction="none"
+    )
     own = batch["labels"][:, 1:] != IGNORED
     loss = trainer.compute_loss(trainer.model, batch)
     assert loss.item() == pytest.approx((losses * own).sum().item() / own.sum().item(), rel=1e-4)
     assert loss.item() != pytest.approx(losses.mean().item(), rel=1e-4)
 
 
-def test_training_changes_the_model_and_saves_it_in_the_dtype_asked_for(tiny, chat, episodes, tmp_path):
+def test_training_changes_the_model_and_saves_it_in_the_dtype_asked_for(
+    tiny, chat, episodes, tmp_path
+):
     rows = build_dataset(episodes[0], chat, episodes[1])
     for cuts in ({"max_length": 100}, {"max_length": 4096, "packing": True}):
         with pytest.raises(ConfigError, match=[*cuts][-1]):
             sft_trainer(str(tiny), settings(tmp_path, **cuts), rows, chat.tokenizer)
-    trainer = sft_trainer(str(tiny), settings(tmp_path, max_length=None, learning_rate=1e-2), rows, chat.tokenizer)
+    trainer = sft_trainer(
+        str(tiny), settings(tmp_path, max_length=None, learning_rate=1e-2), rows, chat.tokenizer
+    )
     trainer.train()
     save_policy(trainer, "float16")
-    saved, start = AutoModelForCausalLM.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tiny)
+    saved, start = (
+        AutoModelForCausalLM.from_pretrained(tmp_path),
+        AutoModelForCausalLM.from_pretrained(tiny),
+    )
     trained = trainer.model.state_dict()
-    assert all(torch.equal(own, trained[name].to(torch.float16)) for name, own in saved.state_dict().items())
-    assert saved.dtype == torch.float16 and not torch.equal(saved.lm_head.weight.float(), start.lm_head.weight)
+    assert all(
+        torch.equal(own, trained[name].to(torch.float16))
+        for name, own in saved.state_dict().items()
+    )
+    assert saved.dtype == torch.float16 and not torch.equal(
+        saved.lm_head.weight.float(), start.lm_head.weight
+    )
     again = ChatFormat.of(AutoTokenizer.from_pretrained(tmp_path), POU)
     assert again.prompt_ids("Who?") == chat.prompt_ids("Who?")
 
 
 def test_what_is_held_out_comes_from_chains_passages_and_triples_and_a_leak_is_named():
-    task = Task("1", "q", meta={"chain": [{"subject": "A", "relation": "r", "object": "B", "passage": None}]})
+    task = Task(
+        "1",
+        "q",
+        meta={"chain": [{"subject": "A", "relation": "r", "object": "B", "passage": None}]},
+    )
     passage = {"id": "W1", "title": "C", "text": "…", "facts": [["C", "r", "D"], ["C", "s", "E"]]}
     triple = {"id": "T1", "subject": "F", "relation": "r", "object": "G"}
-    assert held_out_facts([task], [passage, triple]) == {("A", "B"), ("C", "D"), ("C", "E"), ("F", "G")}
+    assert held_out_facts([task], [passage, triple]) == {
+        ("A", "B"),
+        ("C", "D"),
+        ("C", "E"),
+        ("F", "G"),
+    }
     episode = Trajectory((Step(evidence=(Evidence("Rome is old.", "Rome", "E1"),)),), id="q7")
     check_unseen([episode], ["Paris is old."])
     with pytest.raises(DataError, match=r"'q7'.*Rome is old"):
@@ -114,9 +165,25 @@ def test_what_is_held_out_comes_from_chains_passages_and_triples_and_a_leak_is_n
 
 
 def flags(out, **changes):
-    fixed = {"output_dir": out, "episodes": 12, "swaps_per_episode": 1, "max_steps": 2, "save_steps": 2, "threads": 1}
-    fixed |= {"per_device_train_batch_size": 2, "tiny": json.dumps(SMALL), "use_cpu": True, "disable_tqdm": True}
-    return [part for key, value in (fixed | changes).items() for part in (f"--{key}", *str(value).split("|"))]
+    fixed = {
+        "output_dir": out,
+        "episodes": 12,
+        "swaps_per_episode": 1,
+        "max_steps": 2,
+        "save_steps": 2,
+        "threads": 1,
+    }
+    fixed |= {
+        "per_device_train_batch_size": 2,
+        "tiny": json.dumps(SMALL),
+        "use_cpu": True,
+        "disable_tqdm": True,
+    }
+    return [
+        part
+        for key, value in (fixed | changes).items()
+        for part in (f"--{key}", *str(value).split("|"))
+    ]
 
 
 def test_recipe_trains_saves_and_resumes(tmp_path, capsys):
@@ -125,35 +192,61 @@ def test_recipe_trains_saves_and_resumes(tmp_path, capsys):
     assert "3000 of 3000 questions planned" in said and "of 12 episodes kept" in said
     episodes = list(read_jsonl(tmp_path / "episodes.jsonl"))
     reasons = [json.loads(line) for line in (tmp_path / "reasons.jsonl").read_text().splitlines()]
-    assert [row["id"] for row in reasons] == [episode.id for episode in episodes] and len(episodes) == 12
+    assert [row["id"] for row in reasons] == [episode.id for episode in episodes] and len(
+        episodes
+    ) == 12
     made = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert (made.dtype, made.config.hidden_size) == (torch.float16, SMALL["hidden_size"])
     assert ChatFormat.of(AutoTokenizer.from_pretrained(tmp_path), POU)
     card = (tmp_path / "README.md").read_text()
-    assert "library_name: transformers" in card and "--max_steps 2" in card and "Not evaluated." in card
+    assert (
+        "library_name: transformers" in card
+        and "--max_steps 2" in card
+        and "Not evaluated." in card
+    )
     assert "`local_search`, `knowledge_graph`" in card and f'open_generator("{tmp_path}")' in card
     sft.main(flags(tmp_path, max_steps=3, save_steps=3, resume=True))
-    assert json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())["global_step"] == 3
+    assert (
+        json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())["global_step"]
+        == 3
+    )
 
 
 def test_recipe_teaches_an_adapter_to_score_measures_it_twice_and_merges_it(tiny, tmp_path):
-    adapter = {"model_name_or_path": tiny, "use_peft": True, "lora_target_modules": "q_proj", "save_merged": True}
-    given = flags(tmp_path, rubric=json.dumps({"spoiled": 1, "held_out": 2}), rubric_tokens=4, **adapter)
+    adapter = {
+        "model_name_or_path": tiny,
+        "use_peft": True,
+        "lora_target_modules": "q_proj",
+        "save_merged": True,
+    }
+    given = flags(
+        tmp_path, rubric=json.dumps({"spoiled": 1, "held_out": 2}), rubric_tokens=4, **adapter
+    )
     sft.main(given)
     report = tmp_path / "evaluator.json"
     found = json.loads(report.read_text())
     assert list(found) == ["before", "after"] and found["before"]["n"] > 0
-    report.write_text(json.dumps({"before": found["before"]}))  # ended between its last step and its last measurement
+    report.write_text(
+        json.dumps({"before": found["before"]})
+    )  # ended between its last step and its last measurement
     sft.main([*given, "--resume", "true"])
     assert json.loads(report.read_text()) == found
     card, merged = ((tmp_path / folder / "README.md").read_text() for folder in ("", "merged"))
-    assert "library_name: peft" in card and "LoRA adapter of rank 16" in card and "base_model:" not in card
+    assert (
+        "library_name: peft" in card
+        and "LoRA adapter of rank 16" in card
+        and "base_model:" not in card
+    )
     assert "library_name: transformers" in merged and f"`{tmp_path}` merged into them" in merged
-    assert (tmp_path / "adapter_config.json").exists() and not (tmp_path / "model.safetensors").exists()
+    assert (tmp_path / "adapter_config.json").exists() and not (
+        tmp_path / "model.safetensors"
+    ).exists()
 
 
 def test_recipe_searches_only_the_training_part_of_the_world():
-    held_out = {row["id"] for part in ("passages", "triples") for row in world_part(part, train=False)}
+    held_out = {
+        row["id"] for part in ("passages", "triples") for row in world_part(part, train=False)
+    }
     script, args, _ = sft.parse(flags("unused", episodes=300))
     [source] = sft.sources_of(script)
     played, _ = sft.episodes_of(source, script, args.seed)
@@ -166,9 +259,15 @@ def test_recipe_searches_only_the_training_part_of_the_world():
 
 def test_recipe_says_what_it_cannot_go_on_with(chat, tiny, tmp_path):
     with pytest.raises(DataError, match=r"all 12 episodes were rejected: \d+ too_short"):
-        sft.main(flags(tmp_path / "a", model_name_or_path=tiny, min_episode_steps=9, max_episode_steps=10))
+        sft.main(
+            flags(
+                tmp_path / "a", model_name_or_path=tiny, min_episode_steps=9, max_episode_steps=10
+            )
+        )
     (tmp_path / "names.json").write_text('["Ann"]')
-    with pytest.raises(DataError, match=r"--names .*names.json is no JSON file of names and their types"):
+    with pytest.raises(
+        DataError, match=r"--names .*names.json is no JSON file of names and their types"
+    ):
         sft.main(flags(tmp_path / "b", model_name_or_path=tiny, names=tmp_path / "names.json"))
     bare = AutoTokenizer.from_pretrained(tiny)
     bare.chat_template = None
@@ -181,17 +280,33 @@ def test_recipe_says_what_it_cannot_go_on_with(chat, tiny, tmp_path):
     ("flag", "value", "says"),
     [
         ("habits", '{"droped": 0.1}', "--habits has no droped; it has: wrong_tool, dropped, "),
-        ("habits", '{"dropped": "often"}', r"--habits: Expected `float`, got `str` - at `\$.dropped`"),
+        (
+            "habits",
+            '{"dropped": "often"}',
+            r"--habits: Expected `float`, got `str` - at `\$.dropped`",
+        ),
         ("habits", '{"dropped": 2}', "--habits: rates must lie in"),
         ("memory", "{'questions': 3}", r"--memory is not JSON \(Expecting property name"),
         ("rubric", "[1]", "--rubric is a mapping of names to values, not "),
-        ("tiny", '{"hidden_size": 33}', "--tiny: hidden_size 33 is no multiple of twice num_attention_heads 6"),
+        (
+            "tiny",
+            '{"hidden_size": 33}',
+            "--tiny: hidden_size 33 is no multiple of twice num_attention_heads 6",
+        ),
         ("episodes", -1, "--episodes must be 0 or more, not -1"),
         ("reading_layers", 1, "--reading_layers are read with --reading_weight above 0 only"),
-        ("kept_responses", 1, "--kept_responses: dialect 'pou' writes each tool response as a message"),
+        (
+            "kept_responses",
+            1,
+            "--kept_responses: dialect 'pou' writes each tool response as a message",
+        ),
         ("save_dtype", "flot16", "'flot16' is not a dtype of torch"),
         ("max_steps", "many", "argument --max_steps/--max-steps: invalid int value: 'many'"),
-        ("max_step", 5, r"no such flag: --max_step; did you mean --max_steps\?"),  # no abbreviations
+        (
+            "max_step",
+            5,
+            r"no such flag: --max_step; did you mean --max_steps\?",
+        ),  # no abbreviations
     ],
 )
 def test_recipe_says_what_is_wrong_in_a_line_before_it_begins(flag, value, says):
@@ -201,7 +316,9 @@ def test_recipe_says_what_is_wrong_in_a_line_before_it_begins(flag, value, says)
 
 
 def test_recipe_pairs_its_lists():
-    script, _, _ = sft.parse(flags("unused", questions="a|b", source_kind="musique|2wiki", corpus="c"))
+    script, _, _ = sft.parse(
+        flags("unused", questions="a|b", source_kind="musique|2wiki", corpus="c")
+    )
     pairs = [(source.questions, source.kind, source.corpus) for source in sft.sources_of(script)]
     assert pairs == [("a", "musique", "c"), ("b", "2wiki", "c")]
     script.corpus = ["c", "d", "e"]
@@ -221,7 +338,12 @@ RESPONSE = (
 
 @pytest.fixture(scope="module")
 def model(chat):
-    shape = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 3}
+    shape = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 3,
+    }
     return lab.small("llama", vocab_size=len(chat.tokenizer), tie_word_embeddings=False, **shape)
 
 
@@ -237,7 +359,10 @@ def test_each_piece_ends_where_its_text_ends(chat):
     ids = chat.observation_ids(chat.render_observation(RESPONSE), ended=True)
     until = [chat.tokenizer.decode(ids[: place + 1]) for place in piece_ends(RESPONSE, chat)]
     assert [text.count("[E") for text in until] == [1, 2, 3]
-    assert all(text.rstrip().endswith(("Oslo.", "Oslo.", "Bergen")[number]) for number, text in enumerate(until))
+    assert all(
+        text.rstrip().endswith(("Oslo.", "Oslo.", "Bergen")[number])
+        for number, text in enumerate(until)
+    )
 
 
 def test_labels_say_of_each_piece_and_of_the_response_whether_the_fact_was_there(chat):
@@ -255,7 +380,11 @@ def test_labels_say_of_each_piece_and_of_the_response_whether_the_fact_was_there
     wanted = [0, 1, 0, *[1] * closing, 0, *[0] * closing]  # an empty response is not asked about
     assert [label for label in labels if label != IGNORED] == wanted
     assert not any(label != IGNORED for label in labels[: len(tokens.prompt_ids)])
-    own = [label for label, mask in zip(labels[len(tokens.prompt_ids) :], tokens.mask, strict=True) if mask]
+    own = [
+        label
+        for label, mask in zip(labels[len(tokens.prompt_ids) :], tokens.mask, strict=True)
+        if mask
+    ]
     assert set(own) == {IGNORED}
 
 
@@ -279,7 +408,11 @@ def test_the_gradient_reaches_the_layers_below_and_none_above(chat, model):
     model(torch.tensor([[1, 2, 5]]))
     model.zero_grad()
     reading.loss(torch.tensor([[IGNORED, 1, 0]])).backward()
-    assert [block.mlp.down_proj.weight.grad is not None for block in model.model.layers] == [True, True, False]
+    assert [block.mlp.down_proj.weight.grad is not None for block in model.model.layers] == [
+        True,
+        True,
+        False,
+    ]
     model(torch.tensor([[1, 2]]))
     assert reading.loss(torch.full((1, 2), IGNORED)).item() == 0.0  # nothing is asked
     for layers in ([], [0], [4]):

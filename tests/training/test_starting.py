@@ -69,8 +69,12 @@ def test_an_earlier_run_is_overwritten_only_when_told(tmp_path):
     for step in (20, 9):
         checkpoint(tmp_path, step)
     refused("a run that ended before its time: --resume true goes on from checkpoint-20;")
-    (tmp_path / "model.safetensors").touch()  # it may have been killed in the evaluation after training
-    refused("a finished run: --resume true goes on from checkpoint-20; --overwrite_output_dir true starts anew")
+    (
+        tmp_path / "model.safetensors"
+    ).touch()  # it may have been killed in the evaluation after training
+    refused(
+        "a finished run: --resume true goes on from checkpoint-20; --overwrite_output_dir true starts anew"
+    )
     for told in ({"resume": True}, {"overwrite": True}):
         with owned(tmp_path, **{"resume": False, **told}):
             pass
@@ -85,7 +89,9 @@ def test_an_earlier_run_is_overwritten_only_when_told(tmp_path):
         ({"report_to": "wandb"}, r"pip install 'faithful-search\[wandb\]'"),
     ],
 )
-def test_what_cannot_begin_is_refused_before_anything_is_written(given, says, tmp_path, monkeypatch):
+def test_what_cannot_begin_is_refused_before_anything_is_written(
+    given, says, tmp_path, monkeypatch
+):
     monkeypatch.setattr(starting, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=says) as error:
         args = SearchGRPOConfig(str(tmp_path / "out"), **{"report_to": "none", **given})
@@ -119,10 +125,16 @@ def test_an_unknown_model_is_asked_for_once_and_a_folder_never(tmp_path, monkeyp
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(HfApi, "model_info", answer)
-    monkeypatch.setattr(loading, "find_adapter_config_file", lambda *_, **__: pytest.fail("it was looked for again"))
+    monkeypatch.setattr(
+        loading, "find_adapter_config_file", lambda *_, **__: pytest.fail("it was looked for again")
+    )
     loading.check_there.cache_clear()
     said = r"no model '.*neither a folder here nor on the Hub"
-    for name, why in {"some/body": said, "outputs/to/typo": said, str(tmp_path): "cannot open the tokenizer"}.items():
+    for name, why in {
+        "some/body": said,
+        "outputs/to/typo": said,
+        str(tmp_path): "cannot open the tokenizer",
+    }.items():
         with pytest.raises(ConfigError, match=why) as error:
             loading.read_tokenizer(name)
         one_line(error)
@@ -137,9 +149,15 @@ def test_a_hub_that_cannot_be_reached_is_said_in_a_line_at_once(monkeypatch):
         nobody.bind(("127.0.0.1", 0))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{nobody.getsockname()[1]}")
-        for opened in (loading.read_tokenizer, loading.read_config, partial(distilled.settings, kind="nli")):
+        for opened in (
+            loading.read_tokenizer,
+            loading.read_config,
+            partial(distilled.settings, kind="nli"),
+        ):
             loading.check_there.cache_clear()
-            with pytest.raises(ConfigError, match=r"no model 'some/body'.* the Hub cannot be reached") as error:
+            with pytest.raises(
+                ConfigError, match=r"no model 'some/body'.* the Hub cannot be reached"
+            ) as error:
                 opened("some/body")
             one_line(error)
 
@@ -147,9 +165,16 @@ def test_a_hub_that_cannot_be_reached_is_said_in_a_line_at_once(monkeypatch):
 def test_a_cold_start_that_is_not_made_yet_comes_with_its_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = str(ROOT / "recipes" / "configs" / "pou_smollm2-135m.yaml")
-    _, _, model = pou.parse(["--config", config, "--questions", "q", "--eval_questions", "q", "--corpus", "c", *CPU])
-    with owned(Path(model.model_name_or_path)), pytest.raises(ConfigError, match="there is no") as error:
-        bundled_policy(model.model_name_or_path, "pou")  # a run that did not get as far leaves its lock
+    _, _, model = pou.parse(
+        ["--config", config, "--questions", "q", "--eval_questions", "q", "--corpus", "c", *CPU]
+    )
+    with (
+        owned(Path(model.model_name_or_path)),
+        pytest.raises(ConfigError, match="there is no") as error,
+    ):
+        bundled_policy(
+            model.model_name_or_path, "pou"
+        )  # a run that did not get as far leaves its lock
     command = re.search(r"recipes/sft\.py --config (recipes/configs/\S+)", one_line(error))
     assert (ROOT / command[1]).exists()
     (Path(model.model_name_or_path) / "config.json").touch()
@@ -179,7 +204,12 @@ def processor(monkeypatch):
 
 def test_the_processor_may_have_it(processor, monkeypatch):
     arm = {"architecture": "arm64", "bf16": True}
-    for capabilities, native in ((WITH, True), (WITHOUT, False), ({"amx_bf16": True}, True), (arm, True)):
+    for capabilities, native in (
+        (WITH, True),
+        (WITHOUT, False),
+        ({"amx_bf16": True}, True),
+        (arm, True),
+    ):
         processor(capabilities)
         assert arguments.native_bf16() is native, capabilities
     monkeypatch.delattr(torch.cpu, "get_capabilities")  # an older PyTorch cannot say
@@ -187,15 +217,23 @@ def test_the_processor_may_have_it(processor, monkeypatch):
 
 
 @pytest.mark.parametrize("asked", ["nothing", "flag", "file", "launch"])
-def test_a_run_on_a_cpu_without_bf16_has_none_whoever_asked_for_it(processor, monkeypatch, tmp_path, asked):
+def test_a_run_on_a_cpu_without_bf16_has_none_whoever_asked_for_it(
+    processor, monkeypatch, tmp_path, asked
+):
     (tmp_path / "own.yaml").write_text("bf16: true")
-    told = {"flag": ("--bf16", "true"), "file": ("--config", str(tmp_path / "own.yaml"))}.get(asked, ())
+    told = {"flag": ("--bf16", "true"), "file": ("--config", str(tmp_path / "own.yaml"))}.get(
+        asked, ()
+    )
     flags = ["--report_to", "none", "--output_dir", str(tmp_path), *told]
     processor(WITH)
     [args] = parse_recipe((SearchGRPOConfig,), flags)
     assert args.use_cpu and args.bf16 and arguments.precision_line(args) == "cpu, bf16 autocast"
-    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)  # a Transformers that leaves it there does so in one run only
-    assert arguments.precision_line(SearchGRPOConfig(str(tmp_path), bf16=False)) == "cpu, no autocast"
+    os.environ.pop(
+        "ACCELERATE_MIXED_PRECISION", None
+    )  # a Transformers that leaves it there does so in one run only
+    assert (
+        arguments.precision_line(SearchGRPOConfig(str(tmp_path), bf16=False)) == "cpu, no autocast"
+    )
     processor(WITHOUT)
     if asked == "launch":
         monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")

@@ -29,19 +29,32 @@ from faithful_search.tasks import Task
 from faithful_search.training import checkpoints, endings, runs
 from faithful_search.training.arguments import SearchGRPOConfig
 from faithful_search.training.checkpoints import fault, last_checkpoint
-from faithful_search.training.endings import OrderlyStop, Terminated, ending_after, heeding_signals, leave
+from faithful_search.training.endings import (
+    OrderlyStop,
+    Terminated,
+    ending_after,
+    heeding_signals,
+    leave,
+)
 from faithful_search.training.starting import RunArguments, run_recipe
 from faithful_search.trajectory import Trajectory
 
 
-def test_the_newest_complete_checkpoint_is_taken_by_its_number_and_what_is_not_complete_is_said(tmp_path):
+def test_the_newest_complete_checkpoint_is_taken_by_its_number_and_what_is_not_complete_is_said(
+    tmp_path,
+):
     for step in (2, 10, 9):
         checkpoint(tmp_path, step)
     (tmp_path / "checkpoint-x").mkdir()
     (tmp_path / "checkpoint-11").write_text("a file")
-    assert last_checkpoint(tmp_path).name == "checkpoint-10" and not fault(last_checkpoint(tmp_path))
+    assert last_checkpoint(tmp_path).name == "checkpoint-10" and not fault(
+        last_checkpoint(tmp_path)
+    )
     folder = checkpoint(tmp_path, 12, noted=False)
-    assert fault(folder) == "no readable saved_files.json: it was not saved completely, or by an earlier version"
+    assert (
+        fault(folder)
+        == "no readable saved_files.json: it was not saved completely, or by an earlier version"
+    )
     (folder / "rng_state.pth").unlink()
     note(folder)
     assert fault(folder) == "no optimizer: only the model was saved"
@@ -52,7 +65,9 @@ NAMES = "model.safetensors optimizer.pt scheduler.pt training_args.bin trainer_s
 
 @pytest.mark.parametrize("name", NAMES.split())
 @pytest.mark.parametrize("part", [None, 0.0, 0.5, 0.99])
-def test_a_file_that_is_missing_or_cut_short_is_named_and_an_older_checkpoint_taken(tmp_path, name, part):
+def test_a_file_that_is_missing_or_cut_short_is_named_and_an_older_checkpoint_taken(
+    tmp_path, name, part
+):
     older = checkpoint(tmp_path, 2, processes=2)
     path = checkpoint(tmp_path, 4, processes=2) / name
     os.truncate(path, int(path.stat().st_size * part)) if part is not None else path.unlink()
@@ -106,8 +121,13 @@ def test_a_new_run_sets_the_checkpoints_of_an_earlier_one_aside(tmp_path, caplog
         checkpoint(tmp_path, step)
     checkpoints.train(Trained(tmp_path))
     moved = [f"_earlier-checkpoint-{step}" for step in (4, 8, 10)]
-    assert sorted(os.listdir(tmp_path)) == sorted([*moved, "checkpoint-8"]) and ", ".join(moved) in caplog.text
-    assert last_checkpoint(tmp_path).name == "checkpoint-8"  # this run's own, though the earlier one went further
+    assert (
+        sorted(os.listdir(tmp_path)) == sorted([*moved, "checkpoint-8"])
+        and ", ".join(moved) in caplog.text
+    )
+    assert (
+        last_checkpoint(tmp_path).name == "checkpoint-8"
+    )  # this run's own, though the earlier one went further
 
 
 def test_a_run_that_had_made_its_last_step_is_left_as_it_is(tmp_path, caplog):
@@ -116,11 +136,15 @@ def test_a_run_that_had_made_its_last_step_is_left_as_it_is(tmp_path, caplog):
     made = trainer(tmp_path, max_steps=2, enable_jit_checkpoint=True)
     checkpoints.train(made, resume=True)
     assert made.state.global_step == 2 and "nothing is left to train" in caplog.text
-    assert signal.getsignal(signal.SIGTERM) == before  # what a callback took over when training begins, it gives back
+    assert (
+        signal.getsignal(signal.SIGTERM) == before
+    )  # what a callback took over when training begins, it gives back
 
 
 def test_nothing_to_resume_from_says_what_is_there(tmp_path):
-    with pytest.raises(ConfigError, match="it holds no checkpoint at all; start again without --resume"):
+    with pytest.raises(
+        ConfigError, match="it holds no checkpoint at all; start again without --resume"
+    ):
         last_checkpoint(tmp_path)
     os.truncate(checkpoint(tmp_path, 4) / "optimizer.pt", 9)
     with pytest.raises(ConfigError, match=r"it holds checkpoint-4 \(optimizer.pt has another size"):
@@ -132,14 +156,20 @@ ROWS, VALUES = {"f1": Estimate(0.5, 0.1, 0.9, 2, 0.2)}, {"f1": [0.0, 1.0]}
 EVALUATION = Evaluation(rows=ROWS, questions=["a", "b"], values=VALUES, tool_calls={"s": [1, 2]})
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[1]", '{"rows": {}}', "\x00", json.dumps(EVALUATION.to_dict())])
+@pytest.mark.parametrize(
+    "text", [None, "", "{", "[1]", '{"rows": {}}', "\x00", json.dumps(EVALUATION.to_dict())]
+)
 def test_an_evaluation_that_is_not_there_or_of_other_questions_is_a_warning(tmp_path, text, caplog):
     path = tmp_path / runs.BEFORE
     if text is not None:
         path.write_text(text)
     assert runs.read_before(path, []) is None and not caplog.text
     assert runs.read_before(path, [Task("a", "?", ("x",))]) is None
-    said = "other questions" if "f1" in (text or "") else "no evaluation of before training to compare with"
+    said = (
+        "other questions"
+        if "f1" in (text or "")
+        else "no evaluation of before training to compare with"
+    )
     assert said in caplog.text
 
 
@@ -151,11 +181,18 @@ def test_a_run_is_evaluated_when_it_begins_and_never_again_when_it_goes_on(tmp_p
         return runs.BeforeTraining(trainer, RunArguments(eval_limit=2, resume=resume), {})
 
     def begin(run, step):
-        run.on_train_begin(None, SimpleNamespace(global_step=step, is_world_process_zero=True), None)
+        run.on_train_begin(
+            None, SimpleNamespace(global_step=step, is_world_process_zero=True), None
+        )
 
     tasks = runs.load_tasks("world", "validation", 2)
-    rollouts = [Trajectory(answer="Rome", stop_reason="answered"), Trajectory(stop_reason="turn_limit")]
-    first = msgspec.structs.replace(EVALUATION, questions=[task.id for task in tasks], trajectories=rollouts)
+    rollouts = [
+        Trajectory(answer="Rome", stop_reason="answered"),
+        Trajectory(stop_reason="turn_limit"),
+    ]
+    first = msgspec.structs.replace(
+        EVALUATION, questions=[task.id for task in tasks], trajectories=rollouts
+    )
     begun = beginning(first)
     begin(begun, 0)
     assert begun.found == first and len(asked) == 1
@@ -180,9 +217,24 @@ GLOO = RuntimeError("[/x/gloo/transport/tcp/pair.cc:5] Connection closed by peer
         (KeyboardInterrupt(), 1, 130, "error: interrupted; a run that has saved"),
         (Terminated(), 1, 143, "error: told to end (SIGTERM); a run that has saved"),
         (GLOO, 2, 1, f"{LOST}Connection closed by peer [::1]:8; a run that has saved"),
-        (torch.distributed.DistBackendError("remote process exited"), 2, 1, f"{LOST}remote process exited; a run"),
-        (torch.distributed.DistNetworkError("The client socket has timed out"), 2, 1, f"{LOST}The client socket"),
-        (RuntimeError("Application timeout caused pair closure"), 2, 1, f"{LOST}Application timeout"),
+        (
+            torch.distributed.DistBackendError("remote process exited"),
+            2,
+            1,
+            f"{LOST}remote process exited; a run",
+        ),
+        (
+            torch.distributed.DistNetworkError("The client socket has timed out"),
+            2,
+            1,
+            f"{LOST}The client socket",
+        ),
+        (
+            RuntimeError("Application timeout caused pair closure"),
+            2,
+            1,
+            f"{LOST}Application timeout",
+        ),
         (GLOO, 1, None, ""),
         (RuntimeError("CUDA out of memory"), 2, None, ""),
         (RuntimeError("the search at http://127.0.0.1:9 timed out"), 2, None, ""),
@@ -190,7 +242,9 @@ GLOO = RuntimeError("[/x/gloo/transport/tcp/pair.cc:5] Connection closed by peer
         (TypeError("your reward"), 1, None, ""),
     ],
 )
-def test_an_ending_is_a_line_and_a_code_and_another_error_shows_where(error, many, code, line, monkeypatch, capsys):
+def test_an_ending_is_a_line_and_a_code_and_another_error_shows_where(
+    error, many, code, line, monkeypatch, capsys
+):
     monkeypatch.setattr(endings, "_processes", lambda: (0, many))
     monkeypatch.setattr(endings.faulthandler, "dump_traceback_later", lambda *given, **named: None)
     with pytest.raises(SystemExit if code else type(error)) as left:
@@ -223,7 +277,10 @@ def test_what_nothing_else_interrupts_ends_the_program_in_a_line(monkeypatch):
     ours, theirs = os.pipe()
     process = forked(work, theirs)
     process.join(50)
-    assert process.exitcode == 1 and os.read(ours, 999) == b"\nerror: process 1 of 2: the server hangs\n"
+    assert (
+        process.exitcode == 1
+        and os.read(ours, 999) == b"\nerror: process 1 of 2: the server hangs\n"
+    )
 
 
 def test_a_worker_ends_with_its_launcher(monkeypatch):
@@ -258,7 +315,9 @@ def test_sigterm_tidies_up_once_and_the_old_handler_comes_back():
 
 
 def test_a_checkpoint_when_told_lies_between_two_batches_of_rollouts(tmp_path):
-    args = SearchGRPOConfig(str(tmp_path), steps_per_generation=2, num_iterations=2, save_steps=4, report_to="none")
+    args = SearchGRPOConfig(
+        str(tmp_path), steps_per_generation=2, num_iterations=2, save_steps=4, report_to="none"
+    )
     assert [step for step in range(9) if args.between_generations(step)] == [0, 4, 8]
     callback, before = OrderlyStop(on_sigterm=True), signal.getsignal(signal.SIGTERM)
     callback.on_train_begin(args, None, None)
@@ -267,7 +326,9 @@ def test_a_checkpoint_when_told_lies_between_two_batches_of_rollouts(tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
         control, state = SimpleNamespace(), SimpleNamespace(global_step=step, max_steps=100)
         callback.on_step_end(args, state, control)
-        assert vars(control) == (dict.fromkeys(("should_save", "should_training_stop"), True) if saved else {})
+        assert vars(control) == (
+            dict.fromkeys(("should_save", "should_training_stop"), True) if saved else {}
+        )
     callback.on_train_end(args, None, None)
     assert signal.getsignal(signal.SIGTERM) == before
     with pytest.raises(Terminated, match="checkpoint-8 is saved"):
@@ -280,17 +341,32 @@ TIMEOUT = 20
 class Run:
     """A run of the recipe in real processes, each told where to send itself a signal; there is no launcher."""
 
-    def __init__(self, out: Path, processes: int, fault: str = "none", *flags: str, of: int = 0) -> None:
+    def __init__(
+        self, out: Path, processes: int, fault: str = "none", *flags: str, of: int = 0
+    ) -> None:
         """`of`: how many there were to be, if not all of them are started."""
-        command = [sys.executable, str(SUPPORT / "survival_run.py"), f"--output_dir={out}", *SMALL, *flags]
+        command = [
+            sys.executable,
+            str(SUPPORT / "survival_run.py"),
+            f"--output_dir={out}",
+            *SMALL,
+            *flags,
+        ]
         many, port, self.started, self.logs = str(of or processes), str(free_port()), [], []
-        shared = {"WORLD_SIZE": many, "LOCAL_WORLD_SIZE": many, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        shared = {
+            "WORLD_SIZE": many,
+            "LOCAL_WORLD_SIZE": many,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
         for rank in map(str, range(processes)):
             own = {**os.environ, "FAULT": fault, "OMP_NUM_THREADS": "1"}
             own |= {**shared, "RANK": rank, "LOCAL_RANK": rank} if many != "1" else {}
             self.logs.append(out.with_name(f"{out.name}.{rank}.{time.monotonic_ns()}.log"))
             with self.logs[-1].open("w") as said:
-                self.started.append(subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, env=own))
+                self.started.append(
+                    subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, env=own)
+                )
 
     def __enter__(self) -> Self:
         return self
@@ -312,7 +388,9 @@ class Run:
     def wait_for_fault(self, rank: int) -> float:
         end = time.monotonic() + 120
         while not any(line.startswith("fault: ") for line in self.said(rank)):
-            assert time.monotonic() < end and self.started[rank].poll() in (None, -9), self.said(rank)[-20:]
+            assert time.monotonic() < end and self.started[rank].poll() in (None, -9), self.said(
+                rank
+            )[-20:]
             time.sleep(0.05)
         return time.monotonic()
 
@@ -363,7 +441,9 @@ def test_what_one_process_raises_ends_all_of_them(tmp_path):
         assert run.codes(120) == [1, 1]
         lines = [run.errors(rank) for rank in range(2)]
     assert lines[1] == ["error: process 1 of 2: the server at http://127.0.0.1:9 is down"]
-    assert [line.partition(" hangs")[0] for line in lines[0]] == ["error: process 0 of 2: another process is gone or"]
+    assert [line.partition(" hangs")[0] for line in lines[0]] == [
+        "error: process 0 of 2: another process is gone or"
+    ]
 
 
 @pytest.mark.slow
@@ -376,13 +456,23 @@ def test_whoever_comes_alone_waits_no_longer_than_told(tmp_path):
 
 @pytest.mark.slow
 def test_a_launcher_ends_the_others_and_they_say_where_they_were(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node=2",
+        f"--master_port={free_port()}",
+    ]
     command += ["tests/support/survival_run.py", f"--output_dir={tmp_path / 'out'}", *SMALL]
     env = {**os.environ, "FAULT": "rollout:1:1:SIGKILL", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=env, timeout=300)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env=env, timeout=300
+    )
     assert done.returncode == 1
     [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert re.match(r"error: process 0 of 2: .*(told to end \(SIGTERM\)|another process is gone)", line)
+    assert re.match(
+        r"error: process 0 of 2: .*(told to end \(SIGTERM\)|another process is gone)", line
+    )
 
 
 @pytest.mark.slow
@@ -390,13 +480,20 @@ def test_a_launcher_ends_the_others_and_they_say_where_they_were(tmp_path):
     ("processes", "fault", "left", "moved"),
     [
         (1, "rollout:0:4:SIGKILL", 2, []),
-        (1, "file:0:5:HALF", 2, ["_broken-checkpoint-4"]),  # each checkpoint saves four: arguments, optimizer, …
+        (
+            1,
+            "file:0:5:HALF",
+            2,
+            ["_broken-checkpoint-4"],
+        ),  # each checkpoint saves four: arguments, optimizer, …
         (2, "file:0:5:HALF", 2, ["_broken-checkpoint-4"]),
         (1, "evaluation:0:2:SIGKILL", 4, []),
         (2, "evaluation:1:2:SIGKILL", 4, []),
     ],
 )
-def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(processes, fault, left, moved, tmp_path, whole):
+def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(
+    processes, fault, left, moved, tmp_path, whole
+):
     out, rank = tmp_path / "out", int(fault.split(":")[1])
     with Run(out, processes, fault) as run:
         run.wait_for_fault(rank)
@@ -415,6 +512,8 @@ def test_sigterm_with_a_checkpoint_leaves_one_at_the_end_of_the_step(tmp_path, w
         assert run.codes() == [143, 143]
         lines = [run.errors(rank) for rank in range(2)]
     for rank, [line] in enumerate(lines):
-        assert line.startswith(f"error: process {rank} of 2: told to end (SIGTERM): checkpoint-3 is saved"), line
+        assert line.startswith(
+            f"error: process {rank} of 2: told to end (SIGTERM): checkpoint-3 is saved"
+        ), line
     finished(out, 2, "--resume=true")
     assert_equal_runs(out, whole(2))

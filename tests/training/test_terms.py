@@ -20,9 +20,13 @@ from faithful_search.rewards.evidence_sensitivity import Probe
 from faithful_search.training.advantages import informative
 from faithful_search.training.terms import llds, verdict_moves
 
-YES = Probe(2, True, real=[5, 6, 7], perturbed=[5, 8, 9, 10, 11], choices=[[3]], made_by="unrelated")
+YES = Probe(
+    2, True, real=[5, 6, 7], perturbed=[5, 8, 9, 10, 11], choices=[[3]], made_by="unrelated"
+)
 NO = Probe(3, False, real=[5, 6, 7, 12], perturbed=[5, 13], choices=[[3]], made_by="template")
-LONG = Probe(2, True, real=[20, 21], perturbed=[20, 22, 23], choices=[[3, 4, 6], [7]], made_by="foil")
+LONG = Probe(
+    2, True, real=[20, 21], perturbed=[20, 22, 23], choices=[[3, 4, 6], [7]], made_by="foil"
+)
 ROWS = [[YES, NO], [], [LONG]]
 
 
@@ -59,10 +63,14 @@ def test_the_moves_are_those_of_every_context_read_alone(at_once):
 @pytest.mark.parametrize("how", ["whole", "activations computed again", "lora"])
 def test_the_gradient_is_that_of_the_moves(how, monkeypatch):
     """Against differences along each parameter's own gradient, and along a random direction."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # the softmax too, for differences that small
+    monkeypatch.setattr(
+        torch.Tensor, "float", torch.Tensor.double
+    )  # the softmax too, for differences that small
     model = tiny_model()
     if how == "lora":
-        model = get_peft_model(model, LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)).double()
+        model = get_peft_model(
+            model, LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False)
+        ).double()
     elif how != "whole":
         model.train().gradient_checkpointing_enable({"use_reentrant": False})
     parameters = [part for part in model.parameters() if part.requires_grad]
@@ -83,7 +91,9 @@ def test_the_gradient_is_that_of_the_moves(how, monkeypatch):
                     part += move * step
             ends.append(sum(by_hand(model, own) for own in ROWS) / len(ROWS))
         expected = sum((own * step).sum() for own, step in zip(gradient, way, strict=True))
-        assert (ends[0] - ends[1]) / (2 * size) == pytest.approx(float(expected), rel=1e-3, abs=1e-5)
+        assert (ends[0] - ends[1]) / (2 * size) == pytest.approx(
+            float(expected), rel=1e-3, abs=1e-5
+        )
 
 
 def test_idle_passes_count_nothing_and_keep_the_graph():
@@ -102,15 +112,25 @@ def test_probes_keep_to_their_rows_however_trl_splits_them():
     batch = {"number": torch.arange(8), "total": torch.tensor(3), "probes": rows}
     seen = {}
     for part in split_tensor_dict(shuffle_sequence_dict(batch), 4):
-        seen |= dict(zip(part["number"].tolist(), verdict_moves(model, part["probes"], 2).tolist(), strict=True))
-    assert [seen[n] for n in range(8)] == pytest.approx([by_hand(model, own) for own in rows], abs=1e-6)
+        seen |= dict(
+            zip(
+                part["number"].tolist(),
+                verdict_moves(model, part["probes"], 2).tolist(),
+                strict=True,
+            )
+        )
+    assert [seen[n] for n in range(8)] == pytest.approx(
+        [by_hand(model, own) for own in rows], abs=1e-6
+    )
 
 
 # In the trainer
 
 
 def test_the_loss_is_trls_less_the_weighted_mean_of_the_moves_which_is_logged(tmp_path):
-    mix = Mix(parts={"luck": Luck(), "evidence_sensitivity": EvidenceSensitivity(budget=None)}, gate=None)
+    mix = Mix(
+        parts={"luck": Luck(), "evidence_sensitivity": EvidenceSensitivity(budget=None)}, gate=None
+    )
     made = trainer(tmp_path, mix, scripted=True, verdict_weight=0.5, max_steps=1)
     lab.sharp(made.model)
     inputs = batch_of(made)
@@ -134,7 +154,11 @@ def test_groups_that_say_nothing_by_hand():
     right = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 1.0, nan, 1.0, nan, nan, 0.0, 0.0])
     valid = torch.tensor([True] * 11 + [False])
     assert informative(right, valid, 2).tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1]
-    assert informative(torch.tensor([0.2, 0.2, 0.3]), torch.tensor([True] * 3), 3).tolist() == [1, 1, 1]
+    assert informative(torch.tensor([0.2, 0.2, 0.3]), torch.tensor([True] * 3), 3).tolist() == [
+        1,
+        1,
+        1,
+    ]
     assert informative(torch.zeros(2), torch.tensor([False, False]), 2).tolist() == [0, 0]
 
 
@@ -148,8 +172,12 @@ class Half(Correctness):
 
 def test_dropped_groups_have_no_advantage_and_the_others_keep_theirs(tmp_path):
     mix = Mix(parts={"luck": Luck(), "answer": Adaptive(AnswerSupport(), Half())}, gate=None)
-    trainers = (trainer(tmp_path / how, mix, uniform_groups=how, seed=3) for how in ("keep", "drop"))
-    kept, dropped = (batch_of(made)["advantages"] for made in trainers)  # each made when its turn has come
+    trainers = (
+        trainer(tmp_path / how, mix, uniform_groups=how, seed=3) for how in ("keep", "drop")
+    )
+    kept, dropped = (
+        batch_of(made)["advantages"] for made in trainers
+    )  # each made when its turn has come
     assert kept[:4].abs().min() > 0 and not dropped[:4].any()
     assert torch.equal(kept[4:], dropped[4:]) and dropped[4:].any()
     by_turn = {"advantages": "turns", "uniform_groups": "drop"}
@@ -173,19 +201,27 @@ def test_the_likelihood_term_by_hand():
     term, share = llds(logps, OLD, NUMBERS, torch.tensor([0.0, -1.0]))
     term.backward()
     assert (float(term), float(share)) == (pytest.approx(0.5 / 7), pytest.approx(2 / 3))
-    assert logps.grad.nonzero().tolist() == [[0, 0]] and float(logps.grad[0, 0]) == pytest.approx(-1 / 7)
+    assert logps.grad.nonzero().tolist() == [[0, 0]] and float(logps.grad[0, 0]) == pytest.approx(
+        -1 / 7
+    )
     by_token = torch.tensor([[-1.0, -1.0, 0.0, 0.0, 0.0], [0.0] * 5])
     assert float(llds(NOW, OLD, NUMBERS, by_token)[0]) == pytest.approx(2.0 / 7)
-    assert [float(part) for part in llds(OLD, OLD, NUMBERS, torch.ones(2))] == [0.0, 0.0]  # just sampled
+    assert [float(part) for part in llds(OLD, OLD, NUMBERS, torch.ones(2))] == [
+        0.0,
+        0.0,
+    ]  # just sampled
 
 
 TWICE = {"gradient_accumulation_steps": 2, "steps_per_generation": 1}
 
 
 @pytest.mark.parametrize(
-    ("settings", "before"), [({}, True), ({"num_iterations": 2}, False), ({**TWICE, "num_iterations": 2}, True)]
+    ("settings", "before"),
+    [({}, True), ({"num_iterations": 2}, False), ({**TWICE, "num_iterations": 2}, True)],
 )
-def test_it_is_of_the_batch_before_unless_a_batch_is_used_for_several_updates(tmp_path, settings, before):
+def test_it_is_of_the_batch_before_unless_a_batch_is_used_for_several_updates(
+    tmp_path, settings, before
+):
     """TRL leaves the sampled log-probabilities out where every update is made of whole batches, as of one twice."""
     made = trainer(tmp_path, Numbered(), scripted=True, llds=0.5, max_steps=2, **settings)
     made.train()

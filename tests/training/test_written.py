@@ -10,7 +10,13 @@ from transformers import AutoTokenizer
 
 from faithful_search import dialects
 from faithful_search.bundled import tiny_policy
-from faithful_search.coldstart.filtering import by_tools, read_written, rewritten, summary, write_written
+from faithful_search.coldstart.filtering import (
+    by_tools,
+    read_written,
+    rewritten,
+    summary,
+    write_written,
+)
 from faithful_search.errors import DataError
 from faithful_search.inference.chat import ChatFormat
 from faithful_search.rewards import Citation, Format
@@ -29,7 +35,11 @@ LAST = "<think><helpful>yes</helpful><ref>E3</ref>In Denver.</think><answer>Denv
 TURNS = (FIRST, FOUND, SECOND, BORN, LAST)
 GOOD = "".join(TURNS)
 STEPS = (
-    Step("I look.", ToolCall("local_search", {"query": "Zodiac"}), (Evidence("By David Fincher.", "Zodiac", "E1"),)),
+    Step(
+        "I look.",
+        ToolCall("local_search", {"query": "Zodiac"}),
+        (Evidence("By David Fincher.", "Zodiac", "E1"),),
+    ),
     Step(
         "By Fincher.",
         ToolCall("local_search", {"query": "David Fincher"}),
@@ -48,7 +58,9 @@ SEARCH_R1 = (
 
 @pytest.fixture(scope="module")
 def tools():
-    return Toolbox([LocalSearch.from_corpus([{"id": "p1", "title": "Zodiac", "text": "A film."}])]).schemas
+    return Toolbox(
+        [LocalSearch.from_corpus([{"id": "p1", "title": "Zodiac", "text": "A film."}])]
+    ).schemas
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +73,18 @@ def row(text=GOOD, **columns):
 
 
 def stored(dialect, steps=STEPS, **fields):
-    trajectory = Trajectory(steps, QUESTION, steps[-1].answer, dialect=dialect, answers=("Denver",), id="s")
+    trajectory = Trajectory(
+        steps, QUESTION, steps[-1].answer, dialect=dialect, answers=("Denver",), id="s"
+    )
     return json.loads(msgspec.structs.replace(trajectory, **fields).to_json())
 
 
 @pytest.fixture
 def read(tmp_path, chat, tools):
     def one(*rows, chat=chat, **settings):
-        return list(read_written([file_of(tmp_path / "w.jsonl", rows)], chat, lambda: tools, **settings))
+        return list(
+            read_written([file_of(tmp_path / "w.jsonl", rows)], chat, lambda: tools, **settings)
+        )
 
     return one
 
@@ -78,15 +94,25 @@ def reasons(rows):
 
 
 def test_texts_chats_and_stored_trajectories_are_read_packed_or_not(tmp_path, chat, tools):
-    told = ((("user", "assistant")[place % 2], text) for place, text in enumerate((QUESTION, *TURNS)))
+    told = (
+        (("user", "assistant")[place % 2], text) for place, text in enumerate((QUESTION, *TURNS))
+    )
     messages = [{"role": role, "content": text} for role, text in told]
     first = [row(id="a"), {"messages": messages, "answer": "Denver"}]
     files = file_of(tmp_path / "w.jsonl", first), file_of(tmp_path / "w.jsonl.gz", [stored("pou")])
     found = list(read_written(files, chat, lambda: tools))
     assert reasons(found) == [None] * 3
-    assert [item.where for item in found] == [f"{files[0]}, line 1", f"{files[0]}, line 2", f"{files[1]}, line 1"]
+    assert [item.where for item in found] == [
+        f"{files[0]}, line 1",
+        f"{files[0]}, line 2",
+        f"{files[1]}, line 1",
+    ]
     for item in found:
-        assert item.trajectory.answers and item.trajectory.question == QUESTION and item.trajectory.answer == "Denver"
+        assert (
+            item.trajectory.answers
+            and item.trajectory.question == QUESTION
+            and item.trajectory.answer == "Denver"
+        )
         first, born = (step.evidence[0].id for step in item.trajectory.steps[:2])
         assert [step.refs for step in item.trajectory.steps] == [(), (first,), (born,)]
 
@@ -117,7 +143,9 @@ def test_what_is_not_fit_says_why(read, changed, reason, why):
 
 
 def test_steps_and_tokens_have_bounds_that_are_settings(read):
-    assert reasons(read(row(), min_steps=4)) == ["too_short"] and reasons(read(row(), max_steps=2)) == ["too_long"]
+    assert reasons(read(row(), min_steps=4)) == ["too_short"] and reasons(
+        read(row(), max_steps=2)
+    ) == ["too_long"]
     [found] = read(row(), max_length=100)
     assert found.rejected == "too_many_tokens" and found.why.endswith(" for a max_length of 100")
     length = int(found.why.split()[0])
@@ -128,33 +156,68 @@ def test_steps_and_tokens_have_bounds_that_are_settings(read):
 def test_a_stored_trajectory_with_verdicts_is_rewritten_and_one_without_is_not(read):
     bare = tuple(msgspec.structs.replace(step, helpful=None, refs=()) for step in STEPS)
     half = (*STEPS[:2], msgspec.structs.replace(STEPS[2], helpful=None, refs=()))
-    found = read(stored("openai"), stored("openai", bare), stored("search_r1_like", half), stored(""))
+    found = read(
+        stored("openai"), stored("openai", bare), stored("search_r1_like", half), stored("")
+    )
     assert reasons(found) == [None, "no_verdicts", "no_verdicts", None]
     assert found[2].why == "step 3 of a trajectory of search_r1_like gives none"
     made = found[0].trajectory
-    assert made.dialect == "pou" and (made.id, made.answers, made.answer) == ("s", ("Denver",), "Denver")
-    assert made.text.startswith(FIRST) and "<ref>E2</ref>In Denver.</think><answer>Denver</answer>" in made.text
+    assert made.dialect == "pou" and (made.id, made.answers, made.answer) == (
+        "s",
+        ("Denver",),
+        "Denver",
+    )
+    assert (
+        made.text.startswith(FIRST)
+        and "<ref>E2</ref>In Denver.</think><answer>Denver</answer>" in made.text
+    )
     assert made.steps[1].evidence[0].source == "p7"
     assert Format().score(made).value == Citation().score(made).value == 1.0
 
 
 def test_what_the_dialect_cannot_say_is_left_out_not_bent(read):
-    parallel = (STEPS[0], msgspec.structs.replace(STEPS[0], same_turn=True, helpful=False), *STEPS[1:])
+    parallel = (
+        STEPS[0],
+        msgspec.structs.replace(STEPS[0], same_turn=True, helpful=False),
+        *STEPS[1:],
+    )
     named = [tuple(Evidence(item.text, id="doc") for item in step.evidence) for step in STEPS]
-    foreign = tuple(msgspec.structs.replace(step, evidence=own) for step, own in zip(STEPS, named, strict=True))
-    assert reasons(read(stored("openai", parallel), stored("openai", foreign))) == ["unwritable", "unwritable"]
+    foreign = tuple(
+        msgspec.structs.replace(step, evidence=own) for step, own in zip(STEPS, named, strict=True)
+    )
+    assert reasons(read(stored("openai", parallel), stored("openai", foreign))) == [
+        "unwritable",
+        "unwritable",
+    ]
     tagged = msgspec.structs.replace(STEPS[2], think="So <answer>Paris</answer> then.")
     assert reasons(read(stored("pou", (*STEPS[:2], tagged)))) == ["unwritable"]
 
 
 def test_a_dialect_without_verdicts_takes_its_own_and_those_of_others(read, tools):
-    search_r1 = ChatFormat.of(AutoTokenizer.from_pretrained(tiny_policy("search_r1")), dialects.load("search_r1"))
+    search_r1 = ChatFormat.of(
+        AutoTokenizer.from_pretrained(tiny_policy("search_r1")), dialects.load("search_r1")
+    )
     graph = msgspec.structs.replace(STEPS[0], call=ToolCall("knowledge_graph", {"query": "Zodiac"}))
-    rows = [row(SEARCH_R1), stored("openai", tuple(msgspec.structs.replace(s, helpful=None, refs=()) for s in STEPS))]
-    rows += [stored("openai", tuple(msgspec.structs.replace(s, helpful=None, refs=()) for s in (graph, *STEPS[1:])))]
+    rows = [
+        row(SEARCH_R1),
+        stored("openai", tuple(msgspec.structs.replace(s, helpful=None, refs=()) for s in STEPS)),
+    ]
+    rows += [
+        stored(
+            "openai",
+            tuple(msgspec.structs.replace(s, helpful=None, refs=()) for s in (graph, *STEPS[1:])),
+        )
+    ]
     found = read(*rows, chat=search_r1)
-    assert reasons(found) == [None, None, "unwritable"] and found[2].why == "step 1: search_r1 would not keep its call"
-    assert [step.call and step.call.name for step in found[1].trajectory.steps] == ["search", "search", None]
+    assert (
+        reasons(found) == [None, None, "unwritable"]
+        and found[2].why == "step 1: search_r1 would not keep its call"
+    )
+    assert [step.call and step.call.name for step in found[1].trajectory.steps] == [
+        "search",
+        "search",
+        None,
+    ]
     assert "<search>Zodiac</search>" in found[1].trajectory.text
 
 
@@ -164,24 +227,42 @@ def test_every_dialect_without_verdicts_can_be_rewritten_as_every_other(name):
     there = rewritten(read, dialects.load(name))
     back = rewritten(there, dialects.load("search_r1"))
     assert Format().score(there).value == 1.0 and there.dialect == name
-    ours, theirs = ([(s.think, s.call and s.call.arguments, s.answer) for s in one.steps] for one in (back, read))
+    ours, theirs = (
+        [(s.think, s.call and s.call.arguments, s.answer) for s in one.steps]
+        for one in (back, read)
+    )
     assert ours == theirs
 
 
 def test_rows_bring_tools_of_their_own_in_a_column_or_in_meta(read, tools, chat, tmp_path):
-    dig = [{"type": "function", "function": {"name": "dig", "parameters": {"type": "object", "properties": {}}}}]
+    dig = [
+        {
+            "type": "function",
+            "function": {"name": "dig", "parameters": {"type": "object", "properties": {}}},
+        }
+    ]
     text = GOOD.replace('"local_search"', '"dig"')
-    found = read(row(text, tools=dig), row(text, tools=json.dumps(dig)), stored("pou", meta={"tools": tools}), row())
+    found = read(
+        row(text, tools=dig),
+        row(text, tools=json.dumps(dig)),
+        stored("pou", meta={"tools": tools}),
+        row(),
+    )
     assert reasons(found) == [None] * 4
     names = [[one["function"]["name"] for one in item.tools] for item in found]
     assert names == [["dig"], ["dig"], ["local_search"], ["local_search"]]
     assert [(len(kept), described) for kept, described in by_tools(found)] == [(2, dig), (2, tools)]
-    own, opened = file_of(tmp_path / "own.jsonl", [row(tools=tools), stored("pou", meta={"tools": tools})]), []
+    own, opened = (
+        file_of(tmp_path / "own.jsonl", [row(tools=tools), stored("pou", meta={"tools": tools})]),
+        [],
+    )
     assert reasons(read_written([own], chat, lambda: opened.append(1))) == [None] * 2 and not opened
 
 
 def test_unreadable_rows_are_told_by_line_end_nothing_and_are_written_down(read, tmp_path):
-    found = read(row(id="a"), "{broken", "[1, 2]", {"question": QUESTION, "output": SEARCH_R1, "id": "b"})
+    found = read(
+        row(id="a"), "{broken", "[1, 2]", {"question": QUESTION, "output": SEARCH_R1, "id": "b"}
+    )
     said, path = summary(found), tmp_path / "w.jsonl"
     assert said[0] == "1 of 4 trajectories kept; rejected: 2 unreadable, 1 no_verdicts"
     assert any(line.startswith(f"{path}, line 2: not JSON") for line in said)
@@ -199,11 +280,17 @@ def test_unreadable_rows_are_told_by_line_end_nothing_and_are_written_down(read,
     assert many[-1] == "… and 2 more that cannot be read; reasons.jsonl lists all"
 
 
-def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_one_that_is_none_ends_the_run(tmp_path, chat, tools):
-    path = file_of(tmp_path / "w.jsonl.gz", [row(id=str(number), pad="x" * number) for number in range(200)])
+def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_one_that_is_none_ends_the_run(
+    tmp_path, chat, tools
+):
+    path = file_of(
+        tmp_path / "w.jsonl.gz", [row(id=str(number), pad="x" * number) for number in range(200)]
+    )
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    found = list(read_written([path, file_of(tmp_path / "more.jsonl", [row()])], chat, lambda: tools))
+    found = list(
+        read_written([path, file_of(tmp_path / "more.jsonl", [row()])], chat, lambda: tools)
+    )
     assert found[-1].rejected is None and found[-1].where.endswith("more.jsonl, line 1")
     assert found[-2].rejected == "unreadable" and "cannot read" in found[-2].why
     assert len(found) > 3 and set(reasons(found[:-2])) == {None}
@@ -216,15 +303,41 @@ def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_one_that_is_none_e
 def test_the_recipe_trains_on_them(tmp_path, capsys):
     """A file of all kinds, as a user would give it."""
     bare = {"question": QUESTION, "output": GOOD, "id": "no_gold"}
-    path = file_of(tmp_path / "w.jsonl.gz", [row(id="a"), "{broken", stored("openai"), row(SEARCH_R1), bare])
+    path = file_of(
+        tmp_path / "w.jsonl.gz", [row(id="a"), "{broken", stored("openai"), row(SEARCH_R1), bare]
+    )
     out = tmp_path / "out"
-    small = ["--max_steps", "1", "--per_device_train_batch_size", "2", "--threads", "1", "--save_strategy", "no"]
+    small = [
+        "--max_steps",
+        "1",
+        "--per_device_train_batch_size",
+        "2",
+        "--threads",
+        "1",
+        "--save_strategy",
+        "no",
+    ]
     flags = ["--trajectories", str(path), "--output_dir", str(out), *small]
-    flags += ["--tiny", json.dumps(TINY), "--loss_on", "agent", "--swaps_per_episode", "0", "--max_length", "1500"]
+    flags += [
+        "--tiny",
+        json.dumps(TINY),
+        "--loss_on",
+        "agent",
+        "--swaps_per_episode",
+        "0",
+        "--max_length",
+        "1500",
+    ]
     call("sft", *flags)
     said = capsys.readouterr().out.splitlines()
     assert "3 of 5 trajectories kept; rejected: 1 unreadable, 1 no_verdicts" in said
-    assert "1 of those kept have no gold answers: whether their answers are right was not checked" in said
+    assert (
+        "1 of those kept have no gold answers: whether their answers are right was not checked"
+        in said
+    )
     assert "3 prompts describe local_search, knowledge_graph" in said
     assert any(line.startswith("3 rows of ") for line in said)
-    assert len((out / "reasons.jsonl").read_text().splitlines()) == 5 and (out / "model.safetensors").exists()
+    assert (
+        len((out / "reasons.jsonl").read_text().splitlines()) == 5
+        and (out / "model.safetensors").exists()
+    )

@@ -52,8 +52,13 @@ def test_every_format_gives_the_same_tasks(tmp_path, name):
 
 def test_csv_splits_its_answers(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text('query,answer\r\n"Where, then?",Rome<|answer_split|>Roma\r\nWhen?,1900\r\n', newline="")
-    assert load_tasks(path) == [Task("0", "Where, then?", ("Rome", "Roma")), Task("1", "When?", ("1900",))]
+    path.write_text(
+        'query,answer\r\n"Where, then?",Rome<|answer_split|>Roma\r\nWhen?,1900\r\n', newline=""
+    )
+    assert load_tasks(path) == [
+        Task("0", "Where, then?", ("Rome", "Roma")),
+        Task("1", "When?", ("1900",)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,10 @@ def test_csv_splits_its_answers(tmp_path):
         ({"answer": 42}, ("42",)),
         ({"golden_answers": None, "answer": "Rome"}, ("Rome",)),
         ({"ground_truth": {"target": ["Rome"]}}, ("Rome",)),
-        ({"reward_model": {"ground_truth": "Rome<|answer_split|>Roma", "style": "rule"}}, ("Rome", "Roma")),
+        (
+            {"reward_model": {"ground_truth": "Rome<|answer_split|>Roma", "style": "rule"}},
+            ("Rome", "Roma"),
+        ),
         ({"reward_model": {"ground_truth": {"target": ["Rome", "Roma"]}}}, ("Rome", "Roma")),
         ({"reward_model": {"ground_truth": "Milan"}, "golden_answers": ["Rome"]}, ("Rome",)),
     ],
@@ -80,7 +88,12 @@ def test_answers_by_any_of_their_names(columns, answers):
         {"query": "Where?"},
         {"problem": "Where?"},
         {"extra_info": {"question": "Where?", "index": 3}},
-        {"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where?"}]},
+        {
+            "prompt": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "Where?"},
+            ]
+        },
         {"question": "Where?", "prompt": [{"role": "user", "content": "Answer this: Where?"}]},
         {"question": "Where?", "extra_info": "not a mapping", "meta": "nor this"},
     ],
@@ -91,18 +104,31 @@ def test_question_by_any_of_its_names(columns):
 
 def test_ids_supporting_evidence_and_other_columns_are_kept():
     rows = [{"id": 7}, {"id": 0}, {"id": None}, {}]
-    assert [task_from_row({**row, "question": "?", "answer": "!"}, 3).id for row in rows] == ["7", "0", "3", "3"]
+    assert [task_from_row({**row, "question": "?", "answer": "!"}, 3).id for row in rows] == [
+        "7",
+        "0",
+        "3",
+        "3",
+    ]
     row = {**ROWS[0], "supporting_ids": ["P1"], "supporting_titles": ["Rome"], "meta": {"hops": 2}}
     meta = {"kind": "place", "hops": 2}
-    assert task_from_row(row) == Task("a", "Where?", ("Rome", "Roma"), ("P1",), ("Rome",), meta=meta)
+    assert task_from_row(row) == Task(
+        "a", "Where?", ("Rome", "Roma"), ("P1",), ("Rome",), meta=meta
+    )
 
 
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ({"text": "x", "label": 1}, "no column question and no column answers; it has: text, label"),
+        (
+            {"text": "x", "label": 1},
+            "no column question and no column answers; it has: text, label",
+        ),
         ({"question": "Where?"}, "no column answers; it has: question"),
-        ({"prompt": [{"role": "system", "content": "x"}], "answer": "y"}, "no column question; it has: prompt, answer"),
+        (
+            {"prompt": [{"role": "system", "content": "x"}], "answer": "y"},
+            "no column question; it has: prompt, answer",
+        ),
         ({}, "it has: nothing"),
     ],
 )
@@ -115,11 +141,23 @@ def test_missing_columns_are_named_with_those_there_are(tmp_path, row, why):
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("t.jsonl", b'{"question": "Where?", "answer": "Rome"}\n{"question": \n', r"t\.jsonl, line 2: not JSON"),
-        ("t.jsonl", b'\n\n["a", "list"]\n', r"t\.jsonl, line 3: expected a JSON object, found list"),
+        (
+            "t.jsonl",
+            b'{"question": "Where?", "answer": "Rome"}\n{"question": \n',
+            r"t\.jsonl, line 2: not JSON",
+        ),
+        (
+            "t.jsonl",
+            b'\n\n["a", "list"]\n',
+            r"t\.jsonl, line 3: expected a JSON object, found list",
+        ),
         ("t.jsonl", b'{"question": "\xff"}\n', r"t\.jsonl, line 1: not JSON"),
         ("t.jsonl.gz", b'{"question": "not gzip"}\n', r"cannot read .*t\.jsonl\.gz"),
-        ("t.jsonl.gz", gzip.compress("\n".join(lines(ROWS)).encode())[:-9], r"cannot read .*t\.jsonl\.gz"),
+        (
+            "t.jsonl.gz",
+            gzip.compress("\n".join(lines(ROWS)).encode())[:-9],
+            r"cannot read .*t\.jsonl\.gz",
+        ),
         ("t.parquet", b"PAR1 but nothing more", r"cannot read .*t\.parquet"),
         ("t.json", b"{nothing", r"cannot read .*t\.json"),
         ("t.txt", b"Where? Rome", r"expected \.jsonl, \.jsonl\.gz, \.json, \.csv or \.parquet"),
@@ -144,15 +182,23 @@ def test_questions_for_agents_without_a_graph_rest_on_passages_alone_and_pairs_a
     assert len({task.id for task in pairs}) == len(pairs) == 3 * 62
     for task in pairs:
         first, second = (single[f"{part}?"] for part in task.question.removesuffix("?").split("? "))
-        assert first is not second and task.answers[0] == f"{first.answers[0]} and {second.answers[0]}"
-        needs = [f"the {fact['relation']} of {fact['subject']}" for own in task.meta["chains"] for fact in own]
+        assert (
+            first is not second and task.answers[0] == f"{first.answers[0]} and {second.answers[0]}"
+        )
+        needs = [
+            f"the {fact['relation']} of {fact['subject']}"
+            for own in task.meta["chains"]
+            for fact in own
+        ]
         assert [hop.need for hop in plan_world(task)] == needs and len(needs) == 2
 
 
 def test_what_the_package_lacks_is_said():
     with pytest.raises(DataError, match=r"no file 'dev\.jsonl\.gz'; it has: .*train\.jsonl\.gz"):
         load_tasks("world", "dev")
-    with pytest.raises(DataError, match="no tiny policy writes the dialect 'recall'; there are: pou, search_r1"):
+    with pytest.raises(
+        DataError, match="no tiny policy writes the dialect 'recall'; there are: pou, search_r1"
+    ):
         tiny_policy("recall")
 
 

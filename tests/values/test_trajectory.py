@@ -37,11 +37,22 @@ FULL = Trajectory(
     steps=(
         Step(
             think="where?",
-            call=ToolCall("local_search", {"query": "Louvre", "top_k": 2}, '{"name": "local_search"}'),
-            evidence=(Evidence("It is in Paris.", "Louvre", "E1", "local_search", "https://a.example", 1.5),),
+            call=ToolCall(
+                "local_search", {"query": "Louvre", "top_k": 2}, '{"name": "local_search"}'
+            ),
+            evidence=(
+                Evidence(
+                    "It is in Paris.", "Louvre", "E1", "local_search", "https://a.example", 1.5
+                ),
+            ),
             spans={"think": (7, 13), "step": (0, 80)},
         ),
-        Step(helpful=False, refs=("E1",), note="nothing found", issues=(Issue("refs", "E9 is unknown", (90, 92)),)),
+        Step(
+            helpful=False,
+            refs=("E1",),
+            note="nothing found",
+            issues=(Issue("refs", "E9 is unknown", (90, 92)),),
+        ),
     ),
     question="Where is the Louvre?\u2028☃",
     answer="Paris",
@@ -71,7 +82,10 @@ def test_a_file_reads_back_equal(path):
 
 
 @settings(max_examples=60)
-@given(st.text(st.characters(exclude_categories=["Cs"])), st.floats(allow_nan=False, allow_infinity=False))
+@given(
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
 def test_any_text_and_score_survive_json(text, score):
     step = Step(think=text, evidence=(Evidence(text, text, "E1", score=score),))
     before = Trajectory((step,), text, meta={text: text})
@@ -86,7 +100,10 @@ def test_any_text_and_score_survive_json(text, score):
         ('{"steps": [', "truncated"),
         ('{"steps": [{"think": 3}]}', r"\$\.steps\[0\]\.think"),
         (b'{"id": "\xff"}', "not a trajectory"),
-        ('{"id": "q1", "question": "Where?", "answers": ["Rome"], "supporting_ids": ["p1"]}', "supporting_ids"),
+        (
+            '{"id": "q1", "question": "Where?", "answers": ["Rome"], "supporting_ids": ["p1"]}',
+            "supporting_ids",
+        ),
         ('{"question": "Where?", "golden_answers": ["Rome"]}', "golden_answers"),
     ],
 )
@@ -102,8 +119,13 @@ def test_a_broken_line_is_named_or_skipped_and_told(path):
     with pytest.raises(DataError, match=r"t\.jsonl(\.gz)?, line 1: not a trajectory"):
         list(read_jsonl(path))
     told: list[tuple[int, DataError]] = []
-    assert list(read_jsonl(path, lambda number, error: told.append((number, error)))) == [FULL, last]
-    assert [number for number, _ in told] == [1, 4] and all(isinstance(error, DataError) for _, error in told)
+    assert list(read_jsonl(path, lambda number, error: told.append((number, error)))) == [
+        FULL,
+        last,
+    ]
+    assert [number for number, _ in told] == [1, 4] and all(
+        isinstance(error, DataError) for _, error in told
+    )
 
 
 def test_a_failed_write_keeps_the_old_file(path):
@@ -127,7 +149,10 @@ def test_what_a_trajectory_sums_up_of_its_steps():
     assert Trajectory((Step(issues=(b,)), Step(issues=(c,))), issues=(a,)).all_issues() == [a, b, c]
     one, beside, two = Step(think="1"), Step(same_turn=True), Step(think="2")
     assert Trajectory((one, beside, two)).turns == [(one, beside), (two,)]
-    assert json.loads(Trajectory(id="a", steps=(Step(think="b"),)).to_json()) == {"id": "a", "steps": [{"think": "b"}]}
+    assert json.loads(Trajectory(id="a", steps=(Step(think="b"),)).to_json()) == {
+        "id": "a",
+        "steps": [{"think": "b"}],
+    }
 
 
 def test_half_characters_do_not_keep_a_trajectory_from_being_written(tmp_path):
@@ -136,7 +161,11 @@ def test_half_characters_do_not_keep_a_trajectory_from_being_written(tmp_path):
         return Trajectory((Step(think=f"a{half}", call=call),), question=f"{half}?", id="1")
 
     write_jsonl(tmp_path / "a.jsonl", [row("\ud800")])
-    assert list(read_jsonl(tmp_path / "a.jsonl")) == [Trajectory.from_json(row("\udfff").to_json())] == [row("?")]
+    assert (
+        list(read_jsonl(tmp_path / "a.jsonl"))
+        == [Trajectory.from_json(row("\udfff").to_json())]
+        == [row("?")]
+    )
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", 0, 1000])
@@ -147,7 +176,11 @@ def test_a_file_that_cannot_be_read_is_refused_even_when_broken_lines_are_not(tm
     if damage == "missing":
         path.unlink()
     else:
-        cut = content[:-4000] if damage == "truncated" else content[:damage] + b"\xff" * 64 + content[damage + 64 :]
+        cut = (
+            content[:-4000]
+            if damage == "truncated"
+            else content[:damage] + b"\xff" * 64 + content[damage + 64 :]
+        )
         path.write_bytes(cut)
     with pytest.raises(DataError, match=r"cannot read .*t\.jsonl\.gz"):
         list(read_jsonl(path, lambda number, error: told.append(number)))
@@ -186,21 +219,35 @@ def test_exact_match_takes_any_gold_and_nothing_matches_nothing():
     assert exact_match(None, ["x"]) == exact_match("x", []) == 0.0
     with pytest.raises(ConfigError, match=r"'triviaqa'.*squad, pokee"):
         exact_match("x", ["x"], "triviaqa")
-    assert exact_match("A", ["A"]) == exact_match(" + ", ["+"]) == 1.0  # without content, as some golds are
+    assert (
+        exact_match("A", ["A"]) == exact_match(" + ", ["+"]) == 1.0
+    )  # without content, as some golds are
     assert exact_match("the", ["A"]) == exact_match(".", ["+"]) == exact_match(" ", [""]) == 0.0
 
 
 def test_sub_exact_match_looks_for_the_gold_in_the_prediction_and_not_the_reverse():
     assert sub_exact_match("It is Paris, France.", ["paris"]) == 1.0
     assert sub_exact_match("Paris", ["Paris, France"]) == sub_exact_match(None, ["x"]) == 0.0
-    assert sub_exact_match("anything", ["the"]) == 0.0, "a gold that normalises to nothing is in everything"
+    assert sub_exact_match("anything", ["the"]) == 0.0, (
+        "a gold that normalises to nothing is in everything"
+    )
 
 
 @pytest.mark.parametrize(
     ("prediction", "golds", "squad", "pokee"),
     [
-        ("Ada King Lovelace", ["Ada Lovelace"], 0.8, 0.8),  # 3 tokens against 2, 2 common: P 2/3, R 1
-        ("new new new", ["new"], 0.5, 1.0),  # multiset: one common of 3 and 1 tokens; as sets both are {"new"}
+        (
+            "Ada King Lovelace",
+            ["Ada Lovelace"],
+            0.8,
+            0.8,
+        ),  # 3 tokens against 2, 2 common: P 2/3, R 1
+        (
+            "new new new",
+            ["new"],
+            0.5,
+            1.0,
+        ),  # multiset: one common of 3 and 1 tokens; as sets both are {"new"}
         ("x", ["y", "x"], 1.0, 1.0),
         ("x", [], 0.0, 0.0),
         (None, ["x"], 0.0, 0.0),
@@ -211,14 +258,19 @@ def test_sub_exact_match_looks_for_the_gold_in_the_prediction_and_not_the_revers
     ],
 )
 def test_f1_counts_tokens_in_squad_and_sets_in_pokee(prediction, golds, squad, pokee):
-    assert [f1(prediction, golds, how) for how in ("squad", "pokee")] == pytest.approx([squad, pokee])
+    assert [f1(prediction, golds, how) for how in ("squad", "pokee")] == pytest.approx(
+        [squad, pokee]
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("One. Two! Three?", ["One.", "Two!", "Three?"]),
-        ("Dr. J. R. Smith met Mrs. Jones. They left.", ["Dr. J. R. Smith met Mrs. Jones.", "They left."]),
+        (
+            "Dr. J. R. Smith met Mrs. Jones. They left.",
+            ["Dr. J. R. Smith met Mrs. Jones.", "They left."],
+        ),
         ("It cost 3.5 million. 12 died.", ["It cost 3.5 million.", "12 died."]),
         ("He lives in the U.S. and works.", ["He lives in the U.S. and works."]),
         ("first line\nsecond line", ["first line", "second line"]),
@@ -244,5 +296,12 @@ def test_content_words_drop_function_words_and_keep_order_and_repeats():
 
 
 def test_text_made_safe_to_show():
-    assert as_markdown("a|b <i>\n[c](d)") == r"a\|b \<i\> \[c\](d)" and printable("a\x1b[2J\nb") == "a\\x1b[2J\nb"
-    assert (well_formed("a\ud800b"), shortened("abcdef", 4), shortened("abcd", 4)) == ("a?b", "abc…", "abcd")
+    assert (
+        as_markdown("a|b <i>\n[c](d)") == r"a\|b \<i\> \[c\](d)"
+        and printable("a\x1b[2J\nb") == "a\\x1b[2J\nb"
+    )
+    assert (well_formed("a\ud800b"), shortened("abcdef", 4), shortened("abcd", 4)) == (
+        "a?b",
+        "abc…",
+        "abcd",
+    )

@@ -27,12 +27,23 @@ from faithful_search.rewards.citation_states_fact import CitationStatesFact
 from faithful_search.tasks import Task, load_tasks, read_rows
 from faithful_search.tools import KnowledgeGraph, LocalSearch, Toolbox
 from faithful_search.trajectory import Evidence, Step, ToolCall, Trajectory
-from faithful_search.world import SPLITS, Asked, Change, Statement, World, bundled_world, chains_of, triple_text
+from faithful_search.world import (
+    SPLITS,
+    Asked,
+    Change,
+    Statement,
+    World,
+    bundled_world,
+    chains_of,
+    triple_text,
+)
 
 LEAST_QUESTIONS = {"train": 1800, "validation": 200, "test": 400}
 LEAF_TYPES = {"category", "continent", "field"}
 NAMES = bundled_json("world/names.json")
-NAMED = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, sorted(NAMES, key=len, reverse=True)))})(?!\w)")
+NAMED = re.compile(
+    rf"(?<!\w)({'|'.join(map(re.escape, sorted(NAMES, key=len, reverse=True)))})(?!\w)"
+)
 STATES = re.compile(r"The (?P<relation>[\w ]+?) of (?P<subject>.+?) is (?P<object>.+?)\. ")
 
 
@@ -61,12 +72,18 @@ def test_questions_are_enough_varied_and_unique_and_names_many_enough():
         by_hops = Counter(row["meta"]["hops"] for row in rows(split))
         answers = Counter(row["answers"][0] for row in rows(split))
         assert len(rows(split)) >= least and max(answers.values()) <= 0.08 * len(rows(split))
-        assert [round(by_hops[count] / len(rows(split)), 2) for count in (1, 2, 3)] == [0.30, 0.45, 0.25]
+        assert [round(by_hops[count] / len(rows(split)), 2) for count in (1, 2, 3)] == [
+            0.30,
+            0.45,
+            0.25,
+        ]
     questions = [row for split in LEAST_QUESTIONS for row in rows(split)]
     for key in ("question", "id"):
         assert len({row[key] for row in questions}) == len(questions)
     assert len({name.lower() for name in NAMES}) == len(NAMES) <= 2300
-    assert all(count >= 25 for kind, count in Counter(NAMES.values()).items() if kind not in LEAF_TYPES)
+    assert all(
+        count >= 25 for kind, count in Counter(NAMES.values()).items() if kind not in LEAF_TYPES
+    )
 
 
 def test_passages_name_only_their_own_fact_in_few_words():
@@ -76,15 +93,25 @@ def test_passages_name_only_their_own_fact_in_few_words():
         [(subject, _, value)] = passage["facts"]
         assert passage["title"] == subject and 12 <= len(passage["text"].split()) <= 30
         assert {subject, value} == set(NAMED.findall(passage["text"])), passage["id"]
-    texts = [*(row["text"] for row in passages), *(row["question"] for split in LEAST_QUESTIONS for row in rows(split))]
-    assert len({word for text in texts for word in re.findall(r"[\w']+", NAMED.sub(" ", text).lower())}) <= 700
+    texts = [
+        *(row["text"] for row in passages),
+        *(row["question"] for split in LEAST_QUESTIONS for row in rows(split)),
+    ]
+    assert (
+        len(
+            {word for text in texts for word in re.findall(r"[\w']+", NAMED.sub(" ", text).lower())}
+        )
+        <= 700
+    )
 
 
 @pytest.mark.parametrize("split", LEAST_QUESTIONS)
 def test_chains_are_stated(split):
     for row in rows(split):
         chain = row["meta"]["chain"]
-        assert row["supporting_ids"] == [place for hop in chain for place in (hop["passage"], hop["triple"]) if place]
+        assert row["supporting_ids"] == [
+            place for hop in chain for place in (hop["passage"], hop["triple"]) if place
+        ]
         assert row["answers"] == [chain[-1]["object"]] and row["meta"]["hops"] == len(chain)
         assert NAMED.findall(row["question"]) == [chain[0]["subject"]]
         assert all(first["object"] == second["subject"] for first, second in pairwise(chain))
@@ -97,7 +124,10 @@ def test_chains_are_stated(split):
                 assert hop["subject"] in passage["text"] and hop["object"] in passage["text"]
             if hop["triple"]:
                 triple = by_id("triples")[hop["triple"]]
-                assert triple["split"] == split and [triple["subject"], triple["relation"], triple["object"]] == fact
+                assert (
+                    triple["split"] == split
+                    and [triple["subject"], triple["relation"], triple["object"]] == fact
+                )
 
 
 def test_relations_have_one_value_and_splits_share_no_fact_no_subject_no_evidence_but_every_shape():
@@ -108,7 +138,8 @@ def test_relations_have_one_value_and_splits_share_no_fact_no_subject_no_evidenc
         train, validation, test = (hops(split, *keys) - {(None,)} for split in LEAST_QUESTIONS)
         assert test.isdisjoint(train | validation) and validation.isdisjoint(train), keys
     train, validation, test = (
-        {tuple(hop["relation"] for hop in row["meta"]["chain"]) for row in rows(split)} for split in LEAST_QUESTIONS
+        {tuple(hop["relation"] for hop in row["meta"]["chain"]) for row in rows(split)}
+        for split in LEAST_QUESTIONS
     )
     assert test | validation <= train
 
@@ -128,7 +159,11 @@ def kind(row: Labelled) -> str:
 @cache
 def shown() -> dict[tuple[str, str, str], str]:
     """Every fact that a passage states, with the passage's text as it stands in a premise."""
-    return {tuple(fact): f"{row['title']}\n{row['text']}" for row in rows("passages") for fact in row["facts"]}
+    return {
+        tuple(fact): f"{row['title']}\n{row['text']}"
+        for row in rows("passages")
+        for fact in row["facts"]
+    }
 
 
 def stated(row: Labelled) -> tuple[str, str, str] | None:
@@ -142,8 +177,12 @@ def test_labels_are_balanced_on_both_sides_every_kind_occurs_and_the_world_bears
     assert count["train", True] == count["train", False] > 50
     assert count["heldout", True] == count["heldout", False] > 100
     assert {kind(row) for row in pairs()} == {"true", "name", "claim", "denial", "unsaid", "other"}
-    assert min(Counter(map(kind, pairs())).values()) >= 3 and len({row.id for row in pairs()}) == len(pairs())
-    assert {row.task for row in pairs()} == {"info_think"} and {row.source for row in pairs()} == {"world"}
+    assert min(Counter(map(kind, pairs())).values()) >= 3 and len(
+        {row.id for row in pairs()}
+    ) == len(pairs())
+    assert {row.task for row in pairs()} == {"info_think"} and {row.source for row in pairs()} == {
+        "world"
+    }
     again = world_pairs(limit=3, swap=False)
     assert again[0] == pairs()[0] and again == world_pairs(limit=3, swap=False)
     assert again != world_pairs(seed=1, limit=3, swap=False)
@@ -158,8 +197,15 @@ def test_a_false_pair_has_the_response_of_the_true_one_before_it():
     for some in (pairs(), pairs(swap=True)):
         for true, false in zip(some[::2], some[1::2], strict=True):
             assert true.label and not false.label and true.hypothesis != false.hypothesis
-            assert (true.premise, true.question, true.group) == (false.premise, false.question, false.group)
-            if some is pairs() and kind(false) in ("denial", "unsaid"):  # what a denial denies is there
+            assert (true.premise, true.question, true.group) == (
+                false.premise,
+                false.question,
+                false.group,
+            )
+            if some is pairs() and kind(false) in (
+                "denial",
+                "unsaid",
+            ):  # what a denial denies is there
                 subject, relation, _ = found = stated(true)
                 assert shown()[found] in false.premise
                 assert kind(false) == "unsaid" or f"the {relation} of {subject}" in false.hypothesis
@@ -167,10 +213,14 @@ def test_a_false_pair_has_the_response_of_the_true_one_before_it():
 
 def test_no_question_group_and_no_held_out_passage_is_on_the_side_to_learn_from():
     texts = {row["text"] for row in rows("passages") if row["split"] != "train"}
-    questions = {task.question for split in ("validation", "test") for task in load_tasks("world", split)}
+    questions = {
+        task.question for split in ("validation", "test") for task in load_tasks("world", split)
+    }
     for some in (pairs(), pairs(swap=True)):
         learnt = [row for row in some if row.split == "train"]
-        assert not {row.group for row in learnt} & {row.group for row in some if row.split == "heldout"}
+        assert not {row.group for row in learnt} & {
+            row.group for row in some if row.split == "heldout"
+        }
         assert not any(texts.intersection(row.premise.split("\n")) for row in learnt)
     assert not questions & {row.question for row in pairs() if row.split == "train"}
 
@@ -180,15 +230,22 @@ def test_names_are_swapped_on_the_side_to_learn_from_only():
     assert all(one == other for one, other in both if one.split == "heldout")
     learnt = [(one, other) for one, other in both if one.split == "train"]
     changed = sum(one.premise != other.premise for one, other in learnt)
-    assert changed > 0.8 * len(learnt), "some have so many names that each draw would state a held-out fact"
-    assert all((one.id, one.label, one.group) == (other.id, other.label, other.group) for one, other in both)
+    assert changed > 0.8 * len(learnt), (
+        "some have so many names that each draw would state a held-out fact"
+    )
+    assert all(
+        (one.id, one.label, one.group) == (other.id, other.label, other.group)
+        for one, other in both
+    )
 
 
 # what states what
 
 WORLD = bundled_world()
 ALGIERS = "The parliament of Algeria meets in Algiers, where new laws are read and passed."
-QUERIES = [f"{item.relation} of {item.subject}" for item in WORLD.statements if item.split == "train"]
+QUERIES = [
+    f"{item.relation} of {item.subject}" for item in WORLD.statements if item.split == "train"
+]
 
 
 @pytest.mark.parametrize(
@@ -203,20 +260,35 @@ QUERIES = [f"{item.relation} of {item.subject}" for item in WORLD.statements if 
 )
 def test_what_states_what(query, text, states):
     assert WORLD.states(query, Evidence(text, "Algeria")) is states
-    (verdict,) = FactsJudge().judge_batch([Pair(f"Other\nNothing.\n\nAlgeria\n{text}", query, task="states")])
+    (verdict,) = FactsJudge().judge_batch(
+        [Pair(f"Other\nNothing.\n\nAlgeria\n{text}", query, task="states")]
+    )
     assert (verdict.label, verdict.p) == (states, float(states)) and not verdict.abstained
-    (other,) = FactsJudge().judge_batch([Pair(text, query, task="info_think")])  # another task is not the facts'
+    (other,) = FactsJudge().judge_batch(
+        [Pair(text, query, task="info_think")]
+    )  # another task is not the facts'
     assert other.abstained and "info_think" in other.why
 
 
 def test_every_statement_states_its_own_fact_and_no_question_lacks_one():
     country = Asked("Ada Lovelace", "birth country")  # not her "country"
-    assert WORLD.asked(" birth country of Ada Lovelace ") == WORLD.asked("Ada Lovelace birth country") == country
+    assert (
+        WORLD.asked(" birth country of Ada Lovelace ")
+        == WORLD.asked("Ada Lovelace birth country")
+        == country
+    )
     assert WORLD.asked("where do they speak Thai") is WORLD.asked("") is None
-    assert all(WORLD.states(f"{item.relation} of {item.subject}", item.evidence) for item in WORLD.statements)
+    assert all(
+        WORLD.states(f"{item.relation} of {item.subject}", item.evidence)
+        for item in WORLD.statements
+    )
     tasks = [task for split in SPLITS for task in load_tasks("world", split)]
     assert len(chains_of()) == len(tasks)
-    assert all(it.object == task.answers[0] for task in tasks for it in WORLD.by_fact[chains_of()[task.question][-1]])
+    assert all(
+        it.object == task.answers[0]
+        for task in tasks
+        for it in WORLD.by_fact[chains_of()[task.question][-1]]
+    )
 
 
 TWO_HOPS = [task for task in load_tasks("world", "validation") if len(task.meta["chain"]) == 2]
@@ -234,7 +306,9 @@ def test_an_answer_is_supported_by_the_last_fact_of_the_chain_alone():
     assert label(last.text, answer.upper()) is True  # normalised as exact match is
     assert label(first.text) is False and label("content") is False
     assert label(last.text, task.meta["chain"][0]["object"]) is False
-    assert label(last.text, "is") is False  # a word of the passage, which a comparison of words takes
+    assert (
+        label(last.text, "is") is False
+    )  # a word of the passage, which a comparison of words takes
     assert label(last.text, question="Who is this?") is None
 
 
@@ -249,52 +323,86 @@ def test_a_foil_never_states_what_is_asked(query, seed):
         assert not WORLD.states(query, Evidence(text, title)) and text != gold.text
     if replaced is not None:  # it is a true sentence about the subject or the relation
         other = WORLD.stated(replaced[1])
-        assert (other.subject == asked.subject) != (other.relation == asked.relation) and other.split == "train"
+        assert (other.subject == asked.subject) != (
+            other.relation == asked.relation
+        ) and other.split == "train"
     if lured is not None:  # its name is one of that relation
-        assert any(item.object in lured[1] for item in WORLD.by_relation[asked.relation] if item.object != gold.object)
+        assert any(
+            item.object in lured[1]
+            for item in WORLD.by_relation[asked.relation]
+            if item.object != gold.object
+        )
 
 
 LUANDA = ALGIERS.replace("Algiers", "Luanda")
 """What the passage says in a changed world; in the world as it is, a lure may say the same."""
-CHANGE = Change("Algeria", "capital", "Algiers", "Luanda", 0, Asked("Algeria", "capital"), ("Algiers",))
+CHANGE = Change(
+    "Algeria", "capital", "Algiers", "Luanda", 0, Asked("Algeria", "capital"), ("Algiers",)
+)
 
 
 def states(text, change=None, query="capital of Algeria"):
-    return FactsJudge().judge_batch([Pair(f"Algeria\n{text}", query, task="states", change=change)])[0].label
+    return (
+        FactsJudge()
+        .judge_batch([Pair(f"Algeria\n{text}", query, task="states", change=change)])[0]
+        .label
+    )
 
 
 def test_what_a_passage_states_depends_on_the_world_it_was_read_in():
-    assert [states(text, CHANGE) for text in (LUANDA, "The capital of Algeria is Luanda.", ALGIERS)] == [1, 1, 0]
-    assert [states(text) for text in (LUANDA, "The capital of Algeria is Luanda.", ALGIERS)] == [0, 0, 1]
+    assert [
+        states(text, CHANGE) for text in (LUANDA, "The capital of Algeria is Luanda.", ALGIERS)
+    ] == [1, 1, 0]
+    assert [states(text) for text in (LUANDA, "The capital of Algeria is Luanda.", ALGIERS)] == [
+        0,
+        0,
+        1,
+    ]
     assert states("The capital of Algeria is Rome.", CHANGE) is False  # a lure is one in any world
     other = WORLD.by_fact[Asked("Japan", "capital")][0].text
     assert states(other, CHANGE, "capital of Japan") is True  # all else is as it was
-    assert WORLD.stated(LUANDA) is None and WORLD.changed(CHANGE).stated(LUANDA).source == WORLD.stated(ALGIERS).source
+    assert (
+        WORLD.stated(LUANDA) is None
+        and WORLD.changed(CHANGE).stated(LUANDA).source == WORLD.stated(ALGIERS).source
+    )
 
 
 @pytest.mark.parametrize("hop", [0, 1])
 def test_support_goes_by_the_chain_as_it_is_walked_in_the_changed_world(hop):
     world = CounterfactualWorld(WORLD)
     made = ((task, world.change(task)) for task in TWO_HOPS)
-    original, task = next(pair for pair in made if pair[1] and pair[1].meta["counterfactual"]["hop"] == hop)
+    original, task = next(
+        pair for pair in made if pair[1] and pair[1].meta["counterfactual"]["hop"] == hop
+    )
     change = Change.of(task.meta)
     last = WORLD.changed(change).by_fact[chain_of(task)[-1].asked][0].text
     before = WORLD.by_fact[chain_of(original)[-1].asked][0].text
 
     def label(premise, said, change=change):
-        return FactsJudge().judge_batch([Pair(premise, said, original.question, change=change)])[0].label
+        return (
+            FactsJudge()
+            .judge_batch([Pair(premise, said, original.question, change=change)])[0]
+            .label
+        )
 
     assert label(last, task.answers[0]) is True and label(last, original.answers[0]) is False
     assert label(before, original.answers[0]) is False
-    assert label(before, original.answers[0], None) is True and label(last, task.answers[0], None) is False
-    (elsewhere,) = FactsJudge().judge_batch([Pair(last, task.answers[0], "Who is this?", change=change)])
+    assert (
+        label(before, original.answers[0], None) is True
+        and label(last, task.answers[0], None) is False
+    )
+    (elsewhere,) = FactsJudge().judge_batch(
+        [Pair(last, task.answers[0], "Who is this?", change=change)]
+    )
     assert elsewhere.abstained
 
 
 def test_rewards_by_facts_read_the_world_off_the_rollout():
     """An engine's rollout carries its change; read back from a log it is the same."""
     meta = {"counterfactual": msgspec.to_builtins(CHANGE)}
-    question = next(question for question, chain in chains_of().items() if chain[-1] == CHANGE.asked)
+    question = next(
+        question for question, chain in chains_of().items() if chain[-1] == CHANGE.asked
+    )
     for text, answer, changed, supported in (
         (LUANDA, "Luanda", True, 1.0),
         (ALGIERS, "Algiers", True, 0.0),
@@ -307,7 +415,10 @@ def test_rewards_by_facts_read_the_world_off_the_rollout():
         row = Trajectory(steps, question, answer, dialect="pou", meta=meta if changed else {})
         for rollout in (row, Trajectory.from_json(row.to_json())):
             support = AnswerSupport(FactsJudge()).score(rollout)
-            assert (support.value, support.parts["texts"]) == (supported, [answer])  # its claim is the short answer
+            assert (support.value, support.parts["texts"]) == (
+                supported,
+                [answer],
+            )  # its claim is the short answer
             assert CitationStatesFact().score(rollout).value == supported
 
 
@@ -317,13 +428,19 @@ def test_foils_draw_by_their_seed_and_know_what_is_true_in_a_changed_world():
     foils, item = bundled_world(("train",)), WORLD.by_fact[Asked("Algeria", "capital")][0].evidence
     one, again = (foils.replace(query, item, random.Random(3)) for _ in range(2))
     assert one == again
-    assert foils.replace("who knows", item, random.Random(0)) is foils.lure("?", random.Random(0)) is None
+    assert (
+        foils.replace("who knows", item, random.Random(0))
+        is foils.lure("?", random.Random(0))
+        is None
+    )
 
     def lures(foils):
         return {foils.lure(query, random.Random(seed))[1] for seed in range(400)}
 
     assert text in lures(foils) and not foils.states(query, Evidence(text))
-    assert text not in lures(foils.changed(change)) and foils.changed(change).states(query, Evidence(text))
+    assert text not in lures(foils.changed(change)) and foils.changed(change).states(
+        query, Evidence(text)
+    )
 
 
 # changed worlds
@@ -353,10 +470,14 @@ SMALL = (
 
 
 def chain(*facts: tuple[str, str, str]) -> dict[str, list[dict[str, str]]]:
-    return {"chain": [dict(zip(("subject", "relation", "object"), fact, strict=True)) for fact in facts]}
+    return {
+        "chain": [dict(zip(("subject", "relation", "object"), fact, strict=True)) for fact in facts]
+    }
 
 
-QUESTION = Task("q", "Capital of Aso's land?", ("Tokyo",), meta=chain(PEAK, ("Japan", "capital", "Tokyo")))
+QUESTION = Task(
+    "q", "Capital of Aso's land?", ("Tokyo",), meta=chain(PEAK, ("Japan", "capital", "Tokyo"))
+)
 
 
 def test_a_fact_is_changed_wherever_it_is_stated_and_the_chain_is_walked_again():
@@ -373,8 +494,20 @@ def test_a_fact_is_changed_wherever_it_is_stated_and_the_chain_is_walked_again()
     }
     assert last.edits == {"The capital of Japan is Tokyo.": "The capital of Japan is Muscat."}
     assert first.meta["chain"] == [
-        {"subject": "Mount Aso", "relation": "country", "object": "Oman", "passage": "W1", "triple": "T1"},
-        {"subject": "Oman", "relation": "capital", "object": "Muscat", "passage": None, "triple": "T4"},
+        {
+            "subject": "Mount Aso",
+            "relation": "country",
+            "object": "Oman",
+            "passage": "W1",
+            "triple": "T1",
+        },
+        {
+            "subject": "Oman",
+            "relation": "capital",
+            "object": "Muscat",
+            "passage": None,
+            "triple": "T4",
+        },
     ]
     asked, gold = Asked("Oman", "capital"), ("Tokyo",)
     assert Change.of(first.meta) == Change("Mount Aso", "country", "Japan", "Oman", 0, asked, gold)
@@ -390,7 +523,11 @@ def test_a_fact_is_changed_wherever_it_is_stated_and_the_chain_is_walked_again()
         ((), {"answers": ("yes",)}, "its chain does not end in its answer"),
         ((), {"edits": {"a": "b"}}, "its world is changed already"),
         ((triple(9, ("Mount Aso", "country", "Peru")),), {}, REASONS[4]),
-        ((), {"question": "Where in Japan is Tokyo?"}, "the question names the fact's object or the answer"),
+        (
+            (),
+            {"question": "Where in Japan is Tokyo?"},
+            "the question names the fact's object or the answer",
+        ),
         (
             (
                 passage(8, ("Tokyo", "country", "Japan"), "Tokyo lies in Japan."),
@@ -414,11 +551,31 @@ def test_why_a_question_has_no_changed_world(more, task, reason):
     ("text", "old", "new", "works"),
     [
         ("Mount Aso, of Japan, is Japanese.", "Japan", "Oman", True),  # whole names alone are names
-        ("Mount Aso lies in North Korea, Korea's north.", "North Korea", "Oman", False),  # a part of the name is left
-        ("Mount Aso rises in Japan, not in Oman.", "Japan", "Oman", False),  # the new object stands there already
+        (
+            "Mount Aso lies in North Korea, Korea's north.",
+            "North Korea",
+            "Oman",
+            False,
+        ),  # a part of the name is left
+        (
+            "Mount Aso rises in Japan, not in Oman.",
+            "Japan",
+            "Oman",
+            False,
+        ),  # the new object stands there already
         ("It rises in Japan.", "Japan", "Oman", True),  # its title names it
-        ("Mount Aso rises in Japan.", "Japan", "New Japan", False),  # the old name is in the new one
-        ("Mount Aso rises near Aso.", "Aso", "Oman", False),  # the subject's name gives the object away
+        (
+            "Mount Aso rises in Japan.",
+            "Japan",
+            "New Japan",
+            False,
+        ),  # the old name is in the new one
+        (
+            "Mount Aso rises near Aso.",
+            "Aso",
+            "Oman",
+            False,
+        ),  # the subject's name gives the object away
     ],
 )
 def test_the_edited_text_says_the_new_fact_and_nothing_of_the_old_one(text, old, new, works):
@@ -426,7 +583,9 @@ def test_the_edited_text_says_the_new_fact_and_nothing_of_the_old_one(text, old,
     world = World((passage(1, fact, text), passage(2, ("Mount Meru", "country", new), "Meru.")))
     task = CounterfactualWorld(world).change(Task("q", "Which land?", (old,), meta=chain(fact)))
     assert (task is not None) is works
-    assert task is None or list(task.edits.values()) == [text.replace(old, new).replace(f"{new}ese", f"{old}ese")]
+    assert task is None or list(task.edits.values()) == [
+        text.replace(old, new).replace(f"{new}ese", f"{old}ese")
+    ]
 
 
 @cache
@@ -435,30 +594,50 @@ def changed_training(every: int = 10) -> tuple[list[Task], Counter[str]]:
 
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_changed_training_question_is_valid_by_a_walk_of_its_own_and_leaks_into_no_evaluation(every):
+def test_every_changed_training_question_is_valid_by_a_walk_of_its_own_and_leaks_into_no_evaluation(
+    every,
+):
     """No fact, passage or triple of another split is said, changed or walked over."""
     statements = WORLD.statements
     facts = {(item.subject, item.relation): item for item in statements}
     gold = {task.id: task for task in TRAIN}
     held_out = [item for item in statements if item.split != "train"]
-    pairs, hops = {(item.subject, item.object) for item in held_out}, {item[3:6] for item in held_out}
+    pairs, hops = (
+        {(item.subject, item.object) for item in held_out},
+        {item[3:6] for item in held_out},
+    )
     texts = {item.text for item in held_out}
     made, dropped = changed_training(every)
     assert every > 1 or dropped == {REASONS[7]: 50}  # as the page says
     for task in made:
         change, links = Change.of(task.meta), chain_of(task)
-        assert len(links) == len(gold[task.id].meta["chain"]) and links[0].subject == chain_of(gold[task.id])[0].subject
+        assert (
+            len(links) == len(gold[task.id].meta["chain"])
+            and links[0].subject == chain_of(gold[task.id])[0].subject
+        )
         for hop, link in enumerate(links):
-            known = change.new if link.asked == (change.subject, change.relation) else facts[link.asked].object
+            known = (
+                change.new
+                if link.asked == (change.subject, change.relation)
+                else facts[link.asked].object
+            )
             assert link.object == known and (hop == 0 or link.subject == links[hop - 1].object)
         assert task.answers == (links[-1].object,) and links[-1].asked == change.asked
-        assert task.answers != gold[task.id].answers == change.answers and links[change.hop].object == change.new
-        assert {item.text for item in WORLD.by_fact[Asked(change.subject, change.relation)]} == set(task.edits)
+        assert (
+            task.answers != gold[task.id].answers == change.answers
+            and links[change.hop].object == change.new
+        )
+        assert {item.text for item in WORLD.by_fact[Asked(change.subject, change.relation)]} == set(
+            task.edits
+        )
         assert all(change.subject in text and change.new in text for text in task.edits.values())
         assert (change.subject, change.new) not in pairs and hops.isdisjoint(links)
         assert texts.isdisjoint(task.edits) and texts.isdisjoint(task.edits.values())
     asked = {task.question for task in made}
-    assert all(asked.isdisjoint(task.question for task in load_tasks("world", split)) for split in SPLITS[1:])
+    assert all(
+        asked.isdisjoint(task.question for task in load_tasks("world", split))
+        for split in SPLITS[1:]
+    )
 
 
 def test_a_changed_rollout_is_shown_the_changed_world_by_the_real_tools():
@@ -467,8 +646,14 @@ def test_a_changed_rollout_is_shown_the_changed_world_by_the_real_tools():
             world, session = WORLD.changed(Change.of(task.meta)), tools.session(task.edits)
             for fact in task.meta["chain"]:
                 query = f"{fact['relation']} of {fact['subject']}"
-                calls = [ToolCall(name, {"query": query}) for name in ("local_search", "knowledge_graph")]
-                shown = [item for found in tools.run_batch(calls, [session] * 2) for item in found.evidence]
+                calls = [
+                    ToolCall(name, {"query": query}) for name in ("local_search", "knowledge_graph")
+                ]
+                shown = [
+                    item
+                    for found in tools.run_batch(calls, [session] * 2)
+                    for item in found.evidence
+                ]
                 assert any(world.states(query, item) for item in shown)
                 assert not any(item.text in task.edits for item in shown)
 
@@ -486,13 +671,18 @@ print(hashlib.sha256(msgspec.json.encode(made)).hexdigest())
 
 def test_one_seed_is_the_same_to_the_byte_in_another_process_too(capsys):
     env = {**os.environ, "PYTHONHASHSEED": "57"}
-    done = subprocess.run([sys.executable, "-c", DIGEST], capture_output=True, text=True, env=env, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", DIGEST], capture_output=True, text=True, env=env, check=True
+    )
     exec(DIGEST, {})
     assert capsys.readouterr().out == done.stdout
 
 
 @settings(max_examples=3)
-@given(st.lists(st.sampled_from(TRAIN), min_size=6, max_size=9, unique_by=lambda task: task.id), st.integers(0, 99))
+@given(
+    st.lists(st.sampled_from(TRAIN), min_size=6, max_size=9, unique_by=lambda task: task.id),
+    st.integers(0, 99),
+)
 def test_two_seeds_or_turns_differ_and_the_company_of_a_question_does_not_matter(tasks, seed):
     world = CounterfactualWorld(WORLD, seed)
     made = [world.change(task) for task in tasks]
@@ -504,7 +694,11 @@ def test_two_seeds_or_turns_differ_and_the_company_of_a_question_does_not_matter
 
 CORPUS = [
     Evidence("Konrad Wolf was the son of Friedrich Wolf.", "Konrad Wolf", source="p1"),
-    Evidence("Friedrich Wolf, born in Neuwied, wrote plays in Moscow.", "Friedrich Wolf (writer)", source="p2"),
+    Evidence(
+        "Friedrich Wolf, born in Neuwied, wrote plays in Moscow.",
+        "Friedrich Wolf (writer)",
+        source="p2",
+    ),
     Evidence("Anna Seghers was born in Mainz.", "Anna Seghers", source="p3"),
     Evidence("Her son Peter was born in Paris.", "Peter", source="p4"),
 ]
@@ -512,32 +706,63 @@ CORPUS = [
 
 def two_wiki(*triples: tuple[str, str, str]) -> Task:
     meta = {"evidence_triples": [list(fact) for fact in triples], "type": "compositional"}
-    return Task(triples[0][0], "Where was his father born?", (triples[-1][2],), (), ("Titles",), meta)
+    return Task(
+        triples[0][0], "Where was his father born?", (triples[-1][2],), (), ("Titles",), meta
+    )
 
 
 def test_a_2wiki_question_is_changed_by_its_triples():
     """At the last hop Neuwied can become Mainz; at the first, Friedrich Wolf cannot become anyone: no other father."""
-    asked = two_wiki(("Konrad Wolf", "father", "Friedrich Wolf"), ("Friedrich Wolf", "place of birth", "Neuwied"))
+    asked = two_wiki(
+        ("Konrad Wolf", "father", "Friedrich Wolf"), ("Friedrich Wolf", "place of birth", "Neuwied")
+    )
     other = two_wiki(("Anna Seghers", "place of birth", "Mainz"))
     task = CounterfactualWorld.annotated([asked, other], CORPUS).changed(asked)
-    assert task.answers == ("Mainz",) and task.supporting_titles == ("Konrad Wolf", "Friedrich Wolf (writer)")
+    assert task.answers == ("Mainz",) and task.supporting_titles == (
+        "Konrad Wolf",
+        "Friedrich Wolf (writer)",
+    )
     assert task.edits == {CORPUS[1].text: "Friedrich Wolf, born in Mainz, wrote plays in Moscow."}
-    assert [tuple(link) for link in chain_of(task)][-1] == ("Friedrich Wolf", "place of birth", "Mainz")
+    assert [tuple(link) for link in chain_of(task)][-1] == (
+        "Friedrich Wolf",
+        "place of birth",
+        "Mainz",
+    )
     assert task.meta["type"] == "compositional" and "evidence_triples" not in task.meta
-    told = CounterfactualWorld.annotated([asked, other], [*CORPUS, Evidence("Friedrich Wolf left Neuwied.", "Neuwied")])
+    told = CounterfactualWorld.annotated(
+        [asked, other], [*CORPUS, Evidence("Friedrich Wolf left Neuwied.", "Neuwied")]
+    )
     assert told.change(asked) is None  # another passage of the corpus gives it away
 
 
 def test_a_musique_question_is_changed_by_its_decomposition():
     def rows(*given: tuple[str, str, int]) -> list[dict[str, str]]:
         return [
-            {"question": question, "answer": answer, "title": CORPUS[at].title, "text": CORPUS[at].text}
+            {
+                "question": question,
+                "answer": answer,
+                "title": CORPUS[at].title,
+                "text": CORPUS[at].text,
+            }
             for question, answer, at in given
         ]
 
-    parts = rows(("Who is Konrad Wolf's father?", "Friedrich Wolf", 0), ("#1 >> place of birth", "Neuwied", 1))
-    asked = Task("m1", "Where was his father born?", ("Neuwied", "Neuwied am Rhein"), meta={"decomposition": parts})
-    other = Task("m2", "?", ("Mainz",), meta={"decomposition": rows(("Anna Seghers >> place of birth", "Mainz", 2))})
+    parts = rows(
+        ("Who is Konrad Wolf's father?", "Friedrich Wolf", 0),
+        ("#1 >> place of birth", "Neuwied", 1),
+    )
+    asked = Task(
+        "m1",
+        "Where was his father born?",
+        ("Neuwied", "Neuwied am Rhein"),
+        meta={"decomposition": parts},
+    )
+    other = Task(
+        "m2",
+        "?",
+        ("Mainz",),
+        meta={"decomposition": rows(("Anna Seghers >> place of birth", "Mainz", 2))},
+    )
     assert chain_of(asked)[1].asked == Asked("Friedrich Wolf", "place of birth")
     task = CounterfactualWorld.annotated([asked, other], CORPUS).changed(asked)
     assert task.answers == ("Mainz",) and list(task.edits) == [CORPUS[1].text]
@@ -551,11 +776,20 @@ def test_a_musique_question_is_changed_by_its_decomposition():
 @pytest.mark.parametrize(("name", "least"), [("2wikimultihopqa", 200), ("musique", 40)])
 def test_real_questions_are_changed_by_their_annotations(name, least):
     tasks = load_tasks(QA / name / "train.jsonl.gz")
-    corpus = [Evidence(row["text"], row["title"], source=row["id"]) for row in read_rows(QA / name / "corpus.jsonl.gz")]
+    corpus = [
+        Evidence(row["text"], row["title"], source=row["id"])
+        for row in read_rows(QA / name / "corpus.jsonl.gz")
+    ]
     found, dropped = CounterfactualWorld.annotated(tasks, corpus).change_all(tasks)
-    assert len(found) >= least and len(found) + dropped.total() == len(tasks) and set(dropped) <= set(REASONS)
+    assert (
+        len(found) >= least
+        and len(found) + dropped.total() == len(tasks)
+        and set(dropped) <= set(REASONS)
+    )
     texts = {item.text for item in corpus}
     for task in found:
         change = Change.of(task.meta)
         assert task.edits and set(task.edits) <= texts and task.answers[0] not in change.answers
-        assert all(change.new in text and change.old not in text.split() for text in task.edits.values())
+        assert all(
+            change.new in text and change.old not in text.split() for text in task.edits.values()
+        )

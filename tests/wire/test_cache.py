@@ -52,7 +52,9 @@ def test_what_was_put_first_is_there_for_the_next_process(cache):
 
 def test_keys_depend_on_content_and_not_on_order():
     assert key_of(a=1, b={"x": 1, "y": 2}) == key_of(b={"y": 2, "x": 1}, a=1)
-    assert len({key_of(a=1), key_of(a="1"), key_of(b=1), key_of(a=1, b=None), key_of(a="\ud800")}) == 5
+    assert (
+        len({key_of(a=1), key_of(a="1"), key_of(b=1), key_of(a=1, b=None), key_of(a="\ud800")}) == 5
+    )
 
 
 # --- one computation for many ----------------------------------------------------------------------------------------
@@ -63,7 +65,9 @@ def test_tasks_and_threads_that_ask_at_once_share_one_computation(cache):
 
     async def ask(cache):
         compute = gives(b"value", computed, 0.1)
-        return await asyncio.gather(*(through(cache, key, compute) for key in ["k"] * 20 + ["other"]))
+        return await asyncio.gather(
+            *(through(cache, key, compute) for key in ["k"] * 20 + ["other"])
+        )
 
     with ThreadPoolExecutor(8) as threads:
         found = [*threads.map(lambda _: asyncio.run(ask(Cache(cache.path))), range(8))]
@@ -75,20 +79,32 @@ def test_tasks_and_threads_that_ask_at_once_share_one_computation(cache):
 def test_a_failure_reaches_all_who_waited_and_neither_it_nor_what_has_no_bytes_is_kept(cache):
     async def ask():
         compute = gives(RuntimeError("down"), seconds=0.02)
-        return await asyncio.gather(*(through(cache, "k", compute) for _ in range(3)), return_exceptions=True)
+        return await asyncio.gather(
+            *(through(cache, "k", compute) for _ in range(3)), return_exceptions=True
+        )
 
     assert [str(error) for error in asyncio.run(ask())] == ["down"] * 3
-    assert asyncio.run(cache.get_or_compute("k", gives(b"a part"), bytes, lambda value: None)) == (b"a part", False)
-    assert cache.get("k") is None and asyncio.run(through(cache, "k", gives(b"value"))) == (b"value", False)
+    assert asyncio.run(cache.get_or_compute("k", gives(b"a part"), bytes, lambda value: None)) == (
+        b"a part",
+        False,
+    )
+    assert cache.get("k") is None and asyncio.run(through(cache, "k", gives(b"value"))) == (
+        b"value",
+        False,
+    )
 
 
-def test_one_who_waits_may_leave_and_when_the_one_who_computes_is_cancelled_another_takes_over(cache):
+def test_one_who_waits_may_leave_and_when_the_one_who_computes_is_cancelled_another_takes_over(
+    cache,
+):
     async def ask():
         started = []
         first = asyncio.create_task(through(cache, "k", gives(b"never", started, 60)))
         while not started:
             await asyncio.sleep(0.01)
-        second, third = (asyncio.create_task(through(cache, "k", gives(b"value"))) for _ in range(2))
+        second, third = (
+            asyncio.create_task(through(cache, "k", gives(b"value"))) for _ in range(2)
+        )
         await asyncio.sleep(0.02)
         third.cancel()
         await asyncio.sleep(0.02)
@@ -116,7 +132,9 @@ def test_a_time_out_of_the_one_at_work_is_heard_by_all_and_not_taken_for_the_end
 
     async def scene():
         late = gives(TimeoutError(), asked, 0.02)
-        return await asyncio.gather(*(once("late", late, wait=20) for _ in range(3)), return_exceptions=True)
+        return await asyncio.gather(
+            *(once("late", late, wait=20) for _ in range(3)), return_exceptions=True
+        )
 
     assert [type(error) for error in asyncio.run(scene())] == [TimeoutError] * 3 and asked == [1]
 
@@ -131,7 +149,11 @@ def test_a_forked_child_opens_the_file_anew_and_waits_for_nothing_that_its_paren
         child = os.fork()
         if child == 0:
             cache.put("b", b"two")
-            fine = cache.get("a") == b"one" and cache._open[1] is not opened and not background._flights
+            fine = (
+                cache.get("a") == b"one"
+                and cache._open[1] is not opened
+                and not background._flights
+            )
             os._exit(0 if fine else 1)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -161,7 +183,13 @@ def test_memory_is_bounded_and_the_first_make_room(tmp_path):
     held = [key for key in (*map(str, range(100)), "huge") if cache.recent(key) is not None]
     assert held == [str(n) for n in range(90, 100)]
     cache.get_many(["3", "98", "4"])
-    assert [cache.recent(key) is not None for key in ("3", "4", "90", "91", "92")] == [True, True, False, False, True]
+    assert [cache.recent(key) is not None for key in ("3", "4", "90", "91", "92")] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
     assert cache.get("huge") == bytes(100_000) and cache._held <= 100_000
     nothing = Cache(cache.path, memory=0)
     assert nothing.get("3") == bytes(9_000) and nothing.recent("3") is None
@@ -206,13 +234,17 @@ def test_a_damaged_file_is_named(cache):
     assert cache.path.read_bytes() == damaged
 
 
-def test_a_file_that_another_process_holds_is_named_after_a_while_and_what_was_computed_is_returned(cache, caplog):
+def test_a_file_that_another_process_holds_is_named_after_a_while_and_what_was_computed_is_returned(
+    cache, caplog
+):
     cache.put("a", b"one")
     patient, impatient = Cache(cache.path, 0.1), Cache(cache.path, 0.1)
     assert patient.get("b") is None
     holder = sqlite3.connect(cache.path, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(DataError, match=r"\(database is locked\): .*wait for processes that write to it"):
+    with pytest.raises(
+        DataError, match=r"\(database is locked\): .*wait for processes that write to it"
+    ):
         impatient.get("a")
     for key in "bc":
         assert asyncio.run(through(patient, key, gives(b"value"))) == (b"value", False)
@@ -276,12 +308,16 @@ def test_what_is_too_old_counts_as_absent_and_is_computed_anew_once(tmp_path):
     Cache(cache.path).put("old", b"second")
 
     async def ask():
-        return await asyncio.gather(*(through(cache, "old", gives(b"third", computed, 0.02)) for _ in range(5)))
+        return await asyncio.gather(
+            *(through(cache, "old", gives(b"third", computed, 0.02)) for _ in range(5))
+        )
 
     assert asyncio.run(ask()) == [(b"third", False)] + [(b"third", True)] * 4
     assert asyncio.run(ask()) == [(b"third", True)] * 5 and computed == [1]
     cache.put("young", b"third")
-    assert cache.get_many(["old", "young"]) == {"old": b"third", "young": b"first"} and len(cache) == 2
+    assert (
+        cache.get_many(["old", "young"]) == {"old": b"third", "young": b"first"} and len(cache) == 2
+    )
 
 
 def test_hits_in_memory_grow_old_like_others(tmp_path):
@@ -321,13 +357,18 @@ def test_the_file_stays_within_its_limit_and_the_oldest_go_first(tmp_path):
 
 def test_a_file_is_made_smaller_when_a_limit_is_set_and_a_value_too_large_for_it_is_not_kept(cache):
     with cache._connection() as raw:
-        raw.executemany("INSERT INTO entries VALUES (?, ?, ?)", ((f"{n}", bytes(2000), n) for n in range(3000)))
+        raw.executemany(
+            "INSERT INTO entries VALUES (?, ?, ?)", ((f"{n}", bytes(2000), n) for n in range(3000))
+        )
     cache.close()
     limited = Cache(cache.path, max_bytes=LIMIT)
     assert limited.get("2999") == bytes(2000) and limited.get("0") is None
     assert on_disk(cache.path) <= LIMIT and len(limited) > 200
     limited.put("new", b"1")
-    assert asyncio.run(through(limited, "huge", gives(bytes(1_800_000)))) == (bytes(1_800_000), False)
+    assert asyncio.run(through(limited, "huge", gives(bytes(1_800_000)))) == (
+        bytes(1_800_000),
+        False,
+    )
     assert limited.get("huge") is None and Cache(cache.path).get("new") == b"1"
 
 
@@ -345,7 +386,9 @@ def test_threads_and_processes_that_fill_it_together_stay_within_the_limit(tmp_p
         "[thread.start() for thread in threads]; [thread.join() for thread in threads]"
     )
     command = [sys.executable, "-c", code, str(path), str(LIMIT)]
-    running = [subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in "ab"]
+    running = [
+        subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in "ab"
+    ]
     largest = 0
     while any(process.poll() is None for process in running):
         largest = max(largest, on_disk(path))

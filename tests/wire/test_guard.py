@@ -57,12 +57,16 @@ def number(value: int) -> st.SearchStrategy[str]:
 @st.composite
 def spellings(draw: st.DrawFn) -> str:
     """An IPv4 address, mostly one that must not be reached, in one to four parts of any base."""
-    first = draw(st.sampled_from([0, 9, 10, 100, 127, 169, 172, 192, 224, 255]) | st.integers(0, 255))
+    first = draw(
+        st.sampled_from([0, 9, 10, 100, 127, 169, 172, 192, 224, 255]) | st.integers(0, 255)
+    )
     packed = first << 24 | draw(st.integers(0, 0xFFFFFF) | st.sampled_from([1, 0xFEA9FE, 0x0A0A0A]))
     length = draw(st.integers(1, 4))
     heads = [packed >> shift & 255 for shift in (24, 16, 8)[: length - 1]]
     last = packed & (1 << 8 * (5 - length)) - 1
-    return ".".join([draw(number(part)) for part in (*heads, last)]) + draw(st.sampled_from(["", "", "."]))
+    return ".".join([draw(number(part)) for part in (*heads, last)]) + draw(
+        st.sampled_from(["", "", "."])
+    )
 
 
 @given(spellings())
@@ -77,13 +81,18 @@ def test_an_ipv4_address_in_any_spelling_is_what_the_system_reads_or_refused(tex
         plain = GUARD.check(f"http://{text}/")
     except Refused:
         if reached is not None and text.removesuffix(".") == reached:
-            assert not is_public(ipaddress.ip_address(reached))  # a public address in plain form is let through
+            assert not is_public(
+                ipaddress.ip_address(reached)
+            )  # a public address in plain form is let through
         return
     assert plain == f"http://{reached}/"
     assert ipaddress.ip_address(reached).is_global
 
 
-@given(st.integers(0, 2**128 - 1) | st.integers(0, 2**32 - 1).map(lambda four: 0xFFFF << 32 | four), st.booleans())
+@given(
+    st.integers(0, 2**128 - 1) | st.integers(0, 2**32 - 1).map(lambda four: 0xFFFF << 32 | four),
+    st.booleans(),
+)
 def test_an_ipv6_address_in_any_spelling_is_what_the_system_reads_or_refused(packed, long):
     address = ipaddress.IPv6Address(packed)
     text = address.exploded.upper() if long else address.compressed
@@ -92,7 +101,9 @@ def test_an_ipv6_address_in_any_spelling_is_what_the_system_reads_or_refused(pac
         plain = GUARD.check(f"http://[{text}]/")
     except Refused:
         return
-    assert ipaddress.ip_address(urllib.parse.urlsplit(plain).hostname) == ipaddress.ip_address(reached)
+    assert ipaddress.ip_address(urllib.parse.urlsplit(plain).hostname) == ipaddress.ip_address(
+        reached
+    )
     assert (address.ipv4_mapped or address).is_global
 
 
@@ -108,7 +119,9 @@ def test_the_borders_of_each_closed_network():
                 assert is_public(ipaddress.IPv4Address(outside)), outside
 
 
-hosts = st.text(st.sampled_from("a1.-_0x7f:@[]%/\\?#①ａ。ß \t") | st.characters(), min_size=1, max_size=12)
+hosts = st.text(
+    st.sampled_from("a1.-_0x7f:@[]%/\\?#①ａ。ß \t") | st.characters(), min_size=1, max_size=12
+)
 
 
 @given(hosts, st.sampled_from(["/", "", "?q", "#f", ":80/", ":8080"]))
@@ -148,7 +161,13 @@ def test_and_nothing_else(entry, url, address):
 
 @pytest.mark.parametrize(
     ("host", "refused"),
-    [("169.254.169.254", True), ("localhost", True), ("redis:6379", True), ("10.1.2.3:9", False), ("wiki", False)],
+    [
+        ("169.254.169.254", True),
+        ("localhost", True),
+        ("redis:6379", True),
+        ("10.1.2.3:9", False),
+        ("wiki", False),
+    ],
 )
 def test_where_others_resolve_names_networks_open_addresses_only(host, refused):
     with pytest.raises(Refused) if refused else contextlib.nullcontext():
@@ -156,7 +175,8 @@ def test_where_others_resolve_names_networks_open_addresses_only(host, refused):
 
 
 @pytest.mark.parametrize(
-    "entry", ["", "*", "http://a.org", "a.org/x", "10.0.0.1/8", "user@a.org", "a b", "a:x", 7, "1/2/3"]
+    "entry",
+    ["", "*", "http://a.org", "a.org/x", "10.0.0.1/8", "user@a.org", "a b", "a:x", 7, "1/2/3"],
 )
 def test_other_entries_are_a_mistake_of_the_user(entry):
     with pytest.raises(ConfigError, match="cannot be allowed"):
@@ -186,7 +206,9 @@ def quick(guard: Guard, timeout: float = 2.0) -> Http:
     return Http(timeout=timeout, patience=Patience(retries=0), guard=guard)
 
 
-def fetch(names: Callable[[str, int], list[str]], url: str, *allow: str, timeout: float = 20) -> bytes:
+def fetch(
+    names: Callable[[str, int], list[str]], url: str, *allow: str, timeout: float = 20
+) -> bytes:
     """A page, the names in whose URL are resolved so."""
     return asyncio.run(quick(Guard(allow, names), timeout).get(url)).body
 
@@ -221,7 +243,9 @@ def test_a_name_that_turns_private_is_never_connected_to(usual):
     assert b"Vardal" in fetch(names, url, "127.0.0.1/32") and names.call_count == 1
 
 
-@pytest.mark.parametrize("addresses", [["127.0.0.1"], ["9.9.9.9", "127.0.0.1"], ["127.0.0.1", "9.9.9.9"]])
+@pytest.mark.parametrize(
+    "addresses", [["127.0.0.1"], ["9.9.9.9", "127.0.0.1"], ["127.0.0.1", "9.9.9.9"]]
+)
 @pytest.mark.parametrize("allow", [(), ("127.0.0.2/32",), ("other.example.org",)])
 def test_a_public_name_with_a_private_address_is_refused(usual, addresses, allow):
     with pytest.raises(Refused, match=r"^the address of inside\.example\.org is not public$"):
@@ -234,7 +258,12 @@ def test_the_next_of_a_few_addresses_is_tried_where_one_is_dead(site):
     assert b"Vardal" in fetch(changing(["127.0.0.99", "127.0.0.1"]), url, "127.0.0.0/8")
     before = site.connections
     with pytest.raises(ToolError, match=r"many\.example\.org could not be reached"):
-        fetch(changing([*(f"127.0.0.{n}" for n in range(2, 40)), "127.0.0.1"]), url, "127.0.0.0/8", timeout=60)
+        fetch(
+            changing([*(f"127.0.0.{n}" for n in range(2, 40)), "127.0.0.1"]),
+            url,
+            "127.0.0.0/8",
+            timeout=60,
+        )
     assert site.connections == before
 
 
@@ -246,7 +275,9 @@ def test_an_address_that_never_answers_does_not_use_up_the_time(site, monkeypatc
         each.setblocking(False)
         each.connect_ex(("127.0.0.2", site.port))
     names, start = changing(["127.0.0.2", "127.0.0.1"]), time.monotonic()
-    assert b"Vardal" in fetch(names, f"http://two.example.org:{site.port}/article", "127.0.0.0/8", timeout=60)
+    assert b"Vardal" in fetch(
+        names, f"http://two.example.org:{site.port}/article", "127.0.0.0/8", timeout=60
+    )
     assert 0.2 <= time.monotonic() - start < 20
     for each in (deaf, *queued):
         each.close()
@@ -297,9 +328,13 @@ def test_lookups_that_hang_neither_outlast_the_deadline_nor_pile_up_without_end(
     assert all(isinstance(outcome, ToolError) for outcome in outcomes) and 1 <= len(running) <= 64
 
 
-@pytest.mark.parametrize("answer", [OSError("no"), ValueError("odd"), socket.gaierror(socket.EAI_NONAME, "none"), []])
+@pytest.mark.parametrize(
+    "answer", [OSError("no"), ValueError("odd"), socket.gaierror(socket.EAI_NONAME, "none"), []]
+)
 def test_a_failing_name_server_is_told_in_words(answer):
-    with pytest.raises(ToolError, match=r"^(there is no host nowhere\.example\.org|.* could not be reached)$"):
+    with pytest.raises(
+        ToolError, match=r"^(there is no host nowhere\.example\.org|.* could not be reached)$"
+    ):
         fetch(changing(answer), "http://nowhere.example.org/")
 
 

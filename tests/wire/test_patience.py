@@ -18,7 +18,10 @@ from faithful_search.wire.background import DaemonThreads
 from faithful_search.wire.retry import Breaker, Patience, passing, retry_after
 
 BUSY, GONE = ToolError("busy", passing=True), ToolError("gone")
-TRIED, WAIT = ToolError("tried", passing=True, tried=True), ToolError("busy", passing=True, retry_after=7)
+TRIED, WAIT = (
+    ToolError("tried", passing=True, tried=True),
+    ToolError("busy", passing=True, retry_after=7),
+)
 
 
 def flaky(*errors: BaseException) -> AsyncMock:
@@ -30,7 +33,12 @@ def flaky(*errors: BaseException) -> AsyncMock:
     ("error", "expected"),
     [
         *((BUSY, True), (TimeoutError(), True), (ConnectionResetError(), True)),
-        *((GONE, False), (TRIED, False), (ValueError("a bug"), False), (asyncio.CancelledError(), False)),
+        *(
+            (GONE, False),
+            (TRIED, False),
+            (ValueError("a bug"), False),
+            (asyncio.CancelledError(), False),
+        ),
     ],
 )
 def test_what_passes_is_tried_again_as_often_as_said(error, expected):
@@ -134,7 +142,9 @@ def test_one_caller_tries_after_the_cooldown_and_the_others_wait_for_it(broken, 
     assert [broken.refusal(), broken.refusal()] == [0, 0]
 
 
-def test_a_trial_that_fails_begins_the_next_cooldown_and_one_never_heard_of_is_replaced(broken, clock):
+def test_a_trial_that_fails_begins_the_next_cooldown_and_one_never_heard_of_is_replaced(
+    broken, clock
+):
     clock.now += 12
     assert broken.refusal() == 0
     clock.now += 10
@@ -171,7 +181,9 @@ def test_calls_that_hang_hold_up_neither_others_nor_the_end():
 
 def test_threads_are_used_again_and_bounded():
     with DaemonThreads(most=3) as threads:
-        waits = [threads.submit(lambda: time.sleep(0.01) or threading.get_ident()) for _ in range(12)]
+        waits = [
+            threads.submit(lambda: time.sleep(0.01) or threading.get_ident()) for _ in range(12)
+        ]
         assert 1 <= len({future.result(10) for future in waits}) <= 3
         with pytest.raises(ZeroDivisionError):
             threads.submit(lambda: 1 / 0).result(10)

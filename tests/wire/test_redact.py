@@ -19,9 +19,19 @@ def test_keys_are_known_by_the_names_of_their_variables(name, monkeypatch):
     assert redact("ask-9f/8+Aé=&7db") == "a[secret]b"
 
 
-def test_keys_in_urls_and_lists_of_the_environment_and_what_only_looks_like_the_name_of_one(monkeypatch):
-    known = {"MY_PROXY": "http://user:proxy-pass@proxy.example:3128", "SEVERAL_KEYS": "first-1, second-2"}
-    others = {"PWD": "/some", "HF_TOKEN_PATH": "/token", "TOKENIZERS_PARALLELISM": "perhaps", "MAX_TOKENS": "128000"}
+def test_keys_in_urls_and_lists_of_the_environment_and_what_only_looks_like_the_name_of_one(
+    monkeypatch,
+):
+    known = {
+        "MY_PROXY": "http://user:proxy-pass@proxy.example:3128",
+        "SEVERAL_KEYS": "first-1, second-2",
+    }
+    others = {
+        "PWD": "/some",
+        "HF_TOKEN_PATH": "/token",
+        "TOKENIZERS_PARALLELISM": "perhaps",
+        "MAX_TOKENS": "128000",
+    }
     for name, value in (known | others | {"SHORT_KEY": "abc"}).items():
         monkeypatch.setenv(name, value)
     assert redact("proxy-pass abcd second-2 first-1") == "[secret] abcd [secret] [secret]"

@@ -77,11 +77,23 @@ def reward_curves(history: History, path: PathLike) -> Path:
     logged = dict.fromkeys(chain.from_iterable(history))
     parts = [name for name in logged if name.startswith("parts/") and name.count("/") == 1]
     colours = _coloured([name for name in parts if name not in (_ALPHA, "parts/outcome_ema")])
-    panels = [Panel("reward", _lines(history, {"reward": "#000000", **colours}), None, 3, "reward or parts/…")]
+    panels = [
+        Panel(
+            "reward",
+            _lines(history, {"reward": "#000000", **colours}),
+            None,
+            3,
+            "reward or parts/…",
+        )
+    ]
     if _ALPHA in parts:
         panels.append(Panel("alpha", _lines(history, {_ALPHA: PALETTE[-1]}), (-0.05, 1.05)))
     weights = {name + _WEIGHT: colour for name, colour in colours.items()}
-    moved = {name: colour for name, colour in weights.items() if len(set(_series(history, name)[1].tolist())) > 1}
+    moved = {
+        name: colour
+        for name, colour in weights.items()
+        if len(set(_series(history, name)[1].tolist())) > 1
+    }
     if moved:
         panels.append(Panel("weight", _lines(history, moved, window=1)))
     return _draw(panels, path, "Rewards over training", STEP)
@@ -91,9 +103,13 @@ def tool_curves(history: History, path: PathLike) -> Path:
     """The share of calls to each tool, and below it the normalised entropy, over the steps (Proof-of-Use, figure 4);
     with a single tool, how often it is called.
     """
-    tools = [name for name in dict.fromkeys(chain.from_iterable(history)) if name.startswith(_RATIO)]
+    tools = [
+        name for name in dict.fromkeys(chain.from_iterable(history)) if name.startswith(_RATIO)
+    ]
     if len(tools) == 1:
-        calls = Panel("calls per rollout", _lines(history, _coloured(["tools/calls"])), wanted="tools/calls")
+        calls = Panel(
+            "calls per rollout", _lines(history, _coloured(["tools/calls"])), wanted="tools/calls"
+        )
         return _draw([calls], path, "Use of the tool over training", STEP)
     entropy = _lines(history, {"tools/entropy": PALETTE[-1]})
     panels = [
@@ -109,20 +125,38 @@ def stability_curves(history: History, path: PathLike) -> Path:
     A panel without values is left out.
     """
     named = enumerate(_STABILITY.items())
-    panels = [Panel(label, _lines(history, _coloured(names, first))) for first, (label, names) in named]
-    logged = [panel for panel in panels if panel.lines] or [Panel("", [], wanted="likelihood, gradient or groups")]
+    panels = [
+        Panel(label, _lines(history, _coloured(names, first))) for first, (label, names) in named
+    ]
+    logged = [panel for panel in panels if panel.lines] or [
+        Panel("", [], wanted="likelihood, gradient or groups")
+    ]
     return _draw(logged, path, "Stability over training", STEP)
 
 
 def self_preference(history: History, path: PathLike) -> Path:
     """What a policy gives its own trajectories and what a rule gives them, and below it how far both are apart."""
-    scores = Panel("rubric score", _lines(history, _coloured(["self_score", "rule_score"])), SHARES, 3, "self_score")
-    apart = Panel("difference", _lines(history, _coloured(["self_gap", "self_rmse"], 2)), height=2, level=(0, ""))
+    scores = Panel(
+        "rubric score",
+        _lines(history, _coloured(["self_score", "rule_score"])),
+        SHARES,
+        3,
+        "self_score",
+    )
+    apart = Panel(
+        "difference",
+        _lines(history, _coloured(["self_gap", "self_rmse"], 2)),
+        height=2,
+        level=(0, ""),
+    )
     return _draw([scores, apart], path, "The policy's own scores over training", STEP)
 
 
 def compare(
-    histories: Mapping[str, Sequence[History]], metrics: Sequence[str], path: PathLike, window: int = 1
+    histories: Mapping[str, Sequence[History]],
+    metrics: Sequence[str],
+    path: PathLike,
+    window: int = 1,
 ) -> Path:
     """The mean over seeds of one or more metrics for each setting, with its 95 % interval (Proof-of-Use, figure 1).
 
@@ -138,19 +172,31 @@ def compare(
             series = [own for own in (_series(seed, name) for seed in seeds) if len(own[0])]
             by_step: defaultdict[float, list[float]] = defaultdict(list)
             for steps, values in series:
-                for step, value in zip(steps.tolist(), running_mean(values, window).tolist(), strict=True):
+                for step, value in zip(
+                    steps.tolist(), running_mean(values, window).tolist(), strict=True
+                ):
                     by_step[step].append(value)
             # even where all values are 0 or 1: over seeds they are numbers, not shares
-            found = {step: mean_ci(by_step[step], bounds=(-np.inf, np.inf)) for step in sorted(by_step)}
+            found = {
+                step: mean_ci(by_step[step], bounds=(-np.inf, np.inf)) for step in sorted(by_step)
+            }
             line = {step: _interval(msgspec.structs.asdict(own)) for step, own in found.items()}
-            style = STYLES[(number + number // len(PALETTE)) % len(STYLES)]  # no pair of both twice in 32 settings
+            style = STYLES[
+                (number + number // len(PALETTE)) % len(STYLES)
+            ]  # no pair of both twice in 32 settings
             told = f"{label} ({len(series)} seed{'s' if len(series) != 1 else ''})"
             lines += _banded(told, number, line, shaded, linestyle=style)
         told = f"share of calls, {_label(name)}" if name.startswith(_RATIO) else _label(name)
         panels.append(Panel(told, lines, wanted=name, legend=name == metrics[0]))
     legend = 0.6 + 0.21 * len(histories)  # inches
     height = max(3.6 if len(metrics) == 1 else 2.6, legend / len(metrics))
-    return _draw(panels, path, "Mean over seeds, 95 % interval" if shaded else "Mean over seeds", STEP, height)
+    return _draw(
+        panels,
+        path,
+        "Mean over seeds, 95 % interval" if shaded else "Mean over seeds",
+        STEP,
+        height,
+    )
 
 
 def lines(
@@ -175,12 +221,17 @@ def lines(
             drawn += _banded(label, number, kept, marker="o")
         limits = SHARES if all(0 <= number <= 1 for row in shown for number in row) else None
         level = (before[0], "before training") if before else None
-        panels.append(Panel(_label(metric), drawn, limits, 1, metric, level, legend=metric == metrics[0]))
+        panels.append(
+            Panel(_label(metric), drawn, limits, 1, metric, level, legend=metric == metrics[0])
+        )
     return _draw(panels, path, "After training, 95 % interval", varied, height=2.6)
 
 
 def bars(
-    evaluations: Mapping[str, Mapping[str, Any]], metrics: Sequence[str], path: PathLike, title: str = "Evaluation"
+    evaluations: Mapping[str, Mapping[str, Any]],
+    metrics: Sequence[str],
+    path: PathLike,
+    title: str = "Evaluation",
 ) -> Path:
     """Evaluations beside each other: a bar a metric and policy, with its 95 % interval and its value.
 
@@ -191,7 +242,11 @@ def bars(
     width = 0.8 / max(1, len(evaluations))
     for number, (label, evaluation) in enumerate(evaluations.items()):
         start = (number - (len(evaluations) - 1) / 2) * width
-        kept = {place + start: row for place, name in enumerate(metrics) if (row := _measured(evaluation, name))}
+        kept = {
+            place + start: row
+            for place, name in enumerate(metrics)
+            if (row := _measured(evaluation, name))
+        }
         if not kept:
             continue
         values, colour = [value for value, _, _ in kept.values()], PALETTE[number % len(PALETTE)]
@@ -202,7 +257,9 @@ def bars(
             axis.errorbar(place, *ends, fmt="none", ecolor="#333333", capsize=3, elinewidth=1.2)
             if len(evaluations) <= FEW:
                 above = (place, max(value, high, 0.0)), (0, 3)
-                axis.annotate(f"{value:.2f}", *above, textcoords="offset points", ha="center", fontsize=9)
+                axis.annotate(
+                    f"{value:.2f}", *above, textcoords="offset points", ha="center", fontsize=9
+                )
     _require(axis.patches, " or ".join(metrics), path)
     axis.set_xticks(range(len(metrics)), [name.replace("_", "\n") for name in metrics])
     axis.set_xlim(-0.6, len(metrics) - 0.4)
@@ -227,7 +284,9 @@ def reliability(curves: Mapping[str, Sequence[Bin]], path: PathLike) -> Path:
         colour, total = PALETTE[number % len(PALETTE)], sum(own.n for own in bins)
         places, shares = [own.p for own in bins], [own.share for own in bins]
         axis.plot(places, shares, color=colour, linewidth=1.2, label=f"{judge} ({total} pairs)")
-        axis.scatter(places, shares, [12 + 200 * own.n / total for own in bins], color=colour, alpha=0.6)
+        axis.scatter(
+            places, shares, [12 + 200 * own.n / total for own in bins], color=colour, alpha=0.6
+        )
     _finish(axis, "share of pairs labelled true", "Calibration", SHARES)
     axis.set_xlim(*SHARES)
     axis.set_xlabel("mean probability that the judge gives")
@@ -247,9 +306,15 @@ def running_mean(values: Floats, window: int) -> Floats:
 
 def _series(history: History, metric: str) -> tuple[Floats, Floats]:
     """Steps and values of a metric, rows without it left out; the last of a step logged twice (resumed) counts."""
-    found = {row["step"]: row[metric] for row in history if row.get(metric) is not None and row.get("step") is not None}
+    found = {
+        row["step"]: row[metric]
+        for row in history
+        if row.get(metric) is not None and row.get("step") is not None
+    }
     steps = sorted(found)
-    return np.array(steps, dtype=np.float64), np.array([found[step] for step in steps], dtype=np.float64)
+    return np.array(steps, dtype=np.float64), np.array(
+        [found[step] for step in steps], dtype=np.float64
+    )
 
 
 def _coloured(metrics: Sequence[str], first: int = 0) -> dict[str, str]:
@@ -263,7 +328,11 @@ def _lines(history: History, colours: Mapping[str, str], window: int | None = No
         steps, values = _series(history, metric)
         if len(steps):
             mean = running_mean(values, window or max(1, len(steps) // 10))
-            look = {"color": colour, "linewidth": 2.4 if metric == "reward" else 1.7, "label": _label(metric)}
+            look = {
+                "color": colour,
+                "linewidth": 2.4 if metric == "reward" else 1.7,
+                "label": _label(metric),
+            }
             lines.append(Line(steps, mean, look, raw=values))
     return lines
 
@@ -279,7 +348,9 @@ def _measured(evaluation: Mapping[str, Any], metric: str) -> Interval | None:
     return _interval(row) if row and row.get("value") is not None else None
 
 
-def _banded(label: str, number: int, line: Mapping[float, Interval], shaded: bool = True, **look: str) -> list[Line]:
+def _banded(
+    label: str, number: int, line: Mapping[float, Interval], shaded: bool = True, **look: str
+) -> list[Line]:
     """A line with its interval as a band, in the colour of the setting of this number; none without a point."""
     if not line:
         return []
@@ -294,7 +365,9 @@ def _label(metric: str) -> str:
     return _LABELS.get(metric, metric.removeprefix(_RATIO).removeprefix("parts/"))
 
 
-def _draw(panels: Sequence[Panel], path: PathLike, title: str, below: str, height: float = 3.0) -> Path:
+def _draw(
+    panels: Sequence[Panel], path: PathLike, title: str, below: str, height: float = 3.0
+) -> Path:
     """Write panels below each other to a file; `below` is what they are drawn over."""
     for panel in panels:
         _require(panel.lines or not panel.wanted, panel.wanted, path)
@@ -302,7 +375,11 @@ def _draw(panels: Sequence[Panel], path: PathLike, title: str, below: str, heigh
     for axis, panel in zip(axes, panels, strict=True):
         if panel.level is not None:
             value, told = panel.level
-            axis.axhline(value, color=DARK, **({"linestyle": ":", "label": told} if told else {"linewidth": 0.8}))
+            axis.axhline(
+                value,
+                color=DARK,
+                **({"linestyle": ":", "label": told} if told else {"linewidth": 0.8}),
+            )
         for line in panel.lines:
             if line.raw is not None:
                 # points, where a line of one or two steps could not be seen
@@ -310,7 +387,9 @@ def _draw(panels: Sequence[Panel], path: PathLike, title: str, below: str, heigh
                 axis.plot(line.x, line.raw, color=line.look["color"], **faint)
             axis.plot(line.x, line.y, **line.look)
             if line.band is not None:
-                axis.fill_between(line.x, *line.band, color=line.look["color"], alpha=0.15, linewidth=0)
+                axis.fill_between(
+                    line.x, *line.band, color=line.look["color"], alpha=0.15, linewidth=0
+                )
         _finish(axis, panel.label, title if axis is axes[0] else "", panel.limits, panel.legend)
     axes[-1].set_xlabel(below)
     axes[-1].locator_params(axis="x", integer=below == STEP)  # there is no half step
@@ -325,13 +404,23 @@ def _canvas(heights: Sequence[float], height: float) -> tuple[Any, list[Any]]:
     except ImportError as error:
         raise ConfigError("figures need matplotlib: pip install matplotlib") from error
     rows = len(heights)
-    figure = Figure(figsize=(9.0, 0.6 + height * rows if rows > 1 else height), dpi=120, layout="constrained")
+    figure = Figure(
+        figsize=(9.0, 0.6 + height * rows if rows > 1 else height), dpi=120, layout="constrained"
+    )
     FigureCanvasAgg(figure)  # pyplot would keep every figure, and is not safe in threads
-    axes = figure.subplots(rows, 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": list(heights)})
+    axes = figure.subplots(
+        rows, 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": list(heights)}
+    )
     return figure, list(axes[:, 0])
 
 
-def _finish(axis: Any, ylabel: str, title: str, limits: tuple[float, float] | None = None, legend: bool = True) -> None:
+def _finish(
+    axis: Any,
+    ylabel: str,
+    title: str,
+    limits: tuple[float, float] | None = None,
+    legend: bool = True,
+) -> None:
     """Labels, grid and legend of an axis."""
     axis.set_ylabel(ylabel)
     axis.grid(True, color="#dddddd", linewidth=0.7)

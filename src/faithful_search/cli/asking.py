@@ -13,7 +13,17 @@ from msgspec import to_builtins
 from ..bundled import BUNDLED, bundled_policy
 from ..errors import ConfigError, needs
 from ..text import printable, shortened
-from .options import AT_LEAST_1, FILE, F, config, echo, judge_flags, judge_of, together, trust_remote_code
+from .options import (
+    AT_LEAST_1,
+    FILE,
+    F,
+    config,
+    echo,
+    judge_flags,
+    judge_of,
+    together,
+    trust_remote_code,
+)
 
 if TYPE_CHECKING:
     from ..judges import Writer
@@ -37,13 +47,23 @@ def episode_flags(corpus: str | None, turn_tokens: int) -> Callable[[F], F]:
     """The options that `environment_of` reads, with a command's own defaults."""
     return together(
         click.option(
-            "--corpus", default=corpus, help="What local_search searches; by default world, with web tools none."
+            "--corpus",
+            default=corpus,
+            help="What local_search searches; by default world, with web tools none.",
         ),
-        click.option("--triples", help="Facts of knowledge_graph; by default the world's with the world's corpus."),
+        click.option(
+            "--triples",
+            help="Facts of knowledge_graph; by default the world's with the world's corpus.",
+        ),
         click.option("--top-k", type=AT_LEAST_1, default=3, help="Passages a search returns."),
-        click.option("--dialect", help="How it writes; default: as it was trained, or openai where it is served."),
+        click.option(
+            "--dialect",
+            help="How it writes; default: as it was trained, or openai where it is served.",
+        ),
         click.option("--turns", type=AT_LEAST_1, default=10, help="Turns of an episode."),
-        click.option("--turn-tokens", type=AT_LEAST_1, default=turn_tokens, help="Tokens of a turn or reply."),
+        click.option(
+            "--turn-tokens", type=AT_LEAST_1, default=turn_tokens, help="Tokens of a turn or reply."
+        ),
         trust_remote_code,
     )
 
@@ -63,7 +83,11 @@ def environment_of(given: Mapping[str, Any]) -> "EnvironmentArguments":
     if given["dialect"] not in (None, own["dialect"]):
         own = {"dialect": given["dialect"]}
     own |= {name: given[name] for name in ("turns", "turn_tokens")}
-    own |= {name: given[name] for name in ("web_search", "searxng_url", "browse", "verify") if given.get(name)}
+    own |= {
+        name: given[name]
+        for name in ("web_search", "searxng_url", "browse", "verify")
+        if given.get(name)
+    }
     # Asked to search the web, nobody wants answers about the bundled world
     corpus = given["corpus"] or ("none" if {"web_search", "browse"} & own.keys() else "world")
     # The world's facts go with the world's corpus, except where the dialect can only search
@@ -73,7 +97,11 @@ def environment_of(given: Mapping[str, Any]) -> "EnvironmentArguments":
 
 
 def agent_of(
-    given: Mapping[str, Any], environment: "EnvironmentArguments", toolbox: "Toolbox", generator: Any, **served: Any
+    given: Mapping[str, Any],
+    environment: "EnvironmentArguments",
+    toolbox: "Toolbox",
+    generator: Any,
+    **served: Any,
 ) -> "Agent":
     """The agent with these tools: a generator's policy, or without one the model that is served at the URL."""
     from ..inference.base import Sampling
@@ -81,27 +109,51 @@ def agent_of(
 
     temperature = given.get("temperature", 0.0)
     if generator is not None:
-        limits, sampling = environment.limits(given["total_tokens"]), Sampling(temperature=temperature)
+        limits, sampling = (
+            environment.limits(given["total_tokens"]),
+            Sampling(temperature=temperature),
+        )
         return Engine(generator, toolbox, environment.dialect, limits, sampling)
     served |= {name: getattr(environment, name) for name in ("turns", "dialect", "verify")}
     tokens = environment.turn_tokens
-    return ServedAgent(given["policy"], given["url"], toolbox, max_tokens=tokens, temperature=temperature, **served)
+    return ServedAgent(
+        given["policy"], given["url"], toolbox, max_tokens=tokens, temperature=temperature, **served
+    )
 
 
 @click.command()
 @click.argument("question")
-@click.option("--model", "policy", default="tiny", help="A directory, a Hub id, a bundled policy, or NAME.")
-@click.option("--endpoint", "url", help="Base URL of an OpenAI-compatible server that serves --model NAME.")
+@click.option(
+    "--model", "policy", default="tiny", help="A directory, a Hub id, a bundled policy, or NAME."
+)
+@click.option(
+    "--endpoint", "url", help="Base URL of an OpenAI-compatible server that serves --model NAME."
+)
 @episode_flags(None, 512)
-@click.option("--web-search", type=click.Choice(["ddgs", "searxng", "serper"]), help="Search the web, too.")
+@click.option(
+    "--web-search", type=click.Choice(["ddgs", "searxng", "serper"]), help="Search the web, too."
+)
 @click.option("--searxng-url", help="Your SearXNG server, for --web-search searxng.")
 @click.option("--browse", type=click.Choice(["fetch", "jina"]), help="Read web pages, too.")
-@click.option("--threads", type=AT_LEAST_1, default=1, help="How many times the question is researched at once.")
+@click.option(
+    "--threads",
+    type=AT_LEAST_1,
+    default=1,
+    help="How many times the question is researched at once.",
+)
 @click.option("--verify", is_flag=True, help="The model checks its answers (dialect pokee).")
-@click.option("--temperature", type=click.FloatRange(min=0), help="By default 0, and 0.7 with several threads.")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    help="By default 0, and 0.7 with several threads.",
+)
 @click.option("--seed", type=int, default=0, help="Seed of the sampling.")
-@click.option("--total-tokens", type=AT_LEAST_1, help="Of a local thread; default: what fits, up to 16,384.")
-@click.option("--transcript", type=FILE, default=Path("ask.jsonl"), help="Appended to; `audit` reads it.")
+@click.option(
+    "--total-tokens", type=AT_LEAST_1, help="Of a local thread; default: what fits, up to 16,384."
+)
+@click.option(
+    "--transcript", type=FILE, default=Path("ask.jsonl"), help="Appended to; `audit` reads it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @judge_flags
 @config
@@ -127,14 +179,21 @@ def ask(question: str, transcript: Path, as_json: bool, **given: Any) -> None:
     steps = [step for thread in found.threads for step in thread.steps]
     cost = {
         "requests": sum(one.calls for one in stats),  # one is a turn or text that was asked for
-        "tool_calls": sum(bool(step.evidence or step.note) for step in steps),  # an answer has neither
+        "tool_calls": sum(
+            bool(step.evidence or step.note) for step in steps
+        ),  # an answer has neither
         "tokens_read": sum(one.prompt_tokens for one in stats),
         "tokens_written": sum(one.completion_tokens for one in stats),
         "seconds": round(time.monotonic() - begun, 2),
     }
     claims = claims_of(found.trajectory, judge)
     if as_json:
-        about = {"model": given["policy"], "dialect": environment.dialect, "cost": cost, "transcript": str(transcript)}
+        about = {
+            "model": given["policy"],
+            "dialect": environment.dialect,
+            "cost": cost,
+            "transcript": str(transcript),
+        }
         click.echo(json.dumps(_as_json(found, claims) | about, ensure_ascii=False, indent=1))
     else:
         _tell_answer(found, claims, cost)
@@ -179,16 +238,30 @@ def _opened(
     chat = ChatFormat.of(generator.tokenizer, dialects.load(environment.dialect))
     room = fits - len(chat.prompt_ids(question, toolbox.schemas))
     if room < 1:
-        raise ConfigError(f"the question and the tools' descriptions leave none of the model's {fits} tokens")
-    metered, given["total_tokens"] = Metered(generator), min(given["total_tokens"] or _TOTAL_TOKENS, room)
+        raise ConfigError(
+            f"the question and the tools' descriptions leave none of the model's {fits} tokens"
+        )
+    metered, given["total_tokens"] = (
+        Metered(generator),
+        min(given["total_tokens"] or _TOTAL_TOKENS, room),
+    )
     agent = agent_of(given, environment, toolbox, metered)
     if policy in BUNDLED:  # they cannot write a summary: their threads vote
         return agent, None, (metered,)
-    return agent, GeneratorJudge(metered, source, window=fits, max_new_tokens=_SUMMARY_TOKENS), (metered,)
+    return (
+        agent,
+        GeneratorJudge(metered, source, window=fits, max_new_tokens=_SUMMARY_TOKENS),
+        (metered,),
+    )
 
 
 def _researched(
-    agent: "Agent", writer: "Writer | None", tasks: "list[Task]", dialect: str, transcript: Path, quiet: bool
+    agent: "Agent",
+    writer: "Writer | None",
+    tasks: "list[Task]",
+    dialect: str,
+    transcript: Path,
+    quiet: bool,
 ) -> "Research":
     """Show the steps as they come, and append what was done to the transcript, also when it is interrupted."""
     from ..rollout.threads import synthesise
@@ -211,9 +284,13 @@ def _researched(
     except BaseException as error:
         for name, own in steps.items():
             answer = next((step.answer for step in reversed(own) if step.answer is not None), None)
-            done[name] = Trajectory(tuple(own), tasks[0].question, answer, "interrupted", dialect, name)
+            done[name] = Trajectory(
+                tuple(own), tasks[0].question, answer, "interrupted", dialect, name
+            )
         if done and isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(f"interrupted; what was done until then is in {transcript}") from None
+            raise KeyboardInterrupt(
+                f"interrupted; what was done until then is in {transcript}"
+            ) from None
         raise
     finally:
         try:
@@ -227,10 +304,18 @@ def _researched(
 def _as_json(found: "Research", claims: "Sequence[Claim]") -> dict[str, Any]:
     def told(one: "Trajectory") -> dict[str, Any]:
         own = {name: getattr(one, name) for name in ("id", "question", "answer", "stop_reason")}
-        return own | {"steps": len(one.steps), "verified": one.steps[-1].verified if one.steps else None}
+        return own | {
+            "steps": len(one.steps),
+            "verified": one.steps[-1].verified if one.steps else None,
+        }
 
     sources = [{**to_builtins(item), "cited": cited} for item, cited in _sources(found, claims)]
-    about = {"claims": to_builtins(claims), "sources": sources, "by": found.by, "replaced": list(found.replaced)}
+    about = {
+        "claims": to_builtins(claims),
+        "sources": sources,
+        "by": found.by,
+        "replaced": list(found.replaced),
+    }
     return {**told(found.trajectory), **about, "threads": [told(one) for one in found.threads]}
 
 
@@ -284,7 +369,9 @@ def _tell_answer(found: "Research", claims: "Sequence[Claim]", cost: Mapping[str
         for item, cited in sources:
             _say(f"  {_source(item)}{' (cited)' if cited else ''}")
     counts = {"requests": "request", "tool_calls": "tool call"}
-    told = [f"{cost[name]:,} {what}{'s' if cost[name] != 1 else ''}" for name, what in counts.items()]
+    told = [
+        f"{cost[name]:,} {what}{'s' if cost[name] != 1 else ''}" for name, what in counts.items()
+    ]
     tokens = f"{cost['tokens_read']:,} tokens read, {cost['tokens_written']:,} written"
     _say(f"{', '.join(told)}, {tokens}, {cost['seconds']:.1f} s", dim=True)
 

@@ -27,16 +27,35 @@ _PASSAGE = 600  # characters
 
 @click.command()
 @click.argument("policy")
-@click.option("--url", help="POLICY is a model served there: the base URL of an OpenAI-compatible endpoint.")
+@click.option(
+    "--url", help="POLICY is a model served there: the base URL of an OpenAI-compatible endpoint."
+)
 @click.option("--questions", default="world", help="'world', a file or a Hub dataset.")
 @click.option("--split", default="validation", help="Split of the questions.")
 @click.option("--limit", type=AT_LEAST_1, default=100, help="How many questions.")
-@click.option("--seed", type=int, help="Draw the questions at random; by default the first ones are asked.")
+@click.option(
+    "--seed", type=int, help="Draw the questions at random; by default the first ones are asked."
+)
 @episode_flags("world", 256)
-@click.option("--conditions", default="closed,blocked,changed", help="Asked beside the open one, comma-separated.")
-@click.option("--match", type=click.Choice(["exact", "contains"]), help="Default: exact, for a served model contains.")
-@click.option("--total-tokens", type=AT_LEAST_1, default=2048, help="Tokens of an episode; not for a served model.")
-@click.option("--concurrency", type=AT_LEAST_1, default=16, help="Requests to the endpoint at once.")
+@click.option(
+    "--conditions",
+    default="closed,blocked,changed",
+    help="Asked beside the open one, comma-separated.",
+)
+@click.option(
+    "--match",
+    type=click.Choice(["exact", "contains"]),
+    help="Default: exact, for a served model contains.",
+)
+@click.option(
+    "--total-tokens",
+    type=AT_LEAST_1,
+    default=2048,
+    help="Tokens of an episode; not for a served model.",
+)
+@click.option(
+    "--concurrency", type=AT_LEAST_1, default=16, help="Requests to the endpoint at once."
+)
 @click.option("--yes", is_flag=True, help="Ask the endpoint without asking me first.")
 @click.option("--out", type=FOLDER, help="Folder of the results; by default NAME-controls here.")
 @click.option("--overwrite", is_flag=True, help="Start over and replace what the folder holds.")
@@ -51,7 +70,18 @@ def controls(out: Path | None, overwrite: bool, **given: Any) -> None:
     from ..analysis.figures import bars
     from ..bundled import bundled_policy
     from ..hub.models import weights_of
-    from ..measure.controls import BLOCKED, CHANGED, CLOSED, OPEN, RESULTS, ROLLOUTS, Closed, kept, plan, run_study
+    from ..measure.controls import (
+        BLOCKED,
+        CHANGED,
+        CLOSED,
+        OPEN,
+        RESULTS,
+        ROLLOUTS,
+        Closed,
+        kept,
+        plan,
+        run_study,
+    )
     from ..measure.scores import open_policy
     from ..tasks import WORLD, load_tasks
     from ..text import exact_match, sub_exact_match
@@ -99,14 +129,21 @@ def controls(out: Path | None, overwrite: bool, **given: Any) -> None:
     written = [RESULTS, ROLLOUTS, "controls.png"]
     try:
         shown = {name: {"rows": to_builtins(rows)} for name, rows in study.rows.items()}
-        metrics, title = ("right", "same_answer", "memory_share", "decorated"), "With its evidence and without"
+        metrics, title = (
+            ("right", "same_answer", "memory_share", "decorated"),
+            "With its evidence and without",
+        )
         bars(shown, metrics, folder / "controls.png", title=title)
     except ConfigError as error:
         echo(f"no {written.pop()}: {error}", err=True)
     echo(f"{study}\n\n{', '.join(written)} in {folder}")
     if study.failed:
         why = next(iter(study.failed.values()))
-        unfinished([f"{len(study.failed)} rollouts failed and count nowhere; the same command tries again: {why}"])
+        unfinished(
+            [
+                f"{len(study.failed)} rollouts failed and count nowhere; the same command tries again: {why}"
+            ]
+        )
 
 
 def _passages(environment: "EnvironmentArguments") -> "Iterable[Evidence]":
@@ -116,11 +153,15 @@ def _passages(environment: "EnvironmentArguments") -> "Iterable[Evidence]":
 
         return [item.evidence for item in bundled_world().statements]
     if environment.triples != "none":
-        raise ConfigError(f"the facts of {environment.triples!r} cannot be blocked; leave --triples out")
+        raise ConfigError(
+            f"the facts of {environment.triples!r} cannot be blocked; leave --triples out"
+        )
     return environment.corpus_passages()
 
 
-def _changes(questions: str, split: str, environment: "EnvironmentArguments") -> "Callable[[Task], Task | None] | None":
+def _changes(
+    questions: str, split: str, environment: "EnvironmentArguments"
+) -> "Callable[[Task], Task | None] | None":
     """What changes the questions' facts: the bundled world, or what the questions of a split are annotated with."""
     from ..counterfactual import CounterfactualWorld
     from ..tasks import WORLD, load_tasks
@@ -129,7 +170,9 @@ def _changes(questions: str, split: str, environment: "EnvironmentArguments") ->
     if questions in WORLD:
         return CounterfactualWorld(bundled_world()).change
     try:
-        return CounterfactualWorld.annotated(load_tasks(questions, split), _passages(environment)).change
+        return CounterfactualWorld.annotated(
+            load_tasks(questions, split), _passages(environment)
+        ).change
     except (ConfigError, DataError):  # not annotated, or a server's passages
         return None
 
@@ -139,7 +182,10 @@ def _cost(episodes: int, environment: "EnvironmentArguments", toolbox: "Toolbox"
     start = len(str(toolbox.schemas)) / _CHARACTERS + 100
     response = environment.search_top_k * _PASSAGE / _CHARACTERS + 60
     told = []
-    for about, requests in (("about", min(_USUAL, environment.turns)), ("at most", environment.turns)):
+    for about, requests in (
+        ("about", min(_USUAL, environment.turns)),
+        ("at most", environment.turns),
+    ):
         # each request carries all that came before it in its episode
         tokens = episodes * (requests * start + requests * (requests - 1) / 2 * response)
         told.append(f"{about} {episodes * requests:,} requests with {tokens:,.0f} prompt tokens")

@@ -27,20 +27,26 @@ from .options import (
     unfinished,
 )
 
-_estimate = click.option("--estimate", is_flag=True, help="Say what the endpoint would cost, and ask nothing.")
+_estimate = click.option(
+    "--estimate", is_flag=True, help="Say what the endpoint would cost, and ask nothing."
+)
 
 
 @click.command()
 @click.argument("file")
 @judge_flags
 @flags(AuditSettings)
-@click.option("--policy", type=ANY_PATH, help="The model that wrote the rows: adds evidence_sensitivity.")
+@click.option(
+    "--policy", type=ANY_PATH, help="The model that wrote the rows: adds evidence_sensitivity."
+)
 @trust_remote_code
 @click.option("--out", type=FOLDER, help="Folder of the results; by default NAME-audit here.")
 @_estimate
 @click.option("--overwrite", is_flag=True, help="Start over and replace what the folder holds.")
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
-@click.option("--report-rows", type=click.IntRange(min=0), default=200, help="Rows shown in the report.")
+@click.option(
+    "--report-rows", type=click.IntRange(min=0), default=200, help="Rows shown in the report."
+)
 @config
 def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **given: Any) -> None:
     """Measure how faithful the trajectories in FILE are to their evidence.
@@ -60,31 +66,59 @@ def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **gi
         return echo(_bill([file], judge, **vars(settings)))
     name = "stdin" if file == "-" else Path(file.removesuffix(".gz")).stem or "trajectories"
     folder = out or Path(f"{name}-audit")
-    generator = None if policy is None else open_policy(str(policy), "--policy", given["trust_remote_code"])
-    found = measure(file, folder, **_watched(judge), policy=generator, resume=not given["overwrite"], **vars(settings))
+    generator = (
+        None if policy is None else open_policy(str(policy), "--policy", given["trust_remote_code"])
+    )
+    found = measure(
+        file,
+        folder,
+        **_watched(judge),
+        policy=generator,
+        resume=not given["overwrite"],
+        **vars(settings),
+    )
     echo(f"{found}\n")
     written = ["audit.json", "scores.jsonl"]
     if not given["no_report"]:
-        source = folder / SPOOLED if file == "-" else Path(file)  # the standard input cannot be read again
+        source = (
+            folder / SPOOLED if file == "-" else Path(file)
+        )  # the standard input cannot be read again
         try:  # the rows that are shown are read once more; the audit stands without its page
-            chosen = choose_rows(folder / SCORES, found.primary, given["report_rows"], found.n + found.errors)
+            chosen = choose_rows(
+                folder / SCORES, found.primary, given["report_rows"], found.n + found.errors
+            )
             corpus = SearchedCorpus(str(folder / KEPT)) if settings.corpus is not None else None
-            page.write(folder / "report.html", found, folder / SCORES, pick(source, chosen, settings, corpus))
+            page.write(
+                folder / "report.html",
+                found,
+                folder / SCORES,
+                pick(source, chosen, settings, corpus),
+            )
             written.insert(0, "report.html")
         except DataError as error:
             echo(f"no report.html: {error}", err=True)
     echo(f"{', '.join(written)} in {folder}")
     if found.complete:
         return
-    open_rows = [f"the source could not be read to its end: {found.source_error}"] if found.source_error else []
+    open_rows = (
+        [f"the source could not be read to its end: {found.source_error}"]
+        if found.source_error
+        else []
+    )
     if found.errors:
         open_rows.append(f"rows that could not be read: {found.errors}")
         open_rows += [f"  row {item.row}: {item.why}" for item in found.unread[:SHOWN]]
     if found.abstained:
-        open_rows.append(f"rows not judged completely: {found.abstained}; the same command asks again about these only")
-        open_rows += [f"  row {item.row}, {item.metric}: {item.why}" for item in found.unjudged[:SHOWN]]
+        open_rows.append(
+            f"rows not judged completely: {found.abstained}; the same command asks again about these only"
+        )
+        open_rows += [
+            f"  row {item.row}, {item.metric}: {item.why}" for item in found.unjudged[:SHOWN]
+        ]
         # The rows that need no judge (a turn without a thought) differ from the others
-        open_rows.append("where more than a tenth is open no mean is given: what is left is not a fair sample")
+        open_rows.append(
+            "where more than a tenth is open no mean is given: what is left is not a fair sample"
+        )
     unfinished([*open_rows, "all of them are in scores.jsonl"])
 
 
@@ -94,7 +128,9 @@ def audit(file: str, policy: Path | None, out: Path | None, estimate: bool, **gi
 @flags(LabelSettings)
 @click.option("--out", type=FOLDER, default=Path("labels"), help="Folder of the dataset.")
 @_estimate
-@click.option("--push-to", metavar="REPO", help="Upload the folder to this dataset of the Hub, OWNER/NAME.")
+@click.option(
+    "--push-to", metavar="REPO", help="Upload the folder to this dataset of the Hub, OWNER/NAME."
+)
 @click.option("--private", is_flag=True, help="Make that dataset a private one.")
 @config
 def label(files: tuple[Path, ...], out: Path, estimate: bool, **given: Any) -> None:
@@ -112,27 +148,50 @@ def label(files: tuple[Path, ...], out: Path, estimate: bool, **given: Any) -> N
 
         reading = {name: getattr(settings, name) for name in ("dialect", "text_column", "limit")}
         # Pairs are counted as the metric of that name would ask about them in an audit
-        metric = settings.metric if settings.metric in names() else f"{settings.metric}_faithfulness"
+        metric = (
+            settings.metric if settings.metric in names() else f"{settings.metric}_faithfulness"
+        )
         return echo(_bill(files, judge, metrics=(metric,), **reading))
     found = collect(files, out, **_watched(judge), **vars(settings))
-    share = f", {found.positives:,} true ({found.positives / found.pairs:.1%})" if found.pairs else ""
-    met, settled = sum(file.pairs for file in found.files), sum(file.settled for file in found.files)
+    share = (
+        f", {found.positives:,} true ({found.positives / found.pairs:.1%})" if found.pairs else ""
+    )
+    met, settled = (
+        sum(file.pairs for file in found.files),
+        sum(file.settled for file in found.files),
+    )
     without = f", of which {settled:,} need no judge and are left out" if settled else ""
-    echo(f"{found.pairs:,} pairs labelled by {found.judge} for {found.metric}{share}\n{met:,} pairs met{without}")
+    echo(
+        f"{found.pairs:,} pairs labelled by {found.judge} for {found.metric}{share}\n{met:,} pairs met{without}"
+    )
     echo(f"pairs.jsonl, provenance.json, README.md in {out}")
     if given["push_to"]:
         from ..hub.pushing import Repository, push
 
-        echo(push(out, Repository(given["push_to"], "dataset", given["private"]), "Upload labelled pairs"))
+        echo(
+            push(
+                out,
+                Repository(given["push_to"], "dataset", given["private"]),
+                "Upload labelled pairs",
+            )
+        )
     if found.complete:
         return
     open_pairs: list[str] = []
     for file in found.files:
-        open_pairs += [f"{file.name} could not be read to its end: {file.broken_off}"] if file.broken_off else []
+        open_pairs += (
+            [f"{file.name} could not be read to its end: {file.broken_off}"]
+            if file.broken_off
+            else []
+        )
         skipped = f"{file.name}: {file.skipped} of {file.rows} rows could not be read or cut"
-        open_pairs += [skipped, *(f"  {why}" for why in file.reasons[:SHOWN])] if file.skipped else []
+        open_pairs += (
+            [skipped, *(f"  {why}" for why in file.reasons[:SHOWN])] if file.skipped else []
+        )
     if found.abstained:
-        open_pairs.append(f"pairs without a label: {found.abstained:,}; the same command asks again about these only")
+        open_pairs.append(
+            f"pairs without a label: {found.abstained:,}; the same command asks again about these only"
+        )
         open_pairs += [f"  {why}" for why in found.unjudged[:SHOWN]]
     unfinished([*open_pairs, "more of them are in provenance.json"])
 
@@ -185,15 +244,29 @@ def compare(paths: tuple[str, ...], out: Path) -> None:
 
 @click.command()
 @click.argument("data", nargs=-1, required=True, type=ANY_PATH)
-@click.option("--judge", "specs", multiple=True, help="KIND, KIND:MODEL or endpoint:MODEL@URL; several may be given.")
-@click.option("--split", type=click.Choice(["train", "heldout", "overlap"]), help="Only this split of labelled rows.")
+@click.option(
+    "--judge",
+    "specs",
+    multiple=True,
+    help="KIND, KIND:MODEL or endpoint:MODEL@URL; several may be given.",
+)
+@click.option(
+    "--split",
+    type=click.Choice(["train", "heldout", "overlap"]),
+    help="Only this split of labelled rows.",
+)
 @click.option("--labels", type=ANY_PATH, help="A scores.jsonl whose pairs a person has labelled.")
 @click.option("--limit", type=AT_LEAST_1, help="At most this many rows of each source.")
 @click.option("--seed", type=int, default=0, help="Seed of the sample and of the intervals.")
 @click.option("--out", type=FOLDER, default=Path("agreement"), help="Folder of the results.")
 @trust_remote_code
 def agreement(
-    data: tuple[Path, ...], specs: tuple[str, ...], split: Any, labels: Path | None, out: Path, **given: Any
+    data: tuple[Path, ...],
+    specs: tuple[str, ...],
+    split: Any,
+    labels: Path | None,
+    out: Path,
+    **given: Any,
 ) -> None:
     """Compare judges with labels and with each other.
 
@@ -234,7 +307,9 @@ def list_metrics() -> None:
 
 
 @metrics.command("install")
-@click.option("--cache", type=FOLDER, help="The modules cache; by default the one that evaluate looks into.")
+@click.option(
+    "--cache", type=FOLDER, help="The modules cache; by default the one that evaluate looks into."
+)
 def install_metrics(cache: Path | None) -> None:
     """Put the metrics where evaluate.load("info_think_faithfulness") finds them by bare name."""
     from ..measure.metrics import install_metrics as install

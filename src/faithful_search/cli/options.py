@@ -84,14 +84,21 @@ def flags(settings: type) -> Callable[[F], F]:
         elif get_origin(kind) is tuple:
             how = {"callback": _listed}
         default = None if item.default is MISSING else item.default
-        how |= {"default": default, "show_default": default not in (None, "", False)}  # which say nothing
+        how |= {
+            "default": default,
+            "show_default": default not in (None, "", False),
+        }  # which say nothing
         text = item.metadata["help"]
         options.append(click.option(*names, help=f"{text[0].upper()}{text[1:]}.", **how))
     return together(*options)
 
 
-def _listed(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
+def _listed(
+    ctx: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
+    return (
+        None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
+    )
 
 
 def taken(settings: type[T], given: dict[str, Any]) -> T:
@@ -119,7 +126,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeError, yaml.YAMLError) as error:
         raise click.BadParameter(f"cannot read {path}: {error}") from error
     if not isinstance(found, dict):
-        raise click.BadParameter(f"{path}: expected options and their values, found {type(found).__name__}")
+        raise click.BadParameter(
+            f"{path}: expected options and their values, found {type(found).__name__}"
+        )
     return {str(key): value for key, value in found.items()}
 
 
@@ -131,8 +140,14 @@ def _from_file(ctx: click.Context, parameter: click.Parameter, value: Path | Non
     if unknown := [key for key in found if key not in names]:
         raise click.BadParameter(f"{value}: this command has no option {', '.join(unknown)}")
     # The options that take several values take them by commas
-    plain = {key: ",".join(map(str, item)) if isinstance(item, list) else item for key, item in found.items()}
-    ctx.default_map = {**(ctx.default_map or {}), **{names[key]: item for key, item in plain.items()}}
+    plain = {
+        key: ",".join(map(str, item)) if isinstance(item, list) else item
+        for key, item in found.items()
+    }
+    ctx.default_map = {
+        **(ctx.default_map or {}),
+        **{names[key]: item for key, item in plain.items()},
+    }
 
 
 def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -140,8 +155,12 @@ def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
         ctx.meta[_DEBUG] = True
 
 
-debug = click.option("--debug", is_flag=True, expose_value=False, callback=_debug, help="Show an error's traceback.")
-trust_remote_code = click.option("--trust-remote-code", is_flag=True, help="Run the Python code beside a model.")
+debug = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show an error's traceback."
+)
+trust_remote_code = click.option(
+    "--trust-remote-code", is_flag=True, help="Run the Python code beside a model."
+)
 config = click.option(
     "--config",
     type=FILE,

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("adapter")
 @click.argument("out", type=FOLDER)
-@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="By default the base model's.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    help="By default the base model's.",
+)
 @trust_remote_code
 def merge(adapter: str, out: Path, dtype: str | None, trust_remote_code: bool) -> None:
     """Write the full model of the LoRA adapter in ADAPTER, a folder or Hub id, to the folder OUT.
@@ -43,7 +47,11 @@ def push() -> None:
 
 _options = together(
     click.argument("repository"),
-    click.option("--private", is_flag=True, help="Make it for those who may see the owner's private repositories."),
+    click.option(
+        "--private",
+        is_flag=True,
+        help="Make it for those who may see the owner's private repositories.",
+    ),
     click.option("--revision", metavar="BRANCH", help="Push to this branch; by default main."),
     click.option("--tag", help="Put this tag on the commit."),
     click.option("--collection", metavar="TITLE", help="Add it to this collection of the owner's."),
@@ -53,8 +61,16 @@ _options = together(
 
 @push.command("policy")
 @click.argument("folder", type=FOLDER)
-@click.option("--merged", is_flag=True, help="Push the full model in FOLDER/merged, too, as REPOSITORY-merged.")
-@click.option("--benchmark", metavar="DATASET", help="Dataset of the Hub, OWNER/NAME, with the held-out questions.")
+@click.option(
+    "--merged",
+    is_flag=True,
+    help="Push the full model in FOLDER/merged, too, as REPOSITORY-merged.",
+)
+@click.option(
+    "--benchmark",
+    metavar="DATASET",
+    help="Dataset of the Hub, OWNER/NAME, with the held-out questions.",
+)
 @_options
 def push_policy(folder: Path, merged: bool, benchmark: str | None, **given: Any) -> None:
     """Push the policy in FOLDER.
@@ -123,7 +139,9 @@ def push_world(**given: Any) -> None:
 
 
 @push.command("space")
-@click.option("--wheel", type=ANY_PATH, help="Wheel of the package to install there instead of PyPI's.")
+@click.option(
+    "--wheel", type=ANY_PATH, help="Wheel of the package to install there instead of PyPI's."
+)
 @_options
 def push_space(wheel: Path | None, **given: Any) -> None:
     """Push the page of `demo` as a Space."""
@@ -134,7 +152,11 @@ def push_space(wheel: Path | None, **given: Any) -> None:
 
 
 def _push_model(
-    folder: Path, model: "Repository", marks: tuple[str, ...], given: dict[str, Any], results: "Files | None" = None
+    folder: Path,
+    model: "Repository",
+    marks: tuple[str, ...],
+    given: dict[str, Any],
+    results: "Files | None" = None,
 ) -> None:
     from ..hub.pushing import staged, stays
 
@@ -142,7 +164,9 @@ def _push_model(
         raise click.UsageError(f"in {folder} there is no {' nor '.join(marks)}")
     _publish({**staged(folder, model), **(results or {})}, model, "Upload search agent", given)
     if left := stays(folder):
-        echo(f"not uploaded: {', '.join(left[:SHOWN])}{' …' if len(left) > SHOWN else ''}", err=True)
+        echo(
+            f"not uploaded: {', '.join(left[:SHOWN])}{' …' if len(left) > SHOWN else ''}", err=True
+        )
 
 
 def _repository(kind: str, given: dict[str, Any]) -> "Repository":

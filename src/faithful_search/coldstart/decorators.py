@@ -27,7 +27,9 @@ class Memory:
     """What a policy learns by heart, beside reading."""
 
     questions: int = 300  # how many training questions it learns the answers of
-    recitals: int = 25  # decorated copies of each, with the world's own names: how well it remembers them
+    recitals: int = (
+        25  # decorated copies of each, with the world's own names: how well it remembers them
+    )
     # copies of each as the expert begins to read them, so that knowing a question does not decide the habit. They end
     # after the first call, so that what is found is not learnt by heart too
     readings: int = 8
@@ -37,12 +39,16 @@ class Memory:
 
     def __post_init__(self) -> None:
         if min(vars(self).values()) < 0 or not self.questions:
-            raise ConfigError(f"memory: counts must be at least 0 and questions at least 1, got {self}")
+            raise ConfigError(
+                f"memory: counts must be at least 0 and questions at least 1, got {self}"
+            )
 
     def drawn(self, tasks: Sequence[Task], seed: int) -> list[str]:
         """Ids of the questions that are learnt by heart; `ConfigError` if there are fewer questions."""
         if self.questions > len(tasks):
-            raise ConfigError(f"memory: {self.questions} questions to remember, but there are {len(tasks)}")
+            raise ConfigError(
+                f"memory: {self.questions} questions to remember, but there are {len(tasks)}"
+            )
         return sorted(random.Random(seed).sample([task.id for task in tasks], self.questions))
 
     def rows(
@@ -55,9 +61,13 @@ class Memory:
         """The episodes to learn the habit from, out of the expert's; `swap` draws other names for one."""
         rng, rows = random.Random(f"{seed}:memory"), list[Trajectory]()
         for episode in episodes:
-            if episode.meta.get("blind"):  # its evidence does not state the answer, and the expert gave none
+            if episode.meta.get(
+                "blind"
+            ):  # its evidence does not state the answer, and the expert gave none
                 continue
-            if episode.id in by_heart or episode.id.rpartition("#")[0] in by_heart:  # itself, or a copy of it
+            if (
+                episode.id in by_heart or episode.id.rpartition("#")[0] in by_heart
+            ):  # itself, or a copy of it
                 rows += [decorated(episode, rng, "recited") for _ in range(self.recitals)]
                 rows += [replace(episode, steps=episode.steps[:1], answer=None)] * self.readings
             else:
@@ -73,6 +83,8 @@ def decorated(episode: Trajectory, rng: random.Random, how: str = "recited") -> 
     stated = replace(first, think=f"{first.think} {belief}", spans={})
     last = Step(confirmed, answer=answer)
     if Citation().covers(episode.dialect):
-        last = replace(last, helpful=bool(first.evidence), refs=tuple(item.id for item in first.evidence[:1]))
+        last = replace(
+            last, helpful=bool(first.evidence), refs=tuple(item.id for item in first.evidence[:1])
+        )
     meta = {**episode.meta, DECORATED: how}
     return replace(episode, steps=(stated, last), answer=answer, text="", tokens=None, meta=meta)

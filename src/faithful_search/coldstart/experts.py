@@ -35,7 +35,15 @@ GIVE_UP = ("Nothing on {need}. I do not know the answer.",)
 UPHELD = ("{found} The evidence says so.",)
 NOT_FOUND = ("No tool gives {need}.",)
 STOPPED_EARLY = ("{found} The question asks for more: {need}.",)
-PHRASES = (*FIRST, *NEXT, *DONE, *CONCLUDE, *OTHER_TOOL, *REWORD, *GIVE_UP)  # what experts of every dialect say
+PHRASES = (
+    *FIRST,
+    *NEXT,
+    *DONE,
+    *CONCLUDE,
+    *OTHER_TOOL,
+    *REWORD,
+    *GIVE_UP,
+)  # what experts of every dialect say
 
 DRILL = "drill"
 
@@ -50,13 +58,17 @@ class Habits:
     """How often things go wrong in an expert's episodes, so that the policy learns what to do then: rates in [0, 1]."""
 
     wrong_tool: float = 0.15  # per hop: a tool other than the preferred one is called first
-    dropped: float = 0.08  # per response: what states the fact is replaced, see `twins.Response.without`
+    dropped: float = (
+        0.08  # per response: what states the fact is replaced, see `twins.Response.without`
+    )
     nothing: float = 0.02  # per response: it is empty
     # per episode: from some hop on no response holds the fact; after each tool has been tried the expert answers
     # "unknown". In half of these episodes responses are blanked, the paper's extreme case; in the others they only do
     # not state it
     blind: float = 0.05
-    shuffled: float = 0.4  # per response: its evidence comes in random order; ids are given afterwards, in order
+    shuffled: float = (
+        0.4  # per response: its evidence comes in random order; ids are given afterwards, in order
+    )
     twins: float = 0.0  # per response with evidence: a twin of it, see `run_experts`
     foreign: float = 0.0  # per response that states the fact: a twin that states it too, among unrelated evidence
     drills: float = 0.0  # per response with evidence: a drill, see `twins.Response.drill`
@@ -96,15 +108,23 @@ def run_experts(
     arguments = {own["name"]: next(iter(own["parameters"]["properties"])) for own in functions}
     desk = _Desk(dialect, habits or Habits(), seed, arguments)
     done: list[Played] = []
-    with tqdm(total=len(plans), desc="expert episodes", unit="episode", disable=not progress) as bar:
+    with tqdm(
+        total=len(plans), desc="expert episodes", unit="episode", disable=not progress
+    ) as bar:
         for start in range(0, len(plans), concurrency):
             episodes = [_Episode(plan, desk) for plan in plans[start : start + concurrency]]
             games = [episode.play() for episode in episodes]
             calls = {number: call for number, game in enumerate(games) if (call := _next(game))}
             while calls:  # each round runs the next calls of all episodes in one batch
-                observations = toolbox.run_batch(list(calls.values()), [toolbox.session() for _ in calls])
+                observations = toolbox.run_batch(
+                    list(calls.values()), [toolbox.session() for _ in calls]
+                )
                 answered = zip(calls, observations, strict=True)
-                calls = {number: call for number, found in answered if (call := _next(games[number], found))}
+                calls = {
+                    number: call
+                    for number, found in answered
+                    if (call := _next(games[number], found))
+                }
             done += [Played(episode.written(), episode.twins) for episode in episodes]
             bar.update(len(episodes))
     return done
@@ -134,9 +154,16 @@ class _Desk:
 
 class _Episode:
     def __init__(self, plan: Plan, desk: _Desk) -> None:
-        self.plan, self.desk, self.habits, self.checks = plan, desk, desk.habits, desk.dialect.verifies
+        self.plan, self.desk, self.habits, self.checks = (
+            plan,
+            desk,
+            desk.habits,
+            desk.dialect.verifies,
+        )
         self.rng = random.Random(f"{desk.seed}:{plan.id}")
-        self.twin_rng = random.Random(f"{desk.seed}:{plan.id}:twins")  # so that twins do not change the episode
+        self.twin_rng = random.Random(
+            f"{desk.seed}:{plan.id}:twins"
+        )  # so that twins do not change the episode
         blind = self.rng.random() < self.habits.blind
         self.blind_from = self.rng.randrange(len(plan.hops)) if blind else len(plan.hops)
         self.all_blank = blind and self.rng.random() < 0.5
@@ -152,7 +179,12 @@ class _Episode:
         refs: tuple[str, ...] = ()
         for number, hop in enumerate(self.plan.hops):
             # An expert that asks for what it cannot know yet would teach to answer from memory.
-            shown = [text for step in self.steps for item in step.evidence for text in (item.title, item.text)]
+            shown = [
+                text
+                for step in self.steps
+                for item in step.evidence
+                for text in (item.title, item.text)
+            ]
             named = unqualified(hop.subject)  # none always is
             if not any(contains(text, named) for text in (self.plan.question, *shown)):
                 self.stop_reason = "not_named"
@@ -167,7 +199,9 @@ class _Episode:
                 returned = yield call
                 observation = self._bent(hop, tool, returned or NO_RESULTS, blind)
                 self._add_twins(number, step, observation.evidence, queries[turn:])
-                self.steps.append(replace(step, evidence=observation.evidence, note=observation.note))
+                self.steps.append(
+                    replace(step, evidence=observation.evidence, note=observation.note)
+                )
                 gold = hop.gold(observation.evidence)
                 verdict, refs = bool(gold), tuple(item.id for item in gold)
                 if gold:
@@ -193,7 +227,9 @@ class _Episode:
 
     def _trajectory(self, steps: Sequence[Step], id: str, **meta: Any) -> Trajectory:
         plan, dialect = self.plan, self.desk.dialect.name
-        return Trajectory(tuple(steps), plan.question, dialect=dialect, id=id, answers=plan.answers, meta=meta)
+        return Trajectory(
+            tuple(steps), plan.question, dialect=dialect, id=id, answers=plan.answers, meta=meta
+        )
 
     def _end(self, last: Step, checked: Sequence[str], **parts: str) -> None:
         self.steps.append(last)
@@ -219,7 +255,9 @@ class _Episode:
 
     def _leaves_unsaid(self) -> bool:
         rate = self.habits.unsaid
-        return rate > 0 and self.rng.random() < rate  # no draw at 0, so that other episodes stay the same
+        return (
+            rate > 0 and self.rng.random() < rate
+        )  # no draw at 0, so that other episodes stay the same
 
     def _call(self, tool: str, query: str) -> ToolCall:
         return ToolCall(tool, {self.desk.arguments[tool]: query})
@@ -232,7 +270,9 @@ class _Episode:
 
     def _queries(self, hop: Hop, blind: bool) -> list[Query]:
         """The hop's queries to the tools at hand, sometimes another tool's first; in a blind episode each tool once."""
-        own = {SEARCH: self.desk.dialect.search_tool or SEARCH}  # what a dialect that can only search calls it
+        own = {
+            SEARCH: self.desk.dialect.search_tool or SEARCH
+        }  # what a dialect that can only search calls it
         named = dict.fromkeys((own.get(tool, tool), query) for tool, query in hop.queries)
         queries = [query for query in named if query[0] in self.desk.arguments]
         others = [query for query in queries if query[0] != queries[0][0]]
@@ -250,10 +290,14 @@ class _Episode:
         evidence = list(observation.evidence)
         if not evidence:
             return observation
-        nothing, dropped, shuffled = (rng.random() < rate for rate in (habits.nothing, habits.dropped, habits.shuffled))
+        nothing, dropped, shuffled = (
+            rng.random() < rate for rate in (habits.nothing, habits.dropped, habits.shuffled)
+        )
         if nothing and not blind:
             return NO_RESULTS
-        self.desk.shelf.put(hop, tool, evidence)  # before it is bent: foils are of what tools really return
+        self.desk.shelf.put(
+            hop, tool, evidence
+        )  # before it is bent: foils are of what tools really return
         if dropped or blind:
             kind = "blank" if blind and self.all_blank else twins.drawn_kind(rng)
             evidence = twins.Response(hop, tool, evidence, self.desk.shelf, rng).without(kind)
@@ -262,7 +306,9 @@ class _Episode:
         first, self.given = self.given + 1, self.given + len(evidence)
         return Observation(_numbered(evidence, first)) if evidence else NO_RESULTS
 
-    def _add_twins(self, number: int, step: Step, evidence: Sequence[Evidence], queries: Sequence[Query]) -> None:
+    def _add_twins(
+        self, number: int, step: Step, evidence: Sequence[Evidence], queries: Sequence[Query]
+    ) -> None:
         """Add twins of a response (its evidence is numbered) to the call of `step`, the first of `queries`."""
         hop, rng = self.plan.hops[number], self.twin_rng
         response = twins.Response(hop, queries[0][0], evidence, self.desk.shelf, rng)
@@ -275,12 +321,17 @@ class _Episode:
             made.append(("foreign", response.among_foreign()))
         if evidence and rng.random() < self.habits.drills:
             made.append((DRILL, response.drill()))
-        own, self.rng = self.rng, rng  # the episode's own draws stay the same with and without twins
+        own, self.rng = (
+            self.rng,
+            rng,
+        )  # the episode's own draws stay the same with and without twins
         for kind, pieces in made:
             if pieces:  # the shelf may hold nothing of the kind yet
                 given = replace(step, evidence=_numbered(pieces, self.given - len(evidence) + 1))
                 steps = self._twin(kind, number, given, queries)
-                self.twins.append(self._trajectory(steps, f"{self.plan.id}@{len(self.twins)}", twin=kind))
+                self.twins.append(
+                    self._trajectory(steps, f"{self.plan.id}@{len(self.twins)}", twin=kind)
+                )
         self.rng = own
 
     def _twin(self, kind: str, number: int, step: Step, queries: Sequence[Query]) -> list[Step]:

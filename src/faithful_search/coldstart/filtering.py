@@ -62,9 +62,14 @@ def reject(trajectory: Trajectory, min_steps: int = 3, max_steps: int = 10) -> s
         return "wrong_answer"
     if answer.casefold() not in ("yes", "no", UNKNOWN):
         evidence = cited_evidence(trajectory) if cites else trajectory.evidence.values()
-        texts = [trajectory.question or "", *(text for item in evidence for text in (item.title, item.text))]
+        texts = [
+            trajectory.question or "",
+            *(text for item in evidence for text in (item.title, item.text)),
+        ]
         parts = answer.split(" and ")  # of a question that asks for several things
-        if not all(any(contains(text, part) or contains(text, answer) for text in texts) for part in parts):
+        if not all(
+            any(contains(text, part) or contains(text, answer) for text in texts) for part in parts
+        ):
             return "ungrounded"
     if len(trajectory.steps) < min_steps:
         return "too_short"
@@ -89,7 +94,12 @@ def as_written(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
         for place, old in enumerate(trajectory.steps):
             if len(old.evidence) == len(steps[place].evidence):
                 steps[place] = replace(steps[place], evidence=old.evidence, note=old.note)
-    about = {"answer": read.answer, "dialect": dialect.name, "text": read.text, "issues": read.issues}
+    about = {
+        "answer": read.answer,
+        "dialect": dialect.name,
+        "text": read.text,
+        "issues": read.issues,
+    }
     return replace(trajectory, steps=tuple(steps), tokens=None, **about)
 
 
@@ -101,7 +111,9 @@ def rewritten(trajectory: Trajectory, dialect: Dialect) -> Trajectory:
     old = []
     for step in trajectory.steps:
         name = ours.get(step.call.name, step.call.name) if step.call else ""
-        call = step.call and ToolCall(theirs.get(name, name), step.call.arguments)  # without the source's `raw` text
+        call = step.call and ToolCall(
+            theirs.get(name, name), step.call.arguments
+        )  # without the source's `raw` text
         old.append(replace(step, call=call))
     try:
         made = as_written(replace(trajectory, steps=tuple(old)), dialect)
@@ -124,7 +136,9 @@ def tool_names(dialect: Dialect) -> dict[str, str]:
 @dataclass(frozen=True)
 class WrittenRow:
     where: str  # the file and the row's number in it: "written.jsonl, line 3"
-    trajectory: Trajectory | None = None  # in the run's dialect if it could be rewritten, else as it was read
+    trajectory: Trajectory | None = (
+        None  # in the run's dialect if it could be rewritten, else as it was read
+    )
     rejected: str | None = None  # the reason why it is not trained on
     why: str = ""  # the reason in a sentence, where it needs one
     tools: Schemas = field(default_factory=list)  # that the prompt describes
@@ -162,28 +176,50 @@ def read_written(
                 yield WrittenRow(where, rejected=UNREADABLE, why=why)
             else:
                 described = usual_tools() if own is None else own
-                yield WrittenRow(where, *_fit(found, described, chat, min_steps, max_steps, max_length), described)
+                yield WrittenRow(
+                    where,
+                    *_fit(found, described, chat, min_steps, max_steps, max_length),
+                    described,
+                )
         if source.error:
             yield WrittenRow(f"{file}, after {unit} {last}", rejected=UNREADABLE, why=source.error)
 
 
 def _fit(
-    found: Trajectory, tools: Schemas, chat: ChatFormat, min_steps: int, max_steps: int, max_length: int | None
+    found: Trajectory,
+    tools: Schemas,
+    chat: ChatFormat,
+    min_steps: int,
+    max_steps: int,
+    max_length: int | None,
 ) -> tuple[Trajectory, str | None, str]:
     """The trajectory, in the chat's dialect if it can be; the reason why it is not fit, and the same in a sentence."""
     dialect = chat.dialect
     if not (found.question or "").strip():
         return found, "no_question", ""
     if found.dialect != dialect.name:
-        bare = next((number for number, step in enumerate(found.steps[1:], start=2) if step.helpful is None), None)
+        bare = next(
+            (
+                number
+                for number, step in enumerate(found.steps[1:], start=2)
+                if step.helpful is None
+            ),
+            None,
+        )
         if bare is not None and Citation().covers(dialect.name):
-            return found, "no_verdicts", f"step {bare} of a trajectory of {found.dialect or 'no dialect'} gives none"
+            return (
+                found,
+                "no_verdicts",
+                f"step {bare} of a trajectory of {found.dialect or 'no dialect'} gives none",
+            )
         try:
             found = rewritten(found, dialect)
         except DataError as error:
             return found, "unwritable", str(error)
     # After rewriting, calls carry the dialect's own names of the tools.
-    named = {dialect.tool_names.get(tool["function"]["name"], tool["function"]["name"]) for tool in tools}
+    named = {
+        dialect.tool_names.get(tool["function"]["name"], tool["function"]["name"]) for tool in tools
+    }
     strange = [step.call.name for step in found.steps if step.call and step.call.name not in named]
     if strange and not dialect.search_tool:  # a dialect that can only search describes no tools
         why = f"calls {strange[0]}, which its prompt would not describe: open it by a flag, or give the row its `tools`"
@@ -191,7 +227,9 @@ def _fit(
     if reason := reject(_comparable(found), min_steps, max_steps):
         return found, reason, _WHY[reason].score(found).why if reason in _WHY else ""
     try:
-        why = Format().score(rewritten(found, dialect)).why  # a stored one may hold what its dialect cannot write
+        why = (
+            Format().score(rewritten(found, dialect)).why
+        )  # a stored one may hold what its dialect cannot write
     except DataError as error:
         why = str(error)
     if why:
@@ -224,20 +262,29 @@ def summary(rows: Sequence[WrittenRow]) -> list[str]:
     reasons = counted(row.rejected for row in rows if row.rejected)
     lines = [f"{len(fit)} of {len(rows)} trajectories kept; rejected: {reasons}"]
     if loose := sum(not row.trajectory.answers for row in fit if row.trajectory):
-        lines.append(f"{loose} of those kept have no gold answers: whether their answers are right was not checked")
-    for names, count in Counter(tuple(tool["function"]["name"] for tool in row.tools) for row in fit).items():
+        lines.append(
+            f"{loose} of those kept have no gold answers: whether their answers are right was not checked"
+        )
+    for names, count in Counter(
+        tuple(tool["function"]["name"] for tool in row.tools) for row in fit
+    ).items():
         lines.append(f"{count} prompts describe {', '.join(names) or 'no tool'}")
     broken = [row for row in rows if row.rejected == UNREADABLE]
     lines += [f"{row.where}: {row.why}" for row in broken[:_SHOWN]]
     if len(broken) > _SHOWN:
-        lines.append(f"… and {len(broken) - _SHOWN} more that cannot be read; reasons.jsonl lists all")
+        lines.append(
+            f"… and {len(broken) - _SHOWN} more that cannot be read; reasons.jsonl lists all"
+        )
     return lines
 
 
 def write_written(folder: str | Path, rows: Sequence[WrittenRow]) -> None:
     """Write all that was read to `episodes.jsonl`, fit or not, and a line for every row to `reasons.jsonl`: its `id`,
     `where` it is, why it is `rejected` (null if it is trained on), and `why` in words."""
-    write_jsonl(Path(folder) / "episodes.jsonl", (row.trajectory for row in rows if row.trajectory is not None))
+    write_jsonl(
+        Path(folder) / "episodes.jsonl",
+        (row.trajectory for row in rows if row.trajectory is not None),
+    )
     with (Path(folder) / "reasons.jsonl").open("w", encoding="utf-8") as file:
         for row in rows:
             told = {name: getattr(row, name) for name in ("where", "rejected", "why")}
@@ -253,7 +300,9 @@ def _comparable(trajectory: Trajectory) -> Trajectory:
 
 def _own_tools(data: bytes, trajectory: Trajectory) -> Schemas | None:
     own = None
-    with suppress(ValueError, RecursionError, AttributeError):  # the audit's reader accepts such a row, too
+    with suppress(
+        ValueError, RecursionError, AttributeError
+    ):  # the audit's reader accepts such a row, too
         own = json.loads(data).get("tools")
     tools = trajectory.meta.get("tools") if own is None else own
     try:

@@ -25,12 +25,20 @@ Query = tuple[str, str]  # a tool, and what it is asked
 class Hop:
     need: str  # what is missing, as it reads after "I need": "the director of Zodiac"
     queries: tuple[Query, ...]  # in order of preference
-    statement: str = ""  # the sentence that states the fact once found; empty: the expert quotes the evidence
-    relation: str = ""  # what is asked of the subject, if the annotation says so; twins are made by it
-    object: str = ""  # what is to be found; the evidence must contain it if it is recognised by `gold_titles`
+    statement: str = (
+        ""  # the sentence that states the fact once found; empty: the expert quotes the evidence
+    )
+    relation: str = (
+        ""  # what is asked of the subject, if the annotation says so; twins are made by it
+    )
+    object: str = (
+        ""  # what is to be found; the evidence must contain it if it is recognised by `gold_titles`
+    )
     subject: str = ""  # must be named by the question or by evidence before it may be queried; empty: no condition
     gold_ids: frozenset[str] = frozenset()  # `Evidence.source` of what states the fact
-    gold_titles: frozenset[str] = frozenset()  # titles of the passages that state it, for sources without ids
+    gold_titles: frozenset[str] = (
+        frozenset()
+    )  # titles of the passages that state it, for sources without ids
 
     def gold(self, evidence: Iterable[Evidence]) -> list[Evidence]:
         """Those of `evidence` that state the fact: by source, or by title and the object being in the text.
@@ -44,13 +52,24 @@ class Hop:
         return [
             item
             for item in evidence
-            if item.source in self.gold_ids or (plain(item.title) in titles and contains(item.text, self.object))
+            if item.source in self.gold_ids
+            or (plain(item.title) in titles and contains(item.text, self.object))
         ]
 
     @classmethod
-    def of_relation(cls, subject: str, relation: str, found: str, queries: Sequence[Query], **gold: Any) -> "Hop":
+    def of_relation(
+        cls, subject: str, relation: str, found: str, queries: Sequence[Query], **gold: Any
+    ) -> "Hop":
         named = f"{relation} of {subject}"
-        return cls(f"the {named}", tuple(queries), f"The {named} is {found}.", relation, found, subject, **gold)
+        return cls(
+            f"the {named}",
+            tuple(queries),
+            f"The {named} is {found}.",
+            relation,
+            found,
+            subject,
+            **gold,
+        )
 
 
 @dataclass(frozen=True)
@@ -79,7 +98,9 @@ def plan_all(tasks: Sequence[Task], planner: Planner) -> tuple[list[Plan], Count
         except DataError as error:
             skipped[str(error)] += 1
     if not plans:
-        raise DataError(f"none of {len(tasks)} questions can be planned: {counted(skipped)}; is the source kind right?")
+        raise DataError(
+            f"none of {len(tasks)} questions can be planned: {counted(skipped)}; is the source kind right?"
+        )
     return plans, skipped
 
 
@@ -94,7 +115,9 @@ def usual_tools(tasks: Iterable[Task]) -> dict[str, str]:
     """Which tool holds a relation's facts most often, counted over the chains of `tasks`."""
     held: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for fact in chain.from_iterable(map(_facts, tasks)):
-        held[fact["relation"]].update({SEARCH: bool(fact.get("passage")), GRAPH: bool(fact.get("triple"))})
+        held[fact["relation"]].update(
+            {SEARCH: bool(fact.get("passage")), GRAPH: bool(fact.get("triple"))}
+        )
     return {relation: count.most_common(1)[0][0] for relation, count in held.items()}
 
 
@@ -105,7 +128,11 @@ def plan_world(task: Task, usual: Mapping[str, str] | None = None) -> list[Hop]:
         subject, relation, found = _fields(fact, "subject", "relation", "object")
         first = (usual or {}).get(relation, SEARCH)
         query = f"{relation} of {subject}"
-        queries = (first, query), (GRAPH if first == SEARCH else SEARCH, query), (first, f"{subject} {relation}")
+        queries = (
+            (first, query),
+            (GRAPH if first == SEARCH else SEARCH, query),
+            (first, f"{subject} {relation}"),
+        )
         gold = frozenset(source for source in (fact.get("passage"), fact.get("triple")) if source)
         hops.append(Hop.of_relation(subject, relation, found, queries, gold_ids=gold))
     return hops
@@ -119,9 +146,19 @@ def plan_2wiki(task: Task) -> list[Hop]:
             raise DataError("an evidence triple without three parts")
         subject, relation, found = triple
         query = f"{relation} of {subject}"
-        queries = (SEARCH, query), (GRAPH, query), (SEARCH, f"{subject} {relation}"), (SEARCH, subject)
-        titles = {subject, *(title for title in task.supporting_titles if plain(title) == plain(subject))}
-        hops.append(Hop.of_relation(subject, relation, found, queries, gold_titles=frozenset(titles)))
+        queries = (
+            (SEARCH, query),
+            (GRAPH, query),
+            (SEARCH, f"{subject} {relation}"),
+            (SEARCH, subject),
+        )
+        titles = {
+            subject,
+            *(title for title in task.supporting_titles if plain(title) == plain(subject)),
+        }
+        hops.append(
+            Hop.of_relation(subject, relation, found, queries, gold_titles=frozenset(titles))
+        )
     return hops
 
 
@@ -154,10 +191,15 @@ def plan_hotpotqa(task: Task) -> list[Hop]:
         raise DataError("no supporting_titles")
     hops = []
     # What the question names can be asked for at once; the others become known on the way.
-    for title in sorted(dict.fromkeys(task.supporting_titles), key=lambda own: not contains(task.question, plain(own))):
+    for title in sorted(
+        dict.fromkeys(task.supporting_titles),
+        key=lambda own: not contains(task.question, plain(own)),
+    ):
         name = unqualified(title)
         queries = (SEARCH, name), (SEARCH, f"What is known about {name}?")
-        hops.append(Hop(f"to read about {name}", queries, subject=title, gold_titles=frozenset({title})))
+        hops.append(
+            Hop(f"to read about {name}", queries, subject=title, gold_titles=frozenset({title}))
+        )
     return hops
 
 
@@ -181,7 +223,9 @@ def contains(text: str, part: str) -> bool:
 
 def counted(reasons: Mapping[str, int] | Iterable[str]) -> str:
     """Reasons, or their counts, in words: how often each was given, most frequent first."""
-    return ", ".join(f"{count} {reason}" for reason, count in Counter(reasons).most_common()) or "none"
+    return (
+        ", ".join(f"{count} {reason}" for reason, count in Counter(reasons).most_common()) or "none"
+    )
 
 
 def _facts(task: Task) -> list[Any]:

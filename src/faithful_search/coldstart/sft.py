@@ -40,7 +40,9 @@ def reading_labels(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> 
     before them; `tokens` are the trajectory's `ChatFormat.transcript`.
     """
     labels = [IGNORED] * (len(tokens.prompt_ids) + len(tokens.completion_ids))
-    for (step, judged_by), (_, start, end) in zip(pairwise(trajectory.steps), tokens.turns, strict=False):
+    for (step, judged_by), (_, start, end) in zip(
+        pairwise(trajectory.steps), tokens.turns, strict=False
+    ):
         if judged_by.helpful is None or not step.evidence:
             continue
         first, ends = len(tokens.prompt_ids) + start, piece_ends(step.evidence, chat)
@@ -57,7 +59,10 @@ def piece_ends(evidence: Sequence[Evidence], chat: ChatFormat) -> list[int]:
     pieces = [*evidence, evidence[0]]
     shown = (chat.render_observation(pieces[:count]) for count in range(1, len(pieces) + 1))
     written = pairwise(chat.observation_ids(text, ended=True) for text in shown)
-    return [next(place for place, (a, b) in enumerate(zip(*pair, strict=False)) if a != b) - 1 for pair in written]
+    return [
+        next(place for place, (a, b) in enumerate(zip(*pair, strict=False)) if a != b) - 1
+        for pair in written
+    ]
 
 
 class Reading:
@@ -78,7 +83,9 @@ class Reading:
         """Keep the hidden states of this model's forward passes. Raises `ConfigError` when it has fewer layers."""
         self.model, blocks = model, model.get_decoder().layers
         if not self.layers or not all(1 <= layer <= len(blocks) for layer in self.layers):
-            raise ConfigError(f"reading_layers {[*self.layers]}: name some of the model's layers, 1 to {len(blocks)}")
+            raise ConfigError(
+                f"reading_layers {[*self.layers]}: name some of the model's layers, 1 to {len(blocks)}"
+            )
 
         def keep(layer: int, block: Any, given: Any, output: Any) -> None:
             self.states[layer] = output[0] if isinstance(output, tuple) else output
@@ -129,9 +136,13 @@ def build_dataset(
     kept = [row for row in rows if max_length is None or row["length"] <= max_length]
     if not kept:
         longest = max((row["length"] for row in rows), default=0)
-        raise DataError(f"none of {len(rows)} rows has at most {max_length} tokens (longest: {longest})")
+        raise DataError(
+            f"none of {len(rows)} rows has at most {max_length} tokens (longest: {longest})"
+        )
     if len(kept) < len(rows):
-        logger.warning("%d of %d rows left out: over %d tokens", len(rows) - len(kept), len(rows), max_length)
+        logger.warning(
+            "%d of %d rows left out: over %d tokens", len(rows) - len(kept), len(rows), max_length
+        )
     return Dataset.from_list(kept).remove_columns("copied")  # of no use to the trainer
 
 
@@ -160,9 +171,13 @@ def sft_trainer(
     """
     longest, most = max(dataset["length"]), args.max_length
     if most is not None and longest > most:
-        raise ConfigError(f"rows of up to {longest} tokens for max_length={most}: pass it to build_dataset too")
+        raise ConfigError(
+            f"rows of up to {longest} tokens for max_length={most}: pass it to build_dataset too"
+        )
     if args.packing:
-        raise ConfigError("packing=True joins episodes and may cut them; group them by length instead")
+        raise ConfigError(
+            "packing=True joins episodes and may cut them; group them by length instead"
+        )
     args.remove_unused_columns = False  # the model's forward does not take the weights
     trainer = WeightedSFTTrainer(
         model,
@@ -174,7 +189,9 @@ def sft_trainer(
     )
     if reading:
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-            raise ConfigError("the reading loss needs the whole model on each device: not under FSDP or DeepSpeed")
+            raise ConfigError(
+                "the reading loss needs the whole model on each device: not under FSDP or DeepSpeed"
+            )
         reading.watch(trainer.model)
         trainer.reading = reading
     return trainer
@@ -188,7 +205,10 @@ class WeightedCollator(DataCollatorForLanguageModeling):
         for name, padding in (("loss_weights", 0.0), ("reading_labels", IGNORED)):
             if any(example.get(name) is not None for example in examples):
                 # scored trajectories are asked nothing about what is read
-                rows = [example.get(name) or [padding] * len(example["input_ids"]) for example in examples]
+                rows = [
+                    example.get(name) or [padding] * len(example["input_ids"])
+                    for example in examples
+                ]
                 columns = [torch.tensor(row) for row in rows]
                 batch[name] = pad_sequence(columns, batch_first=True, padding_value=padding)
         return batch
@@ -234,7 +254,9 @@ def _rows(
         before = first + tokens.turns[-1][0]  # the turns before are learnt from the episode itself
         learnt[:before] = [False] * before
     weights = [1.0] * len(ids)
-    reads = DECORATED not in trajectory.meta  # what a decorator says about evidence must not be learnt as a verdict
+    reads = (
+        DECORATED not in trajectory.meta
+    )  # what a decorator says about evidence must not be learnt as a verdict
     if verdict_weight != 1.0 and reads and Citation().covers(trajectory.dialect):
         for number, step in enumerate(trajectory.steps):
             if number and step.helpful is not None:
@@ -243,17 +265,26 @@ def _rows(
     labels = [token if learn else IGNORED for token, learn in zip(ids, learnt, strict=True)]
     columns: dict[str, list[Any]] = {"input_ids": ids, "labels": labels, "loss_weights": weights}
     if reading:
-        columns["reading_labels"] = reading_labels(trajectory, tokens, chat) if reads else [IGNORED] * len(ids)
+        columns["reading_labels"] = (
+            reading_labels(trajectory, tokens, chat) if reads else [IGNORED] * len(ids)
+        )
     copied = _copied(trajectory, tokens, chat)
     if not kept_responses:
         yield {**columns, "length": len(ids), "copied": copied}
         return
     for number, (start, middle, _) in enumerate(tokens.turns):
-        context = [*range(first), *(first + place for place in seen(tokens.turns[:number], start, kept_responses))]
+        context = [
+            *range(first),
+            *(first + place for place in seen(tokens.turns[:number], start, kept_responses)),
+        ]
         shown = [*context, *range(first + start, first + middle)]
         row = {name: [column[place] for place in shown] for name, column in columns.items()}
         row["labels"][: len(context)] = [IGNORED] * len(context)
-        own = [place - first - start + len(context) for place in copied if start <= place - first < middle]
+        own = [
+            place - first - start + len(context)
+            for place in copied
+            if start <= place - first < middle
+        ]
         if row["labels"].count(IGNORED) < len(shown):
             yield {**row, "length": len(shown), "copied": own}
 
@@ -272,5 +303,9 @@ def _copied(trajectory: Trajectory, tokens: Tokens, chat: ChatFormat) -> list[in
         if number and step.helpful:
             _, came, start = (first + place for place in tokens.turns[number - 1])
             new = {*ids[came:start]} - {*ids[:came]}
-            places += [place for place in range(start, first + tokens.turns[number][1]) if ids[place] in new]
+            places += [
+                place
+                for place in range(start, first + tokens.turns[number][1])
+                if ids[place] in new
+            ]
     return places

@@ -30,7 +30,9 @@ class NameSwapper:
     gives the type of every name; `forbidden` are the (subject, object) pairs that no swapped evidence may contain
     together, and `tries` is how many draws are made for that."""
 
-    def __init__(self, names: Mapping[str, str], forbidden: Iterable[tuple[str, str]] = (), tries: int = 50) -> None:
+    def __init__(
+        self, names: Mapping[str, str], forbidden: Iterable[tuple[str, str]] = (), tries: int = 50
+    ) -> None:
         self.finder, self.tries = NameFinder(names), tries
         self._pools: dict[str, list[str]] = defaultdict(list)
         for name, kind in sorted(names.items()):
@@ -39,7 +41,9 @@ class NameSwapper:
         for subject, found in forbidden:
             self._forbidden[subject].add(found)
         # A held-out object need not be a name that may be swapped.
-        self._stated = NameFinder({**dict.fromkeys(set().union(*self._forbidden.values()), ""), **names})
+        self._stated = NameFinder(
+            {**dict.fromkeys(set().union(*self._forbidden.values()), ""), **names}
+        )
 
     def swap(self, trajectory: Trajectory, rng: random.Random, id: str | None = None) -> Trajectory:
         """A copy of `trajectory` about other names, gold answers too; token ids, spans and text are dropped. Words that
@@ -67,7 +71,11 @@ class NameSwapper:
     def leaks(self, trajectory: Trajectory) -> bool:
         evidence = [item for step in trajectory.steps for item in step.evidence]
         found = (set(self._stated.find(f"{item.title}\n{item.text}")) for item in evidence)
-        return any(self._forbidden[subject] & names for names in found for subject in self._forbidden.keys() & names)
+        return any(
+            self._forbidden[subject] & names
+            for names in found
+            for subject in self._forbidden.keys() & names
+        )
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
@@ -79,7 +87,9 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
         return type(value)(_mapped(item, change) for item in value)
     names, stale = _PARTS.get(type(value), ((), {}))
     return (
-        replace(value, **{name: _mapped(getattr(value, name), change) for name in names}, **stale) if names else value
+        replace(value, **{name: _mapped(getattr(value, name), change) for name in names}, **stale)
+        if names
+        else value
     )
 
 
@@ -92,22 +102,45 @@ def world_swapper(names: Mapping[str, str]) -> NameSwapper:
 
 def world_part(name: str, train: bool = True) -> list[dict[str, Any]]:
     """The world's passages or triples that no held-out question rests on, or the other ones."""
-    return [row for row in read_rows(world_file(f"{name}.jsonl.gz")) if (row["split"] == "train") is train]
+    return [
+        row
+        for row in read_rows(world_file(f"{name}.jsonl.gz"))
+        if (row["split"] == "train") is train
+    ]
 
 
 def swapped_copies(
-    trajectories: Sequence[Trajectory], swapper: NameSwapper, copies: int, seed: int = 0, progress: bool = False
+    trajectories: Sequence[Trajectory],
+    swapper: NameSwapper,
+    copies: int,
+    seed: int = 0,
+    progress: bool = False,
 ) -> list[Trajectory]:
     """`copies` counterfactual versions of each trajectory, drawn afresh; ids get `~1`, `~2`, … appended."""
-    rng, shown = random.Random(seed), tqdm(trajectories, "swapping names", unit="episode", disable=not progress)
-    return [swapper.swap(one, rng, f"{one.id}~{number}") for one in shown for number in range(1, copies + 1)]
+    rng, shown = (
+        random.Random(seed),
+        tqdm(trajectories, "swapping names", unit="episode", disable=not progress),
+    )
+    return [
+        swapper.swap(one, rng, f"{one.id}~{number}")
+        for one in shown
+        for number in range(1, copies + 1)
+    ]
 
 
-def held_out_facts(tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]] = ()) -> set[tuple[str, str]]:
+def held_out_facts(
+    tasks: Iterable[Task], rows: Iterable[Mapping[str, Any]] = ()
+) -> set[tuple[str, str]]:
     """(subject, object) of every fact that swapped evidence may not state: those that the held-out questions rest on
     (`meta["chain"]`), and those of held-out passages (`facts`) and triples."""
-    chains = {(fact["subject"], fact["object"]) for task in tasks for fact in task.meta.get("chain", ())}
-    facts = (fact for row in rows for fact in row.get("facts") or [(row["subject"], row["relation"], row["object"])])
+    chains = {
+        (fact["subject"], fact["object"]) for task in tasks for fact in task.meta.get("chain", ())
+    }
+    facts = (
+        fact
+        for row in rows
+        for fact in row.get("facts") or [(row["subject"], row["relation"], row["object"])]
+    )
     return chains | {(subject, found) for subject, _, found in facts}
 
 

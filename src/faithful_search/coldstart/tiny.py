@@ -12,8 +12,23 @@ from typing import Any
 
 import msgspec
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    set_seed,
+)
 
 from ..bundled import bundled_json, shipped, tiny_policy, world_file
 from ..dialects.fence import Fence
@@ -48,7 +63,9 @@ def script_of(dialect: str) -> Script:
     """A dialect's `Script`. Raises `ConfigError` naming the dialects that a tiny policy can be made for."""
     scripts = msgspec.convert(bundled_json("tiny_scripts.json"), dict[str, Script])
     if dialect not in scripts:
-        raise ConfigError(f"no tiny policy can be made for dialect {dialect!r}; there are: {', '.join(scripts)}")
+        raise ConfigError(
+            f"no tiny policy can be made for dialect {dialect!r}; there are: {', '.join(scripts)}"
+        )
     return scripts[dialect]
 
 
@@ -56,7 +73,9 @@ def phrases_of(dialect: str) -> tuple[str, ...]:
     if dialect == "search_r1":
         return SearchR1().prompt("", ())[0]["content"], SearchR1.invalid or "", *UNSAID
     if dialect == "self_eval":
-        asked = (reward.question(Trajectory(), Fence("")) for reward in (SelfRubric(), SelfCorrectness()))
+        asked = (
+            reward.question(Trajectory(), Fence("")) for reward in (SelfRubric(), SelfCorrectness())
+        )
         return "The answer is missing.", *EXPLANATIONS.values(), *asked, "Score: "
     if dialect == "pokee":
         answered = Step("", answer="?")
@@ -86,8 +105,12 @@ class TinyConfig:
 
     def __post_init__(self) -> None:
         heads = self.num_attention_heads
-        if heads < 1 or self.hidden_size < 1 or self.hidden_size % (2 * heads):  # a head's rotary positions are pairs
-            raise ConfigError(f"hidden_size {self.hidden_size} is no multiple of twice num_attention_heads {heads}")
+        if (
+            heads < 1 or self.hidden_size < 1 or self.hidden_size % (2 * heads)
+        ):  # a head's rotary positions are pairs
+            raise ConfigError(
+                f"hidden_size {self.hidden_size} is no multiple of twice num_attention_heads {heads}"
+            )
 
 
 def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
@@ -95,9 +118,19 @@ def build_tiny(out_dir: str | Path, config: TinyConfig | None = None) -> Path:
     config, out_dir = config or TinyConfig(), Path(out_dir)
     tokenizer = build_tokenizer(config)
     set_seed(config.seed)
-    shape = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+    shape = (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "max_position_embeddings",
+    )
     sizes = {name: getattr(config, name) for name in shape} | {"vocab_size": len(tokenizer)}
-    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    ends = {
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     model = LlamaForCausalLM(LlamaConfig(**sizes, **ends, tie_word_embeddings=True))
     if config.start:
         take_over(model, tokenizer, tiny_policy(config.start))
@@ -118,9 +151,13 @@ def take_over(model: Any, tokenizer: Any, start: Path) -> None:
     learnt = weights["model.embed_tokens.weight"]
     try:
         rows[[places[token] for token in shared]] = learnt[[known[token] for token in shared]]
-        model.load_state_dict({**weights, "model.embed_tokens.weight": rows, "lm_head.weight": rows})
+        model.load_state_dict(
+            {**weights, "model.embed_tokens.weight": rows, "lm_head.weight": rows}
+        )
     except RuntimeError as error:
-        raise ConfigError(f"the policy in {start} has another shape than the one to be made: {error}") from error
+        raise ConfigError(
+            f"the policy in {start} has another shape than the one to be made: {error}"
+        ) from error
 
 
 def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
@@ -129,8 +166,12 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
     backend: Any = Tokenizer(models.BPE(byte_fallback=True, unk_token=None))
     # As SentencePiece has it: a blank is part of the word after it, and nothing is lost in decoding.
     backend.normalizer = normalizers.Replace(" ", "▁")
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"▁?\p{L}+|▁?\p{N}|▁?[^\s\p{L}\p{N}▁]+|▁+|\s"), "isolated")
-    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    backend.pre_tokenizer = pre_tokenizers.Split(
+        Regex(r"▁?\p{L}+|▁?\p{N}|▁?[^\s\p{L}\p{N}▁]+|▁+|\s"), "isolated"
+    )
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     names = sorted(bundled_json("world/names.json"))
     trainer = trainers.BpeTrainer(
         vocab_size=config.pieces,
@@ -139,13 +180,22 @@ def build_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     backend.train_from_iterator(_sentences(names, phrases_of(config.dialect)), trainer)
-    state = json.loads(backend.to_str())  # bytes had to be special tokens for training; in use they are ordinary ones
+    state = json.loads(
+        backend.to_str()
+    )  # bytes had to be special tokens for training; in use they are ordinary ones
     backend = Tokenizer.from_str(json.dumps({**state, "added_tokens": []}))
     tags = [f"<{slash}{tag}>" for tag in script.tags for slash in ("", "/")]
     ids = [f"E{number}" for number in range(1, config.evidence_ids + 1)] if script.cites else []
     backend.add_tokens([AddedToken(text, normalized=False) for text in (*tags, *script.scaffold)])
-    backend.add_tokens([AddedToken(text, normalized=False, single_word=True) for text in (*script.words, *ids, *names)])
-    backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in SPECIAL])
+    backend.add_tokens(
+        [
+            AddedToken(text, normalized=False, single_word=True)
+            for text in (*script.words, *ids, *names)
+        ]
+    )
+    backend.add_special_tokens(
+        [AddedToken(text, normalized=False, special=True) for text in SPECIAL]
+    )
     template = (shipped("data") / "tiny_chat.jinja").read_text(encoding="utf-8")
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -166,7 +216,18 @@ def _sentences(names: list[str], phrases: tuple[str, ...]) -> Iterator[str]:
     relations = {fact[1] for row in passages for fact in row["facts"]}
     relations |= {row["relation"] for row in read_rows(world_file("triples.jsonl.gz"))}
     for _ in range(OFTEN):
-        yield from (*PHRASES, *TRAINING_BLANKS, *phrases, "No results.", "Unknown tool. Available tools:")
-        yield from (f"{relation} of the {relation} of . The {relation} is" for relation in sorted(relations))
-    texts = [*(row["text"] for row in passages), *(task.question for task in load_tasks("world", "train"))]
+        yield from (
+            *PHRASES,
+            *TRAINING_BLANKS,
+            *phrases,
+            "No results.",
+            "Unknown tool. Available tools:",
+        )
+        yield from (
+            f"{relation} of the {relation} of . The {relation} is" for relation in sorted(relations)
+        )
+    texts = [
+        *(row["text"] for row in passages),
+        *(task.question for task in load_tasks("world", "train")),
+    ]
     yield from (finder.sub(lambda name: "", text) for text in texts)

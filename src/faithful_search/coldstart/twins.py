@@ -53,7 +53,9 @@ class Shelf:
         """Evidence that states the hop's fact, from any tool."""
         return [self._gold[source] for source in sorted(hop.gold_ids) if source in self._gold]
 
-    def foils(self, kind: str, hop: Hop, tool: str, taken: Sequence[Evidence] = ()) -> list[Evidence]:
+    def foils(
+        self, kind: str, hop: Hop, tool: str, taken: Sequence[Evidence] = ()
+    ) -> list[Evidence]:
         """Evidence of a kind that does not state the hop's fact: each text once, and none of those taken. The kind
         "other_tools" is of any tool but this."""
         found: Iterable[Evidence]
@@ -64,9 +66,15 @@ class Shelf:
         elif kind == "unrelated":
             found = self._by_tool[tool]
         else:
-            found = chain.from_iterable(items for name, items in self._by_tool.items() if name != tool)
+            found = chain.from_iterable(
+                items for name, items in self._by_tool.items() if name != tool
+            )
         texts = {item.text for item in taken}
-        return [*{item.text: item for item in found if item.text not in texts and not hop.gold([item])}.values()]
+        return [
+            *{
+                item.text: item for item in found if item.text not in texts and not hop.gold([item])
+            }.values()
+        ]
 
 
 def drawn_kind(rng: random.Random) -> str:
@@ -89,7 +97,9 @@ class Response(NamedTuple):
             return self._blanked()
         if self.rng.random() < ALONE:
             # As many foils of the kind as there were pieces, and nothing else.
-            foils = [item for item in self._foils(kind) if kind == "relation" or not self._about(item)]
+            foils = [
+                item for item in self._foils(kind) if kind == "relation" or not self._about(item)
+            ]
             if alone := self.rng.sample(foils, min(len(foils), len(self.evidence))):
                 return alone
         order = [kind, *(other for other in ("subject", "unrelated", "relation") if other != kind)]
@@ -132,7 +142,11 @@ class Response(NamedTuple):
         kinds = rng.choice((("subject",), ("subject",), ("relation",), every, every))
         for _ in range(rng.randint(3, 6) - len(chosen)):
             kind = rng.choice(kinds)
-            found = [item for item in self._foils(kind, chosen) if kind != "subject" or not self._about(item)]
+            found = [
+                item
+                for item in self._foils(kind, chosen)
+                if kind != "subject" or not self._about(item)
+            ]
             chosen += rng.sample(found, min(1, len(found)))
         rng.shuffle(chosen)  # the fact must not be told by its place
         return chosen
@@ -147,7 +161,10 @@ class Response(NamedTuple):
             text = rng.choice(self.evidence).title or rng.choice(words)
         else:
             text = " ".join(rng.sample(words, min(len(words), rng.randint(1, 4))))
-        return [msgspec.structs.replace(item, title=text, text=text, url="", source="") for item in self.evidence]
+        return [
+            msgspec.structs.replace(item, title=text, text=text, url="", source="")
+            for item in self.evidence
+        ]
 
     def _foils(self, kind: str, taken: Sequence[Evidence] = ()) -> list[Evidence]:
         return self.shelf.foils(kind, self.hop, self.tool, taken)

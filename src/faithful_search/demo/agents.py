@@ -38,7 +38,10 @@ NOTICED = "It noticed that nothing supports an answer."
 ELSEWHERE = "The same answer, and other evidence still says so."
 INVENTED = "The answer changed, but nothing that it read says so."
 
-POLICIES = {"reads its evidence": "tiny", "can be fooled": "tiny_memory"}  # by what a visitor is told of them
+POLICIES = {
+    "reads its evidence": "tiny",
+    "can be fooled": "tiny_memory",
+}  # by what a visitor is told of them
 WITHOUT = "without_evidence"
 """In `Trajectory.meta`: the answer of the same policy when no search returns anything."""
 _LONGEST = 448  # tokens of a question; with those of an episode what the bundled policies take
@@ -54,7 +57,9 @@ class Agent:
     def __init__(self, name: str) -> None:
         generator = open_policy(bundled_policy(name, "pou"), "an agent here")
         limits, sampling = _ENVIRONMENT.limits(1600), Sampling(temperature=0)
-        self.engine, self._closed = (Engine(generator, tools, "pou", limits, sampling) for tools in _toolboxes())
+        self.engine, self._closed = (
+            Engine(generator, tools, "pou", limits, sampling) for tools in _toolboxes()
+        )
 
     def ask(self, question: str) -> Iterator[Trajectory]:
         """The trajectory as it grows; the last one is complete, with the answer `WITHOUT` evidence in its `meta`.
@@ -83,7 +88,8 @@ class Served(msgspec.Struct, frozen=True):
         """
         task = task_of(question)
         run, closed = (
-            ServedAgent(self.model, self.url, tools, turns=8, timeout=60, key=key).run for tools in _toolboxes()
+            ServedAgent(self.model, self.url, tools, turns=8, timeout=60, key=key).run
+            for tools in _toolboxes()
         )
         return _growing(run, closed, task)
 
@@ -161,7 +167,9 @@ def replacement(item: Evidence, kind: Kind) -> str:
     if kind == "exchange it":
         return draw.choice(NEUTRAL)[1]
     told = _stated(item)
-    alike = [other for other in bundled_world().by_relation[told.relation] if other.split == told.split]
+    alike = [
+        other for other in bundled_world().by_relation[told.relation] if other.split == told.split
+    ]
     others = sorted({other.object for other in alike if not holds(item.text, other.object)})
     if not others:
         return ""
@@ -181,12 +189,17 @@ def run_on(question: str, item: Evidence, text: str) -> Iterator[Outcome]:
         DataError: when the evidence is not from the bundled world.
     """
     told = _stated(item)
-    edits = {same.text: text.strip() or None for same in bundled_world().by_fact[Asked(told.subject, told.relation)]}
+    edits = {
+        same.text: text.strip() or None
+        for same in bundled_world().by_fact[Asked(told.subject, told.relation)]
+    }
     task = task_of(question)
     changed = msgspec.structs.replace(task, id="changed", answers=(), edits=edits)
     for name in POLICIES.values():
         before, after = agent(name).engine.run([task, changed])
-        yield Outcome(name, before, after, *_probed(agent(name), before, edits), verdict(before, after))
+        yield Outcome(
+            name, before, after, *_probed(agent(name), before, edits), verdict(before, after)
+        )
 
 
 def verdict(before: Trajectory, after: Trajectory) -> str:
@@ -207,7 +220,9 @@ def _stated(item: Evidence) -> Statement:
     return told
 
 
-def _probed(own: Agent, before: Trajectory, edits: Mapping[str, str | None]) -> tuple[Pair | None, Pair | None]:
+def _probed(
+    own: Agent, before: Trajectory, edits: Mapping[str, str | None]
+) -> tuple[Pair | None, Pair | None]:
     """`Outcome.p_yes` of the first verdict on evidence that is changed, and `Outcome.p_answer`."""
     tokens, chat, generator = before.tokens, own.engine.chat, own.engine.generator
     assert tokens is not None and isinstance(generator, Scorer)  # it is the engine's own episode
@@ -216,14 +231,20 @@ def _probed(own: Agent, before: Trajectory, edits: Mapping[str, str | None]) -> 
     for index, step in enumerate(before.steps):
         if any(item.text in edits for item in step.evidence):
             shown = [(item, edits.get(item.text, item.text)) for item in step.evidence]
-            evidence = [msgspec.structs.replace(item, text=text) for item, text in shown if text is not None]
+            evidence = [
+                msgspec.structs.replace(item, text=text) for item, text in shown if text is not None
+            ]
             responses[index] = transcript.response(index, evidence)
 
     def both(step: int, place: int) -> list[list[int]]:
         return [context_of(tokens, step, place, known) for known in ({}, responses)]
 
     p_yes = p_answer = None
-    judged = [at + 1 for at in responses if at + 1 < len(before.steps) and before.steps[at + 1].helpful is not None]
+    judged = [
+        at + 1
+        for at in responses
+        if at + 1 < len(before.steps) and before.steps[at + 1].helpful is not None
+    ]
     if judged:
         # The verdict after the first changed response; later ones follow from what the agent did with it
         place, yes = transcript.yes_at(judged[0])

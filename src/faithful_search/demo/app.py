@@ -44,7 +44,10 @@ INSTEAD = "What both agents read in its place; nothing: it is missing"
 @lru_cache
 def examples() -> dict[str, Trajectory]:
     """Recorded trajectories by question: the page shows them before anything is computed."""
-    return {one.question or "": one for one in read_jsonl(Path(str(files(__package__) / "examples.jsonl")))}
+    return {
+        one.question or "": one
+        for one in read_jsonl(Path(str(files(__package__) / "examples.jsonl")))
+    }
 
 
 def link(question: str, policy: str) -> str:
@@ -55,16 +58,25 @@ def link(question: str, policy: str) -> str:
 def linked(request: gradio.Request) -> tuple[str, str, str]:
     """The question and the agent in the page's address, and the question again where it is not shown yet."""
     first = next(iter(examples()))
-    question, policy = request.query_params.get("question", first)[:LONGEST], request.query_params.get("agent")
+    question, policy = (
+        request.query_params.get("question", first)[:LONGEST],
+        request.query_params.get("agent"),
+    )
     policy = policy if policy in POLICIES else READS
     return question, policy, "" if (question, policy) == (first, READS) else question
 
 
-def ask(question: str, policy: str, key: str = "", served: Served | None = None) -> Iterator[tuple[str, Trajectory]]:
+def ask(
+    question: str, policy: str, key: str = "", served: Served | None = None
+) -> Iterator[tuple[str, Trajectory]]:
     """The agent's trajectory as it grows: its view, and itself. Only a served model is given the key."""
     with _shown():
         here = served is None or policy in POLICIES
-        grown = agent(POLICIES[policy]).ask(question) if served is None or here else served.ask(question, key)
+        grown = (
+            agent(POLICIES[policy]).ask(question)
+            if served is None or here
+            else served.ask(question, key)
+        )
         for found in grown:
             shown = view.trajectory_view if found.stop_reason is None else view.answered_view
             yield shown(found, "ask", link(question, policy) if here else ""), found
@@ -75,11 +87,19 @@ def show_audit(text: str, upload: str | None = None, dialect: str = DETECT) -> t
     with _shown():
         if upload:
             if Path(upload).suffix not in UPLOADS:
-                raise DataError(f"this page reads {', '.join(UPLOADS)}; `faithful-search audit` reads more")
+                raise DataError(
+                    f"this page reads {', '.join(UPLOADS)}; `faithful-search audit` reads more"
+                )
             text = Path(upload).read_text(encoding="utf-8", errors="replace")
         found = auditing.audited(text, None if dialect == DETECT else dialect)
         worst = view.trajectory_view(found.rows[0].trajectory, "left")
-        return view.audit_view(found), gradio.Row(visible=True), found, worst, gradio.HTML(visible=False)
+        return (
+            view.audit_view(found),
+            gradio.Row(visible=True),
+            found,
+            worst,
+            gradio.HTML(visible=False),
+        )
 
 
 def audit(trajectories: str, dialect: str = "") -> dict[str, Any]:
@@ -94,7 +114,10 @@ def audit(trajectories: str, dialect: str = "") -> dict[str, Any]:
     """
     with _shown():
         found = auditing.audited(trajectories, dialect or None)
-    metrics = {name: {"mean": interval(row), "n": row.n, "asks": asks(name)} for name, row in found.table.items()}
+    metrics = {
+        name: {"mean": interval(row), "n": row.n, "asks": asks(name)}
+        for name, row in found.table.items()
+    }
     worst = [
         {"row": number, "value": value, "question": one.question, "answer": one.answer}
         for number, value, one in found.rows[:20]
@@ -107,7 +130,9 @@ def show_row(found: auditing.Audited, event: gradio.EventData) -> tuple[Any, Any
     places = {"left": gradio.skip(), "right": gradio.skip()}
     for row in found.rows:  # it has no such row where the audit has been replaced since
         if row.number == event.row:
-            places[event.side] = gradio.HTML(view.trajectory_view(row.trajectory, event.side), visible=True)
+            places[event.side] = gradio.HTML(
+                view.trajectory_view(row.trajectory, event.side), visible=True
+            )
     return places["left"], places["right"]
 
 
@@ -121,7 +146,8 @@ def _choice(trajectory: Trajectory) -> gradio.Dropdown:
     found = trajectory.evidence
     cited = [ref for step in trajectory.steps for ref in step.refs if ref in found]
     names = [
-        (f"{id}{' (cited)' if id in cited else ''} {item.title}: {item.text}"[:110], id) for id, item in found.items()
+        (f"{id}{' (cited)' if id in cited else ''} {item.title}: {item.text}"[:110], id)
+        for id, item in found.items()
     ]
     return gradio.Dropdown(names, value=[*found, *cited][-1] if found else None, label="Evidence")
 
@@ -152,8 +178,12 @@ def build(served: Served | None = None) -> gradio.Blocks:
         gradio.Markdown(ABOUT if find_spec("torch") else f"{ABOUT}\n\n{NO_TORCH}")
         with gradio.Tabs() as tabs:
             with gradio.Tab("Ask", id="ask"):
-                question = gradio.Textbox(first.question, label="Question", max_length=LONGEST, submit_btn="Ask")
-                gradio.Examples([[one] for one in examples()], question, label="Questions about its world")
+                question = gradio.Textbox(
+                    first.question, label="Question", max_length=LONGEST, submit_btn="Ask"
+                )
+                gradio.Examples(
+                    [[one] for one in examples()], question, label="Questions about its world"
+                )
                 offered = [*POLICIES, *([served.model] if served else [])]
                 policy = gradio.Radio(offered, value=READS, label="The agent that …")
                 key = gradio.Textbox(type="password", label=KEY, visible=served is not None)
@@ -163,30 +193,49 @@ def build(served: Served | None = None) -> gradio.Blocks:
                 most = auditing.MOST_CHARACTERS
                 text = gradio.Textbox(EXAMPLE, label=ROWS, lines=6, max_lines=16, max_length=most)
                 with gradio.Row():
-                    upload = gradio.File(label="or a file, at most 5 MB", file_types=UPLOADS, height=120)
-                    dialect = gradio.Dropdown([DETECT, *dialects.names()], value=DETECT, label="How it is written")
+                    upload = gradio.File(
+                        label="or a file, at most 5 MB", file_types=UPLOADS, height=120
+                    )
+                    dialect = gradio.Dropdown(
+                        [DETECT, *dialects.names()], value=DETECT, label="How it is written"
+                    )
                 start = gradio.Button("Audit", variant="primary")
                 found, fetched = gradio.State(), gradio.Textbox(visible="hidden")
                 with gradio.Row(visible=False) as downloads:
-                    makers = {"report.html": auditing.Audited.report, "scores.jsonl": lambda one: one.scores}
+                    makers = {
+                        "report.html": auditing.Audited.report,
+                        "scores.jsonl": lambda one: one.scores,
+                    }
                     for file, make in makers.items():
-                        made = gradio.Button(f"Download {file}", size="sm").click(make, found, fetched, **private)
-                        made.then(None, fetched, None, js=f"(text) => explorer.download(text, '{file}')")
+                        made = gradio.Button(f"Download {file}", size="sm").click(
+                            make, found, fetched, **private
+                        )
+                        made.then(
+                            None, fetched, None, js=f"(text) => explorer.download(text, '{file}')"
+                        )
                 summary = _html(js_on_load="explorer.chooses(element, trigger)")
                 with gradio.Row():
                     left, right = _html(min_width=300), _html(visible=False, min_width=300)
             with gradio.Tab("Break it", id="break"):
-                example = gradio.Dropdown(list(examples()), label="Trajectory", value=first.question)
+                example = gradio.Dropdown(
+                    list(examples()), label="Trajectory", value=first.question
+                )
                 item = _choice(first)
                 kind = gradio.Radio(KINDS, value=KINDS[0], label="What happens to it")
                 proposal = replace(first, item.value, KINDS[0])
                 text_now = gradio.Textbox(proposal, label=INSTEAD, lines=2, max_length=1000)
                 go = gradio.Button("Let both agents answer again", variant="primary")
                 outcome, broken_seen = _html(), _html(view.trajectory_view(first, "before"))
-        asked, broken, wanted = gradio.State(first), gradio.State(first), gradio.Textbox(visible="hidden")
+        asked, broken, wanted = (
+            gradio.State(first),
+            gradio.State(first),
+            gradio.Textbox(visible="hidden"),
+        )
         page.load(linked, None, [question, policy, wanted], queue=False, **private)
         asking, given = partial(ask, served=served), [question, policy, key]
-        gradio.on([question.submit, wanted.change], asking, given, [seen, asked], api_name="ask", **waits)
+        gradio.on(
+            [question.submit, wanted.change], asking, given, [seen, asked], api_name="ask", **waits
+        )
         audited = [summary, downloads, found, left, right]
         start.click(show_audit, [text, upload, dialect], audited, api_visibility="private")
         summary.select(show_row, found, [left, right], **private)
@@ -210,7 +259,9 @@ def launch(
                 agent(name)
 
     page = build(served)
-    Thread(target=open_agents, daemon=True).start()  # so that the first visitor need not wait for them
+    Thread(
+        target=open_agents, daemon=True
+    ).start()  # so that the first visitor need not wait for them
     page.launch(
         server_name=host,
         server_port=port,
@@ -244,4 +295,6 @@ def _shown() -> Iterator[None]:
     try:
         yield
     except FaithfulSearchError as error:
-        raise gradio.Error(escape(str(error)), title="That did not work", print_exception=False) from error
+        raise gradio.Error(
+            escape(str(error)), title="That did not work", print_exception=False
+        ) from error

@@ -57,7 +57,9 @@ class Audited(msgspec.Struct, frozen=True):
         low, width = bounds[0], (bounds[1] - bounds[0]) / _BINS
         parts: list[list[int]] = [[] for _ in range(_BINS)]
         for row, value in values.items():
-            parts[min(_BINS - 1, int((value - low) / width + 1e-9))].append(row)  # 0.3 / 0.1 is a little less than 3
+            parts[min(_BINS - 1, int((value - low) / width + 1e-9))].append(
+                row
+            )  # 0.3 / 0.1 is a little less than 3
         most = max(map(len, parts))
         return [
             {"name": f"{low + width * place:.1f} to {low + width * (place + 1):.1f}", "rows": rows}
@@ -71,7 +73,9 @@ class Audited(msgspec.Struct, frozen=True):
             scores = Path(folder) / SCORES
             scores.write_text(self.scores, encoding="utf-8")
             shown = sorted((row.number, row.trajectory) for row in self.rows)
-            return page.write(Path(folder) / "report.html", self.audit, scores, shown).read_text("utf-8")
+            return page.write(Path(folder) / "report.html", self.audit, scores, shown).read_text(
+                "utf-8"
+            )
 
 
 def audited(text: str, dialect: str | None = None) -> Audited:
@@ -85,12 +89,18 @@ def audited(text: str, dialect: str | None = None) -> Audited:
         DataError: when there is nothing that can be read, or too much.
     """
     if not text.strip() or len(text) > MOST_CHARACTERS:
-        raise DataError(f"too long: at most {MOST_CHARACTERS:,} characters" if text.strip() else "nothing to audit")
+        raise DataError(
+            f"too long: at most {MOST_CHARACTERS:,} characters"
+            if text.strip()
+            else "nothing to audit"
+        )
     with TemporaryDirectory() as folder:
         source = _source(text.strip(), Path(folder))
         scores = Path(folder) / "audit" / SCORES
         quiet = partial(tqdm, disable=True)  # a server's terminal is not for its visitors' rows
-        found = audit(source, scores.parent, dialect=dialect, limit=MOST_ROWS, workers=1, on_progress=quiet)
+        found = audit(
+            source, scores.parent, dialect=dialect, limit=MOST_ROWS, workers=1, on_progress=quiet
+        )
         values: defaultdict[str, dict[int, float]] = defaultdict(dict)
         for line in read_scores(scores):
             for name, cell in line.scores.items():
@@ -100,7 +110,9 @@ def audited(text: str, dialect: str | None = None) -> Audited:
         read = pick(source, range(1, MOST_ROWS + 1), Reading(dialect))
         rows = [Row(number, primary.get(number), trajectory) for number, trajectory in read]
         rows.sort(key=lambda row: (row.value is None, row.value))
-        return Audited(found, _words(found, rows, text), rows, dict(values), scores.read_text("utf-8"))
+        return Audited(
+            found, _words(found, rows, text), rows, dict(values), scores.read_text("utf-8")
+        )
 
 
 def _source(text: str, folder: Path) -> Path:
@@ -133,8 +145,15 @@ def _fetched(address: str) -> bytes:
     try:
         with HfFileSystem(token=False).open(address, "rb") as file:
             data: bytes = file.read(MOST_CHARACTERS + 1)
-    except (OSError, ValueError, NotImplementedError, httpx2.HTTPError) as error:  # the Hub's own are OSErrors
-        raise DataError(f"cannot read {address}: {str(error).strip() or type(error).__name__}") from error
+    except (
+        OSError,
+        ValueError,
+        NotImplementedError,
+        httpx2.HTTPError,
+    ) as error:  # the Hub's own are OSErrors
+        raise DataError(
+            f"cannot read {address}: {str(error).strip() or type(error).__name__}"
+        ) from error
     if len(data) > MOST_CHARACTERS:
         raise DataError(f"{address} is too large for this page: at most {MOST_CHARACTERS:,} bytes")
     return data
@@ -143,13 +162,18 @@ def _fetched(address: str) -> bytes:
 def _words(found: Audit, rows: Sequence[Row], text: str) -> list[str]:
     read = [row.trajectory for row in rows]
     written, kinds = (
-        ", ".join(f"{name} ({count})" for name, count in counts.items()) for counts in (found.dialects, found.issues)
+        ", ".join(f"{name} ({count})" for name, count in counts.items())
+        for counts in (found.dialects, found.issues)
     )
     said = [f"{_many(found.n)} read, written in {written}."]
     if found.n == 1:
         told = dialects.detect(read[0].text or text)
         said.append(f"What tells how it is written: {told.why} (confidence {told.confidence:.2f}).")
-    forged = [one for one in read if any(ref not in one.evidence for step in one.steps for ref in step.refs)]
+    forged = [
+        one
+        for one in read
+        if any(ref not in one.evidence for step in one.steps for ref in step.refs)
+    ]
     counts = {
         "cite evidence that was never returned": len(forged),
         "give no answer": sum(one.answer is None for one in read),
@@ -157,7 +181,9 @@ def _words(found: Audit, rows: Sequence[Row], text: str) -> list[str]:
     }
     said += [f"{_many(count)} of {found.n} {what}." for what, count in counts.items() if count]
     if found.errors:
-        said.append(f"{found.errors} rows could not be read; row {found.unread[0].row}: {found.unread[0].why}")
+        said.append(
+            f"{found.errors} rows could not be read; row {found.unread[0].row}: {found.unread[0].why}"
+        )
     return said
 
 

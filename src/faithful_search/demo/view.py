@@ -42,7 +42,9 @@ def answered_view(trajectory: Trajectory, name: str, link: str = "") -> str:
     cited = {item.id for item in cited_evidence(trajectory)}
     sources = [item for item in distinct(trajectory) if item.id in cited]
     without = trajectory.meta.get(WITHOUT)
-    above = _part("cards").answer(trajectory, without, claims_of(trajectory), sources, _cards(trajectory))
+    above = _part("cards").answer(
+        trajectory, without, claims_of(trajectory), sources, _cards(trajectory)
+    )
     return _framed(above + _trajectory(trajectory, name, link))
 
 
@@ -79,13 +81,20 @@ def _trajectory(trajectory: Trajectory, name: str, link: str = "") -> str:
 
     def words(step: Step, text: str) -> list[tuple[str, list[int]]]:
         """A text in pieces, each with the numbers of the cited evidence that holds it."""
-        held = {cards[ref]: terms(trajectory.evidence[ref].text) for ref in step.refs if ref in cards}
+        held = {
+            cards[ref]: terms(trajectory.evidence[ref].text) for ref in step.refs if ref in cards
+        }
         if not held or len(text) > _MOST_MARKED:
             return [(text, [])]
         pieces = ((piece, terms(piece)) for piece in _WORDS.split(text))
-        return [(piece, [number for number, known in held.items() if own & known]) for piece, own in pieces]
+        return [
+            (piece, [number for number, known in held.items() if own & known])
+            for piece, own in pieces
+        ]
 
-    html: str = _part("trajectory").trajectory(trajectory, shown["chips"], marks, marked, cards, words, name, link)
+    html: str = _part("trajectory").trajectory(
+        trajectory, shown["chips"], marks, marked, cards, words, name, link
+    )
     return html
 
 
@@ -96,7 +105,11 @@ def _cards(trajectory: Trajectory) -> dict[str, int]:
 
 @lru_cache
 def _part(name: str) -> Any:
-    return environment(asks=asks, arguments=arguments_of, interval=interval).from_string(_file(f"{name}.html")).module
+    return (
+        environment(asks=asks, arguments=arguments_of, interval=interval)
+        .from_string(_file(f"{name}.html"))
+        .module
+    )
 
 
 def _file(name: str) -> str:

@@ -56,7 +56,9 @@ def names() -> list[str]:
 @lru_cache(maxsize=1)
 def _dialects() -> dict[str, Dialect]:
     package = sys.modules[__name__]
-    return {name: registry.load(package, name, Dialect)() for name in registry.names(package, Dialect)}
+    return {
+        name: registry.load(package, name, Dialect)() for name in registry.names(package, Dialect)
+    }
 
 
 def load(name: str) -> Dialect:
@@ -107,8 +109,18 @@ def parse(
         with suppress(DataError):
             stored = Trajectory.from_json(text)
             if stored.steps or stored.text or stored.dialect:
-                return stored if question is None else msgspec.structs.replace(stored, question=question)
-    chat = source if isinstance(source, Chat) else formats.decode(text) if text else formats.read(source)
+                return (
+                    stored
+                    if question is None
+                    else msgspec.structs.replace(stored, question=question)
+                )
+    chat = (
+        source
+        if isinstance(source, Chat)
+        else formats.decode(text)
+        if text
+        else formats.read(source)
+    )
     if chat is None and not isinstance(source, str):
         raise DataError(formats.refusal(source))
     issues: list[Issue] = []
@@ -117,18 +129,33 @@ def parse(
         if chat is None and shown.dialect is None and (chat := formats.read(text)) is not None:
             shown = detect(chat.messages)
         faint = usual is not None and shown.confidence < _FAINTLY
-        name = (None if faint else shown.dialect) or _assumed(shown, usual, chat is not None) or shown.dialect
+        name = (
+            (None if faint else shown.dialect)
+            or _assumed(shown, usual, chat is not None)
+            or shown.dialect
+        )
         if name is None:
             raise DialectError(_refusal(text, shown))
         if name != shown.dialect:
             beside = ", like the rows beside it" if name == usual else ""
-            issues.append(Issue("dialect_assumed", f"the text shows no dialect of its own; read as {name}{beside}"))
+            issues.append(
+                Issue(
+                    "dialect_assumed",
+                    f"the text shows no dialect of its own; read as {name}{beside}",
+                )
+            )
     read_as = load(name)
     if chat is None:
         found = read_as.parse(text, question=question, fenced=fenced)
     else:
-        found = read_as.parse_messages(chat.messages, question=question or chat.question, fenced=fenced)
-        issues += [Issue("content_unread", f"left out: {n} {what}") for what, n in chat.left_out.items() if n]
+        found = read_as.parse_messages(
+            chat.messages, question=question or chat.question, fenced=fenced
+        )
+        issues += [
+            Issue("content_unread", f"left out: {n} {what}")
+            for what, n in chat.left_out.items()
+            if n
+        ]
     # Looking for another dialect takes longer than reading: only where the named one read nothing of its own.
     if dialect is not None and not _makes_sense(found, read_as):
         shown = detect(chat.messages if chat else text)
@@ -138,14 +165,19 @@ def parse(
     known: dict[str, Any] = {"issues": (*found.issues, *issues)} if issues else {}
     if chat is not None and (chat.id or chat.answers):
         answers = chat.answers if isinstance(chat.answers, list | tuple) else [chat.answers]
-        known |= {"id": chat.id, "answers": tuple(answer for answer in answers if isinstance(answer, str))}
+        known |= {
+            "id": chat.id,
+            "answers": tuple(answer for answer in answers if isinstance(answer, str)),
+        }
     return msgspec.structs.replace(found, **known) if known else found
 
 
 def usual(rows: Iterable[Any]) -> str | None:
     """The dialect of most of the first 64 rows, for `parse` to read others with; `None` when none shows one."""
     read = (row for row in islice(rows, USUAL_OF) if isinstance(row, Trajectory) and row.dialect)
-    counts = Counter(row.dialect for row in read if all(issue.kind != "dialect_assumed" for issue in row.issues))
+    counts = Counter(
+        row.dialect for row in read if all(issue.kind != "dialect_assumed" for issue in row.issues)
+    )
     return counts.most_common(1)[0][0] if counts else None
 
 
@@ -211,7 +243,12 @@ def detect(text: str | Sequence[Mapping[str, Any]]) -> Detection:
     best, next_best = scores[first], max(0.0, scores[second])
     # A mark must speak for it that is worth more than those that all dialects have.
     if best <= 0 or not any(weight >= 1.0 for weight in found[first].values()):
-        return Detection(None, 0.0, f"no dialect's marks among its tags: {', '.join(tags[:8]) or 'it has none'}", tags)
+        return Detection(
+            None,
+            0.0,
+            f"no dialect's marks among its tags: {', '.join(tags[:8]) or 'it has none'}",
+            tags,
+        )
     if next_best == best:
         *equal, last = [name for name in scores if scores[name] == best]
         return Detection(None, 0.0, f"{', '.join(equal)} and {last} fit equally well", tags)

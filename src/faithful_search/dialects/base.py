@@ -28,10 +28,16 @@ class Dialect(ABC):
     """One way of writing trajectories. Stateless; a subclass in `dialects/<name>.py` is found by its file's name."""
 
     name: ClassVar[str]  # the file's
-    system: ClassVar[str] = ""  # the message that opens an episode; `{tools}` stands for the tools' schemas
+    system: ClassVar[str] = (
+        ""  # the message that opens an episode; `{tools}` stands for the tools' schemas
+    )
     ask: ClassVar[str] = "{question}"  # the user message, with `{tools}` where they stand here
-    asked: ClassVar[re.Pattern[str] | None] = None  # finds the question in that message, as group 1, if it has more
-    bare_prompt: ClassVar[re.Pattern[str]] = _NEVER  # a prompt without chat markup, with the question as group 1
+    asked: ClassVar[re.Pattern[str] | None] = (
+        None  # finds the question in that message, as group 1, if it has more
+    )
+    bare_prompt: ClassVar[re.Pattern[str]] = (
+        _NEVER  # a prompt without chat markup, with the question as group 1
+    )
     stop: ClassVar[tuple[str, ...]]  # strings that end a turn of the model (kept in its text)
     grammar: ClassVar[Grammar]  # the tags of a turn
     reader: ClassVar[type[TurnReader]] = TurnReader  # takes apart a turn that is not well formed
@@ -44,18 +50,32 @@ class Dialect(ABC):
     closing: ClassVar[str]
     # The chat role under which a tool response returns; `None`: it is appended as raw text in the same assistant turn.
     observation_role: ClassVar[str | None]
-    prose: ClassVar[bool] = False  # whether a response in prose is a passage, in texts that our engine did not write
-    fence: ClassVar[Fence]  # keeps the grammar's tags, `<|` and what is forbidden out of retrieved text, reversibly
+    prose: ClassVar[bool] = (
+        False  # whether a response in prose is a passage, in texts that our engine did not write
+    )
+    fence: ClassVar[
+        Fence
+    ]  # keeps the grammar's tags, `<|` and what is forbidden out of retrieved text, reversibly
     forbidden: ClassVar[str] = ""  # a pattern
     search_tool: ClassVar[str | None] = None  # the name of all calls where agents can only search
-    tool_names: ClassVar[Mapping[str, str]] = {}  # what its agents call our tools, where that is another name
+    tool_names: ClassVar[
+        Mapping[str, str]
+    ] = {}  # what its agents call our tools, where that is another name
     thinks: ClassVar[bool] = True  # whether the protocol asks for a thought in every turn
-    parallel: ClassVar[bool] = False  # whether one turn may hold several calls, each with a response of its own
-    verifies: ClassVar[bool] = False  # whether the agent can be asked to check its answer (`Step.verified`)
-    steers: ClassVar[re.Pattern[str]] = _NEVER  # finds a controller's words in a user's message between turns
+    parallel: ClassVar[bool] = (
+        False  # whether one turn may hold several calls, each with a response of its own
+    )
+    verifies: ClassVar[bool] = (
+        False  # whether the agent can be asked to check its answer (`Step.verified`)
+    )
+    steers: ClassVar[re.Pattern[str]] = (
+        _NEVER  # finds a controller's words in a user's message between turns
+    )
     # What opens an answer, for an environment that makes the agent give one; `None`: it has no tag, and nobody can.
     answer_opening: ClassVar[str | None] = "<answer>"
-    invalid: ClassVar[str | None] = None  # what is said to a turn with neither call nor answer; `None` ends the episode
+    invalid: ClassVar[str | None] = (
+        None  # what is said to a turn with neither call nor answer; `None` ends the episode
+    )
     # Signs of this dialect with their weights, negative against it; `detect` sums those that occur. `marks` are names
     # of tags; `signs` are patterns for what tags cannot tell: names of tools in calls, how a tool response begins (all
     # that is shown of one), words of the prompt. Anchor them at the opening tag, and bound all repetition.
@@ -154,13 +174,21 @@ class Dialect(ABC):
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The chat messages that open an episode; `tools` are JSON schemas of functions, as `get_json_schema` gives."""
         schemas = self.write_tools(tools)
-        before, _, behind = (part.replace("{tools}", schemas) for part in self.ask.partition("{question}"))
-        system = [{"role": "system", "content": self.system.replace("{tools}", schemas)}] if self.system else []
+        before, _, behind = (
+            part.replace("{tools}", schemas) for part in self.ask.partition("{question}")
+        )
+        system = (
+            [{"role": "system", "content": self.system.replace("{tools}", schemas)}]
+            if self.system
+            else []
+        )
         return [*system, {"role": "user", "content": f"{before}{question}{behind}"}]
 
     def write_tools(self, tools: Sequence[dict[str, Any]]) -> str:
         """The tools' schemas as they stand in the prompt: compact JSON, one a line."""
-        return "\n".join(json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools)
+        return "\n".join(
+            json.dumps(tool, ensure_ascii=False, separators=(",", ":")) for tool in tools
+        )
 
     def render(self, trajectory: Trajectory) -> str:
         """Write a whole trajectory as one text, without chat markup; `parse` with `fenced` reads it back."""
@@ -168,22 +196,37 @@ class Dialect(ABC):
         turns = trajectory.turns if self.parallel else [(step,) for step in trajectory.steps]
         for number, turn in enumerate(turns, start=1):
             parts += [self.render_turn(step) for step in turn]
-            parts += [self.render_observation(step.evidence, step.note) for step in turn if step.call is not None]
-            if self.invalid and number < len(turns) and turn[-1].call is None and turn[-1].answer is None:
+            parts += [
+                self.render_observation(step.evidence, step.note)
+                for step in turn
+                if step.call is not None
+            ]
+            if (
+                self.invalid
+                and number < len(turns)
+                and turn[-1].call is None
+                and turn[-1].answer is None
+            ):
                 parts.append(self.invalid)
         # What joins the parts of a turn joins the messages of a chat, too; raw text brings its own line breaks.
         return (self.joint if self.observation_role else "").join(parts)
 
     def render_turn(self, step: Step) -> str:
         """Write one turn of the model, or a further call of one; `parse_turn` reads it back."""
-        parts = [] if self.parallel and step.same_turn else [f"<think>{self.write_think(step)}</think>"]
+        parts = (
+            [] if self.parallel and step.same_turn else [f"<think>{self.write_think(step)}</think>"]
+        )
         if (call := step.call) is not None:  # as the agent wrote it where that is known
-            parts.append(f"<{self.grammar.call}>{call.raw or self.write_call(call)}</{self.grammar.call}>")
+            parts.append(
+                f"<{self.grammar.call}>{call.raw or self.write_call(call)}</{self.grammar.call}>"
+            )
         if step.answer is not None:
             parts.append(self.write_answer(step.answer))
         return self.joint.join(parts)
 
-    def render_observation(self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None) -> str:
+    def render_observation(
+        self, evidence: Sequence[Evidence], note: str = "", fence: Fence | None = None
+    ) -> str:
         """Write a tool response, the note only when there is no evidence; all text in it is fenced (`fence`: by it)."""
 
         def written(escape: Callable[[str], str]) -> str:
@@ -213,10 +256,16 @@ class Dialect(ABC):
         if not start and message is None and (found := self.bare_prompt.match(text)):
             start, asked = found.end(), found[1] and " ".join(found[1].split())
         segments = self.split(text, start, len(text))
-        return trajectory_of(self, text, segments, asked if question is None else question, fenced, [])
+        return trajectory_of(
+            self, text, segments, asked if question is None else question, fenced, []
+        )
 
     def parse_messages(
-        self, messages: Sequence[Mapping[str, Any]], *, question: str | None = None, fenced: bool = False
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        question: str | None = None,
+        fenced: bool = False,
     ) -> Trajectory:
         """Read a chat, of messages as `formats.messages` knows them, prompt included or not; `fenced` as in `parse`.
 
@@ -233,7 +282,9 @@ class Dialect(ABC):
         """Read one turn of the model (`first`: no tool response came before). Spans point into `text`."""
         return Step(**self.read_turns(text, skip(text, 0), len(text), first, alone=True)[0])
 
-    def read_turns(self, text: str, start: int, end: int, first: bool, alone: bool = False) -> list[Fields]:
+    def read_turns(
+        self, text: str, start: int, end: int, first: bool, alone: bool = False
+    ) -> list[Fields]:
         """The fields of the steps that the agent wrote in this stretch, one at least; `alone`: it is one turn."""
         # A well-formed turn, as most are, is read at once: with the same result in a fraction of the time.
         turn = self.grammar.turn.fullmatch(text, start, end)

@@ -72,14 +72,18 @@ class Fence:
 
     def __post_init__(self) -> None:
         if unsafe := [token for token in self.tokens if _UNSAFE.fullmatch(token)]:
-            raise ConfigError(f"{unsafe[0]!r} cannot be fenced: it could be part of the entity that would replace it")
+            raise ConfigError(
+                f"{unsafe[0]!r} cannot be fenced: it could be part of the entity that would replace it"
+            )
         pattern = _any_of(self.pattern, self.tokens)
         object.__setattr__(self, "_written", re.compile("|".join(filter(None, (pattern, _ENTITY)))))
         if (fold := self.fold) is not None:
             # Forbidden to be read: what must not be written, and what the reader takes for a token inside a text.
             images = fenceable(fold(f">{token}").partition(">")[2] for token in self.tokens)
             read = _any_of(self.pattern, dict.fromkeys([*self.tokens, *images])) or "(?!)"
-            object.__setattr__(self, "_read", re.compile(read, re.IGNORECASE if fold("A") == fold("a") else 0))
+            object.__setattr__(
+                self, "_read", re.compile(read, re.IGNORECASE if fold("A") == fold("a") else 0)
+            )
 
     def with_tokens(self, tokens: Iterable[str]) -> Self:
         """This fence, forbidding these literal strings too."""
@@ -87,7 +91,10 @@ class Fence:
 
     def escape(self, text: str) -> str:
         """`text` without anything forbidden, also to the reader; ordinary text comes back as it is."""
-        written = {place: _NAMED.get(text[place]) or _number(text[place]) for place in _places(self._written, text)}
+        written = {
+            place: _NAMED.get(text[place]) or _number(text[place])
+            for place in _places(self._written, text)
+        }
         shown = _joined(text, written)
         if self.fold is None:
             return shown
@@ -96,8 +103,12 @@ class Fence:
             if not found and unescape(shown) == text:
                 return shown
             origins = self.fold.origins(shown) if found else ()
-            owners = [place for place, character in enumerate(text) for _ in written.get(place, character)]
-            written |= {owners[origins[place]]: _number(text[owners[origins[place]]]) for place in found}
+            owners = [
+                place for place, character in enumerate(text) for _ in written.get(place, character)
+            ]
+            written |= {
+                owners[origins[place]]: _number(text[owners[origins[place]]]) for place in found
+            }
             shown = _joined(text, written)
         return spelled(text)
 
@@ -117,7 +128,9 @@ def unescape(text: str) -> str:
 def fenceable(tokens: Iterable[str]) -> tuple[str, ...]:
     """`tokens` as a fence can forbid them, one with `&` or `;` by its longest part without; not blanks or `lt`."""
     parts = (max(re.split("[&;]", token), key=len) for token in tokens)
-    return tuple(dict.fromkeys(part for part in parts if part.strip() and not _UNSAFE.fullmatch(part)))
+    return tuple(
+        dict.fromkeys(part for part in parts if part.strip() and not _UNSAFE.fullmatch(part))
+    )
 
 
 def _any_of(pattern: str, tokens: Iterable[str]) -> str:

@@ -20,11 +20,31 @@ from .passages import headed, read_json, read_printed, text_of
 from .tool_calls import BARE, MARKS, ToolCalls
 
 _LISTS = (
-    *("results", "result", "search_results", "documents", "docs", "items", "data", "passages", "organic"),
+    *(
+        "results",
+        "result",
+        "search_results",
+        "documents",
+        "docs",
+        "items",
+        "data",
+        "passages",
+        "organic",
+    ),
     *("organic_results", "webPages", "value", "web", "hits", "sources", "chunks", "output"),
 )
 _TEXTS = (
-    *("text", "content", "contents", "snippet", "description", "summary", "passage", "body", "information"),
+    *(
+        "text",
+        "content",
+        "contents",
+        "snippet",
+        "description",
+        "summary",
+        "passage",
+        "body",
+        "information",
+    ),
     *("page_content", "raw_content", "extract", "markdown", "highlights"),
 )
 # Fields of a passage may stand one level down, as in retrievers' records.
@@ -44,7 +64,9 @@ class OpenAI(ToolCalls):
     thinks = False
     parallel = True
     prefilled = True
-    steers = re.compile("")  # whatever a user says is said by a user: responses have messages of their own
+    steers = re.compile(
+        ""
+    )  # whatever a user says is said by a user: responses have messages of their own
     marks = MARKS | {"answer": -3.0, "tool_call": 1.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"<\|structured_calls\|>": 6.0,
@@ -84,7 +106,12 @@ class OpenAI(ToolCalls):
         return as_json({"note": note})
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
-        return as_json([{"title": e.title, "text": e.text} | ({"url": e.url} if e.url else {}) for e in evidence])
+        return as_json(
+            [
+                {"title": e.title, "text": e.text} | ({"url": e.url} if e.url else {})
+                for e in evidence
+            ]
+        )
 
 
 def _listed(value: Mapping[str, Any]) -> Any:
@@ -101,7 +128,11 @@ def _items(value: Any, depth: int = 0) -> list[Evidence]:
     if isinstance(value, list):
         found = [(_items(item, depth + 1), item) for item in value]
         known = any(own for own, _ in found)
-        return [one for own, item in found for one in own or ([Evidence(text_of(item))] if known and item else [])]
+        return [
+            one
+            for own, item in found
+            for one in own or ([Evidence(text_of(item))] if known and item else [])
+        ]
     if not isinstance(value, dict):
         return []
     if (inner := _listed(value)) is not None and not isinstance(value.get("text"), str):
@@ -111,7 +142,10 @@ def _items(value: Any, depth: int = 0) -> list[Evidence]:
         if isinstance(value.get(name), dict):
             fields = {**value[name], **fields}
     text = first(fields, _TEXTS)
-    title, url = (text_of(next((fields[key] for key in keys if fields.get(key)), None)) for keys in (_TITLES, _URLS))
+    title, url = (
+        text_of(next((fields[key] for key in keys if fields.get(key)), None))
+        for keys in (_TITLES, _URLS)
+    )
     if text is None and not (title and url):
         return []
     if isinstance(text, list) and all(isinstance(part, str) for part in text):

@@ -68,7 +68,11 @@ def read_docs(body: str) -> list[Evidence]:
         quoted = text.startswith('"')  # the quotes are the format's, not the title's
         if colon is not None:
             after = (_AFTER_TITLE if quoted else _LINE_END).search(text, quoted)
-            title, text = (text[quoted : after.start()], text[after.end() :]) if after else (text[1:].rstrip('"\n'), "")
+            title, text = (
+                (text[quoted : after.start()], text[after.end() :])
+                if after
+                else (text[1:].rstrip('"\n'), "")
+            )
             text = text.removesuffix("\n\n")
         else:
             title, _, text = text[quoted:].partition('")' if quoted else ")")
@@ -81,7 +85,10 @@ def read_json(text: str) -> Any:
     """The object or list of JSON in `text`, bare line breaks in its strings allowed; `None` for anything else."""
     text = text.strip()
     if text.startswith(("[", "{")):
-        for decode in (msgspec.json.decode, _LOOSE.decode):  # strict JSON, as most is, takes half as long
+        for decode in (
+            msgspec.json.decode,
+            _LOOSE.decode,
+        ):  # strict JSON, as most is, takes half as long
             with suppress(ValueError, RecursionError):
                 return decode(text)
     return None
@@ -90,7 +97,9 @@ def read_json(text: str) -> Any:
 def read_printed(text: str) -> Any:
     """The value in what Python printed (`{'error': …}`, `[{'title': …}]`); `None` for anything else."""
     text = text.strip()
-    if len(text) > _LONGEST_PRINTED or not (text.startswith(("{'", "[{'")) and _PRINTED.fullmatch(text)):
+    if len(text) > _LONGEST_PRINTED or not (
+        text.startswith(("{'", "[{'")) and _PRINTED.fullmatch(text)
+    ):
         return None  # nothing but plain values: Python takes long to read some others
     with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return json.loads(json.dumps(ast.literal_eval(text)))
@@ -108,16 +117,23 @@ def read_list(body: str, keys: Sequence[str]) -> tuple[list[Evidence], str]:
     """Evidence of `[{key: …, …}, …]`, searches and pages, and failures as note; a body of another shape is a note."""
     value = read_json(body)
     items = value if isinstance(value, list) else [value]
-    if not items or not all(isinstance(item, dict) and any(key in item for key in keys) for item in items):
+    if not items or not all(
+        isinstance(item, dict) and any(key in item for key in keys) for item in items
+    ):
         return [], body
     evidence = [found for item in items for found in _listed(item)]
-    note = "\n".join(filter(None, (text_of(item.get("error message", item.get("error"))) for item in items)))
+    note = "\n".join(
+        filter(None, (text_of(item.get("error message", item.get("error"))) for item in items))
+    )
     return evidence, note or ("" if evidence else body)
 
 
 def search_of(evidence: Iterable[Evidence], key: str, results: str, text: str) -> dict[str, Any]:
     """One search of such a list, with its results."""
-    return {key: "", results: [{"url": item.url, "title": item.title, text: item.text} for item in evidence]}
+    return {
+        key: "",
+        results: [{"url": item.url, "title": item.title, text: item.text} for item in evidence],
+    }
 
 
 def _listed(item: Mapping[str, Any]) -> list[Evidence]:
@@ -125,14 +141,21 @@ def _listed(item: Mapping[str, Any]) -> list[Evidence]:
     if results is None:
         text = item.get("information")  # a page's: a summary, or summaries of its parts
         if isinstance(text, list):
-            parts = (text_of(part.get("page_summary") if isinstance(part, dict) else part) for part in text)
+            parts = (
+                text_of(part.get("page_summary") if isinstance(part, dict) else part)
+                for part in text
+            )
             text = "\n".join(filter(None, parts))
         return [Evidence(text_of(text), url=text_of(item.get("url")))] if text_of(text) else []
     found = []
     for result in results:
         if isinstance(result, dict):
             text = next((result[key] for key in _TEXTS if key in result), "")
-            found.append(Evidence(text_of(text), text_of(result.get("title")), url=text_of(result.get("url"))))
+            found.append(
+                Evidence(
+                    text_of(text), text_of(result.get("title")), url=text_of(result.get("url"))
+                )
+            )
     return found
 
 

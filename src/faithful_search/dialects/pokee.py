@@ -42,9 +42,7 @@ class Pokee(ToolCalls):
     stop = ("</tool_call>", "</answer>", "</verification_result>")
     tool_names: ClassVar[Mapping[str, str]] = {"browse": "web_read"}
     verifies = True
-    forbidden = (
-        rf"{tags('verification', 'verification_result')}|{JSON_LIST}|The (?:research|verification) mode starts##"
-    )
+    forbidden = rf"{tags('verification', 'verification_result')}|{JSON_LIST}|The (?:research|verification) mode starts##"
     marks = MARKS | {"verification": 3.0, "verification_result": 4.0}
     signs: ClassVar[Mapping[str, float]] = {
         r"##The (?:research|verification) mode starts##": 4.0,
@@ -82,7 +80,14 @@ class Pokee(ToolCalls):
             return _ANSWERED if verify else None
         if last.verified is False:
             return _INCORRECT
-        spoke = next((step for step in reversed(before) if step.answer is not None or step.verified is not None), None)
+        spoke = next(
+            (
+                step
+                for step in reversed(before)
+                if step.answer is not None or step.verified is not None
+            ),
+            None,
+        )
         if spoke is None or spoke.answer is None:
             return _NO_ACTION.format("research", "tool_call")
         return None if last.verified else _NO_ACTION.format("verification", "verification_result")
@@ -94,10 +99,16 @@ class Pokee(ToolCalls):
             return place.end()
         if tag == _OPEN:
             at = place.start()
-            return at if at > start and text[max(start, at - 200) : at].rstrip().endswith(">") else None
+            return (
+                at
+                if at > start and text[max(start, at - 200) : at].rstrip().endswith(">")
+                else None
+            )
         return super().ends_at(text, start, place)
 
-    def read_turns(self, text: str, start: int, end: int, first: bool, alone: bool = False) -> list[Fields]:
+    def read_turns(
+        self, text: str, start: int, end: int, first: bool, alone: bool = False
+    ) -> list[Fields]:
         result = _RESULT.search(text, start, end)
         begins = text[start : start + len(_OPEN)].lower() == _OPEN
         check = _CHECK.search(text, start, end) if result or begins else None
@@ -133,9 +144,13 @@ class Pokee(ToolCalls):
     def write_body(self, evidence: Sequence[Evidence]) -> str:
         """The results of one search and the pages read, which have an address and no title."""
         written: list[Any] = []
-        for is_page, items in groupby(evidence, lambda item: bool(item.url and item.text and not item.title)):
+        for is_page, items in groupby(
+            evidence, lambda item: bool(item.url and item.text and not item.title)
+        ):
             if is_page:
-                written += [{"url": item.url, "information": item.text, "nested_urls": []} for item in items]
+                written += [
+                    {"url": item.url, "information": item.text, "nested_urls": []} for item in items
+                ]
             else:
                 written.append(search_of(items, "query", "search_results", "description"))
         return as_json(written)

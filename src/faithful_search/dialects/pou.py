@@ -33,7 +33,9 @@ class _Reader(TurnReader):
     def read_think(self, inner: list[Tag], span: Span) -> Span:
         """Read the verdict; the reasoning begins behind it where it opens the thought."""
         verdict = [tag for tag in inner if tag.name in ("helpful", "ref")]
-        start = next((k for k, tag in enumerate(inner) if tag.name == "helpful" and not tag.closing), None)
+        start = next(
+            (k for k, tag in enumerate(inner) if tag.name == "helpful" and not tag.closing), None
+        )
         rest = span[0]
         if start is None:
             if not self.first:
@@ -43,14 +45,18 @@ class _Reader(TurnReader):
         else:
             opening = inner[start].span
             if self.first:
-                self.issue("verdict_unexpected", "a verdict before there was any tool response", opening)
+                self.issue(
+                    "verdict_unexpected", "a verdict before there was any tool response", opening
+                )
             opens = not self.text[span[0] : opening[0]].strip()
             if not opens:
                 self.issue("verdict_not_first", "the verdict does not open the thought", opening)
             end, used = self._verdict(inner[start : start + 4])
             more = [tag for tag in verdict if tag not in used]
             if more:
-                self.issue("verdict_multiple", "more verdict tags than one verdict has", more[0].span)
+                self.issue(
+                    "verdict_multiple", "more verdict tags than one verdict has", more[0].span
+                )
             rest = end if opens else rest
         self.nested([tag for tag in inner if tag not in verdict])
         return rest, span[1]
@@ -68,7 +74,11 @@ class _Reader(TurnReader):
         self.spans["helpful"] = (tags[0].end, tags[1].start)
         value = self.text[tags[0].end : tags[1].start]
         if value not in ("yes", "no"):
-            self.issue("verdict_invalid", f"the verdict is {value[:40]!r}, not yes or no", self.spans["helpful"])
+            self.issue(
+                "verdict_invalid",
+                f"the verdict is {value[:40]!r}, not yes or no",
+                self.spans["helpful"],
+            )
         if value.strip().lower() in ("yes", "no"):
             self.fields["helpful"] = value.strip().lower() == "yes"
         if fits == 2:
@@ -90,7 +100,9 @@ class PoU(ToolCalls):
     """The dialect of Proof-of-Use. `Step.helpful` and `Step.refs` of step t judge the evidence of step t - 1."""
 
     system = prompt_file("pou")
-    grammar = Grammar("tool_call", "tool_response", _NAMES, last_answer_counts=False, opens=_VERDICT)
+    grammar = Grammar(
+        "tool_call", "tool_response", _NAMES, last_answer_counts=False, opens=_VERDICT
+    )
     reader = _Reader
     needs_arguments = True
     places = re.compile(OPEN)  # no role ends a turn, so that a thought may hold any word
@@ -113,12 +125,18 @@ class PoU(ToolCalls):
             elif not refs or "null" in refs:
                 return None
             fields["helpful"], fields["refs"] = turn["helpful"] == "yes", tuple(refs)
-            fields["spans"] = {"helpful": turn.span("helpful"), "ref": turn.span("ref"), **fields["spans"]}
+            fields["spans"] = {
+                "helpful": turn.span("helpful"),
+                "ref": turn.span("ref"),
+                **fields["spans"],
+            }
         return fields
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
         """Evidence by its ids. Lines before the first title belong to no evidence."""
-        pieces = _CITE.split(body)  # title and a blank, id, text + newline + title and a blank, id, …, text
+        pieces = _CITE.split(
+            body
+        )  # title and a blank, id, text + newline + title and a blank, id, …, text
         last = len(pieces) - 1
         if not last:
             return [], body
@@ -135,7 +153,9 @@ class PoU(ToolCalls):
         return found, ""
 
     def conclude(self, steps: Sequence[Fields]) -> tuple[str | None, str | None]:
-        return super().conclude(steps[-1:])  # an answer ends the episode: only the last turn's counts
+        return super().conclude(
+            steps[-1:]
+        )  # an answer ends the episode: only the last turn's counts
 
     def write_think(self, step: Step) -> str:
         if step.helpful is None:
@@ -162,7 +182,9 @@ class PoU(ToolCalls):
         lines = []
         for item in evidence:
             if not _ID.fullmatch(item.id):
-                why = "this dialect writes E and a number; give the evidence ids through the toolbox"
+                why = (
+                    "this dialect writes E and a number; give the evidence ids through the toolbox"
+                )
                 raise DialectError(f"evidence id {item.id!r}: {why}")
             head = one_line(item.title)
             if item.url:

@@ -25,7 +25,9 @@ _TEXT, _GAP = " Text:", "\n\n"
 class _Reader(TurnReader):
     """Puts the thought between two tags where it has none, so that it reads like any other."""
 
-    def __init__(self, dialect: Dialect, text: str, start: int, end: int, first: bool = True) -> None:
+    def __init__(
+        self, dialect: Dialect, text: str, start: int, end: int, first: bool = True
+    ) -> None:
         super().__init__(dialect, text, start, end, first)
         act = next((k for k, tag in enumerate(self.tags) if tag.name != "think"), len(self.tags))
         limit = self.tags[act].start if act < len(self.tags) else end
@@ -52,7 +54,9 @@ class _Reader(TurnReader):
 
 
 class R1Searcher(Tagged):
-    system = prompt_file("r1_searcher")  # that system also writes `<think>` behind it; the agent may itself
+    system = prompt_file(
+        "r1_searcher"
+    )  # that system also writes `<think>` behind it; the agent may itself
     bare_prompt = re.compile(
         r"\s*+The User asks a question, and the Assistant solves it\.(?>(?>.*?\n\nUser:)(.*?)\nAssistant:|.*)",
         re.DOTALL,
@@ -89,7 +93,9 @@ class R1Searcher(Tagged):
     def write_body(self, evidence: Sequence[Evidence]) -> str:
         lines = []
         for number, item in enumerate(evidence, start=1):
-            title = one_line(item.title).replace(_TEXT, f"&#32;{_TEXT[1:]}")  # a title ends where _TEXT begins
+            title = one_line(item.title).replace(
+                _TEXT, f"&#32;{_TEXT[1:]}"
+            )  # a title ends where _TEXT begins
             lines.append(f"({number})Title: {title}{_TEXT}  {item.text}")
         return "\n".join(lines)
 
@@ -114,4 +120,6 @@ def _titled(text: str) -> Evidence:
         title, gap, rest = text.partition("   ")
         return Evidence(rest, title) if gap else Evidence(text)
     title, _, rest = text.removeprefix("Title:").removeprefix(" ").partition(_TEXT)
-    return Evidence(rest.removeprefix("  ") if rest.startswith("  ") else rest.removeprefix(" "), title)
+    return Evidence(
+        rest.removeprefix("  ") if rest.startswith("  ") else rest.removeprefix(" "), title
+    )

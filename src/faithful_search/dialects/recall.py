@@ -73,7 +73,9 @@ class ReCall(ToolCalls):
         return f"error: \n{note}"
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
-        return "result: \n" + "\n\n".join(f'"{one_line(item.title)}"\n{item.text}' for item in evidence)
+        return "result: \n" + "\n\n".join(
+            f'"{one_line(item.title)}"\n{item.text}' for item in evidence
+        )
 
 
 def _passages(body: str) -> list[Evidence]:

@@ -22,7 +22,8 @@ class ReSearch(Tagged):
     frame = (" <result>\n", "\n</result>\n")
     # The base checkpoints'; in one that breaks off the agent has said nothing.
     bare_prompt = re.compile(
-        r"\s*+A conversation between User and Assistant\.(?>(?>.*? User: )(.*?)\.? Assistant:|.*)", re.DOTALL
+        r"\s*+A conversation between User and Assistant\.(?>(?>.*? User: )(.*?)\.? Assistant:|.*)",
+        re.DOTALL,
     )
     grammar = Grammar("search", "result")
     forbidden = r'\n\n"'
@@ -33,7 +34,9 @@ class ReSearch(Tagged):
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
         # A text that begins with a line break would look like the blank line before the next title.
-        return "\n\n".join(f'"{one_line(item.title)}"\n{opening_line(item.text)}' for item in evidence)
+        return "\n\n".join(
+            f'"{one_line(item.title)}"\n{opening_line(item.text)}' for item in evidence
+        )
 
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
         """Passages apart by blank lines, the first line of each its title. One line alone is a note."""
@@ -42,7 +45,9 @@ class ReSearch(Tagged):
         first = body[: body.index("\n")]
         quoted = len(first) > 1 and first[0] == first[-1] == '"'
         found = []
-        for piece in (_QUOTED if quoted else _PARAGRAPH).split(body if quoted else body.strip(), MOST_DOCUMENTS - 1):
+        for piece in (_QUOTED if quoted else _PARAGRAPH).split(
+            body if quoted else body.strip(), MOST_DOCUMENTS - 1
+        ):
             title, line, text = piece.partition("\n")
             if not line:
                 title, text = "", title

@@ -53,8 +53,14 @@ class SearchR1Like(ToolCalls):
         docs = headed((doc for doc in _DOC.finditer(result) if doc[0].endswith(")\n")), result)
         for number, (doc, text) in enumerate(docs, start=1):
             title = doc[1][:-1]
-            if number < len(docs):  # what follows a document is an empty line, or the division between queries
-                text = text.removesuffix("\n\n") if text.endswith("\n\n") else text.removesuffix("\n---\n")
+            if number < len(
+                docs
+            ):  # what follows a document is an empty line, or the division between queries
+                text = (
+                    text.removesuffix("\n\n")
+                    if text.endswith("\n\n")
+                    else text.removesuffix("\n---\n")
+                )
             quoted = len(title) > 1 and title[0] == title[-1] == '"'
             found.append(Evidence(text, title[1:-1] if quoted else title))
         return found, "" if found else result
@@ -64,5 +70,8 @@ class SearchR1Like(ToolCalls):
 
     def write_body(self, evidence: Sequence[Evidence]) -> str:
         numbered = enumerate(evidence, start=1)
-        docs = (f'Doc {number} (Title: "{one_line(item.title)}")\n{item.text}' for number, item in numbered)
+        docs = (
+            f'Doc {number} (Title: "{one_line(item.title)}")\n{item.text}'
+            for number, item in numbered
+        )
         return as_json({"result": "\n\n".join(docs)})

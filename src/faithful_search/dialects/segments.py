@@ -43,7 +43,10 @@ def _opens(roles: str) -> str:
     return "|".join(form.format(f"(?:{roles})") for form in forms)
 
 
-_ASSISTANT, _USER = re.compile(_opens("assistant|model")), re.compile(rf"(?:{_opens('user|tool|ipython')})\s*+")
+_ASSISTANT, _USER = (
+    re.compile(_opens("assistant|model")),
+    re.compile(rf"(?:{_opens('user|tool|ipython')})\s*+"),
+)
 _PROLOGUE = re.compile(
     r"\s*+(?:(?:<\|(?:begin_of_text|startoftext|endoftext)\|>|<s>|<bos>)\s*+)*+"
     r"(?:<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|(?:system|tools|user|assistant)\|>)"
@@ -58,12 +61,18 @@ def episode_start(text: str, response: str) -> tuple[int, str | None]:
     Only a text that begins with chat markup has a prompt: markup further inside may be evidence. A chat whose first
     message is a tool response (opening tag `response`) has none: the agent had already spoken.
     """
-    if bare := _BARE_PROLOGUE.match(text):  # decoded without special tokens: roles are lines of their own
+    if bare := _BARE_PROLOGUE.match(
+        text
+    ):  # decoded without special tokens: roles are lines of their own
         end = text.find("\nassistant\n", bare.end())
         if end < 0:
             return 0, None
         start = end + len("\nassistant\n")
-        user = bare.end() if text.startswith("user\n", bare.end()) else text.rfind("\nuser\n", bare.end(), end) + 1
+        user = (
+            bare.end()
+            if text.startswith("user\n", bare.end())
+            else text.rfind("\nuser\n", bare.end(), end) + 1
+        )
         asked = user + len("user\n") if text.startswith("user\n", user) else -1
     else:
         marker = _ASSISTANT.search(text) if _PROLOGUE.match(text) else None
@@ -88,7 +97,9 @@ def of_chat(
     Raises `DataError` when something in `messages` is not a message.
     """
     chat = read(messages)
-    begin = next((number for number, message in enumerate(chat) if message.role == "assistant"), len(chat))
+    begin = next(
+        (number for number, message in enumerate(chat) if message.role == "assistant"), len(chat)
+    )
     prompt = [message for message in chat[:begin] if message.role != "tool"]
     body = chat[begin:]
     text = "".join(message.written for message in (*prompt, *body))
@@ -99,7 +110,9 @@ def of_chat(
     segments: list[Segment] = []
     issues = [_unread(message) for message in prompt if message.unread]
     if len(prompt) < begin:
-        issues.append(Issue("response_unasked", "a tool's message before the agent said anything: left out"))
+        issues.append(
+            Issue("response_unasked", "a tool's message before the agent said anything: left out")
+        )
     calls, at = 0, sum(len(message.written) for message in prompt)
     for message in body:
         start, at = at + len(HEAD.format(message.role)), at + len(message.written)
@@ -116,7 +129,9 @@ def of_chat(
         else:
             spans = _responses(message.text, dialect, calls if dialect.parallel else 1)
             segments += [Segment("tool", (start + a, start + b)) for a, b in spans]
-    asked = next((message.text.strip() for message in reversed(prompt) if message.role == "user"), None)
+    asked = next(
+        (message.text.strip() for message in reversed(prompt) if message.role == "user"), None
+    )
     return text, segments, asked, issues
 
 
@@ -144,7 +159,12 @@ def _responses(text: str, dialect: "Dialect", most: int) -> list[Span]:
 
 
 def trajectory_of(
-    dialect: "Dialect", text: str, segments: Iterable[Segment], question: str | None, fenced: bool, issues: list[Issue]
+    dialect: "Dialect",
+    text: str,
+    segments: Iterable[Segment],
+    question: str | None,
+    fenced: bool,
+    issues: list[Issue],
 ) -> Trajectory:
     """The trajectory whose segments these are; `fenced`: escaping in its tool responses is undone. Never raises."""
     steps: list[Fields] = []
@@ -197,13 +217,20 @@ def trajectory_of(
     return Trajectory(read, question, answer, ended, dialect.name, text=text, issues=tuple(issues))
 
 
-def _respond(dialect: "Dialect", text: str, turn: list[Fields], responses: Sequence[Segment], fenced: bool) -> None:
+def _respond(
+    dialect: "Dialect", text: str, turn: list[Fields], responses: Sequence[Segment], fenced: bool
+) -> None:
     """Give the steps of a turn their responses."""
     # A stretch of several turns that are not parallel calls was answered at its end.
     takers = [one for one in turn if "call" in one["spans"]] if dialect.parallel else turn[-1:]
     if not takers or "call" not in takers[-1]["spans"]:
         takers = turn[-1:]
-        note_issue(takers[0], "response_unasked", "a tool response to a turn without a call", responses[0].span)
+        note_issue(
+            takers[0],
+            "response_unasked",
+            "a tool response to a turn without a call",
+            responses[0].span,
+        )
     for number, segment in enumerate(responses):
         # Each call gets its response, all further ones go to the last.
         fields = takers[number] if number < len(takers) else takers[-1]
@@ -227,7 +254,9 @@ def _respond(dialect: "Dialect", text: str, turn: list[Fields], responses: Seque
             fields["notes"].append(note)
             spans["response"] = (spans["response"][0], segment.span[1])
     if len(responses) < len(takers):
-        note_issue(takers[-1], "response_missing", f"{len(takers)} calls, {len(responses)} responses")
+        note_issue(
+            takers[-1], "response_missing", f"{len(takers)} calls, {len(responses)} responses"
+        )
 
 
 def note_issue(fields: Fields, kind: str, why: str, span: Span | None = None) -> None:

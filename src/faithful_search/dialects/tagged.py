@@ -52,8 +52,15 @@ class Tagged(Dialect):
             until = pause.start() if pause else end
             responds = pause is not None and pause[0] == self.opening
             tags = self.grammar.tag.finditer(text, start, until)
-            calls = (tag[2] == self.grammar.call for tag in tags)  # a call in another dialect counts, too
-            forged = responds and (spoke or start < until) and not any(calls) and "<tool_" not in text[start:until]
+            calls = (
+                tag[2] == self.grammar.call for tag in tags
+            )  # a call in another dialect counts, too
+            forged = (
+                responds
+                and (spoke or start < until)
+                and not any(calls)
+                and "<tool_" not in text[start:until]
+            )
             if start < until or not forged:
                 yield Segment("agent", (start, until))
             spoke = True
@@ -82,7 +89,12 @@ class Tagged(Dialect):
     def conclude(self, steps: Sequence[Fields]) -> tuple[str | None, str | None]:
         answers = [number for number, fields in enumerate(steps) if "answer" in fields]
         for fields in steps[answers[0] + 1 :] if answers else ():
-            note_issue(fields, "after_answer", "the agent went on after it had answered", fields["spans"]["step"])
+            note_issue(
+                fields,
+                "after_answer",
+                "the agent went on after it had answered",
+                fields["spans"]["step"],
+            )
         return super().conclude(steps)
 
     def force_answer(self, step: Step) -> tuple[Step, str] | None:
@@ -90,6 +102,8 @@ class Tagged(Dialect):
         if "call" not in step.spans or any(issue.kind == "call_unclosed" for issue in step.issues):
             return (step, self.invalid) if self.invalid else None
         missing = Issue("response_missing", "no tool response follows the call", step.spans["call"])
-        placed = sum(issue.span is not None for issue in step.issues)  # what the whole turn lacks is noted last
+        placed = sum(
+            issue.span is not None for issue in step.issues
+        )  # what the whole turn lacks is noted last
         issues = (*step.issues[:placed], missing, *step.issues[placed:])
         return msgspec.structs.replace(step, issues=issues), "\n\n"

@@ -62,7 +62,9 @@ class CallReader(TurnReader):
         if self.tags and self.tags[0].closing and self.tags[0].name == "think":
             self.tags.insert(0, Tag(self.start, self.start, False, "think"))
             if not self.dialect.prefilled:
-                self.issue("think_unopened", "a thought is closed that was not opened", self.tags[1].span)
+                self.issue(
+                    "think_unopened", "a thought is closed that was not opened", self.tags[1].span
+                )
         [fields] = super().read(alone)
         for more in self.more:
             more["spans"]["step"] = fields["spans"]["step"]
@@ -118,7 +120,9 @@ class ToolCalls(Dialect):
     reader: ClassVar[type[TurnReader]] = CallReader
     no_call = ("call_json", 'the call is not JSON of the form {"name": …, "arguments": {…}}')
     needs_arguments: ClassVar[bool] = False  # whether a call without arguments is none
-    prefilled: ClassVar[bool] = False  # whether the opening think tag may be part of the prompt, and so absent
+    prefilled: ClassVar[bool] = (
+        False  # whether the opening think tag may be part of the prompt, and so absent
+    )
     places: ClassVar[re.Pattern[str]] = re.compile(PLACES)  # where a turn may end
 
     def split(self, text: str, start: int, end: int) -> Iterator[Segment]:
@@ -153,7 +157,11 @@ class ToolCalls(Dialect):
         if not place[0].startswith("<|"):
             # A bare role counts behind a closing tag or a special token only: it may be the agent's own word.
             tag = text.rfind("<", max(start, at - 40), at)
-            if tag < 0 or text[tag + 1 : tag + 2] not in ("/", "|") or not text[tag:at].rstrip().endswith(">"):
+            if (
+                tag < 0
+                or text[tag + 1 : tag + 2] not in ("/", "|")
+                or not text[tag:at].rstrip().endswith(">")
+            ):
                 return None
         # Behind a role may come a response: that is the next place.
         return None if text.startswith(OPEN, skip(text, place.end(), at + _LOOK_BACK)) else at
@@ -169,7 +177,11 @@ class ToolCalls(Dialect):
 
     def write_call(self, call: ToolCall) -> str:
         # No argument may look like the end of the call.
-        return "\n" + as_json({"name": call.name, "arguments": call.arguments}).replace("<", "\\u003c") + "\n"
+        return (
+            "\n"
+            + as_json({"name": call.name, "arguments": call.arguments}).replace("<", "\\u003c")
+            + "\n"
+        )
 
     def call_form(self, tools: Sequence[str]) -> str:
         return f"JSON like {as_json({'name': tools[0] if tools else '…', 'arguments': {'…': '…'}})}"
@@ -187,7 +199,9 @@ class ToolCalls(Dialect):
     def repair_call(self, raw: str) -> ToolCall | None:
         """From broken JSON, such as `{'name': 'look', 'arguments': {'query': 'Rome'}`, from its first brace on."""
         brackets = raw.count("{") + raw.count("[")
-        if "{" not in raw or len(raw) > _MOST_REPAIRED or brackets > _MOST_BRACKETS:  # the latter would take long
+        if (
+            "{" not in raw or len(raw) > _MOST_REPAIRED or brackets > _MOST_BRACKETS
+        ):  # the latter would take long
             return None
         import json_repair  # it loads slowly, and few calls are broken
 
@@ -201,7 +215,9 @@ class ToolCalls(Dialect):
                 return None
             # Read again, so that all values are those that reading gives.
             call = ToolCalls.read_call(self, json.dumps(meant))
-        except Exception:  # the repair is made for the slips of models; what policies write may be anything
+        except (
+            Exception
+        ):  # the repair is made for the slips of models; what policies write may be anything
             return None
         return msgspec.structs.replace(call, raw=raw) if call else None
 
@@ -215,7 +231,8 @@ def _asked_for(text: str, start: int, at: int) -> bool:
         return True
     called = text.rfind(_CALL_END, max(start, at - _CALLED_BEFORE), at)
     if called >= 0 and (
-        GAP.fullmatch(text, called + len(_CALL_END), at) or _ROLE_LINE.search(text, max(start, at - 20), at)
+        GAP.fullmatch(text, called + len(_CALL_END), at)
+        or _ROLE_LINE.search(text, max(start, at - 20), at)
     ):
         return True
     return _ROLE_BEFORE.search(text, max(start, at - _LOOK_BACK), at) is not None

@@ -84,10 +84,17 @@ class Grammar:
 class TurnReader:
     """Takes a turn apart, well formed or not, in one pass over its tags; `first`: no tool response came before."""
 
-    def __init__(self, dialect: "Dialect", text: str, start: int, end: int, first: bool = True) -> None:
+    def __init__(
+        self, dialect: "Dialect", text: str, start: int, end: int, first: bool = True
+    ) -> None:
         self.dialect, self.text, self.start, self.end, self.first = dialect, text, start, end, first
-        found, roles = islice(dialect.grammar.tag.finditer(text, start, end), MOST_TAGS), dialect.grammar.roles
-        self.tags = [Tag(*match.span(), bool(match[1]), roles.get(match[2], match[2])) for match in found]
+        found, roles = (
+            islice(dialect.grammar.tag.finditer(text, start, end), MOST_TAGS),
+            dialect.grammar.roles,
+        )
+        self.tags = [
+            Tag(*match.span(), bool(match[1]), roles.get(match[2], match[2])) for match in found
+        ]
         self.unclosed: set[str] = set()
         self.issues: list[Issue] = []
         self.spans: dict[str, Span] = {}
@@ -108,7 +115,9 @@ class TurnReader:
             begins = ("think", "call", "answer" if "call" in self.spans else "think")
             if several and self.acted and not tag.closing and tag.name in begins:
                 if "call" in self.spans:
-                    self.issue("response_missing", "no tool response follows the call", self.spans["call"])
+                    self.issue(
+                        "response_missing", "no tool response follows the call", self.spans["call"]
+                    )
                 steps.append(self._step(done, tag.start))
                 self.start = done = tag.start
                 self.issues, self.spans, self.fields = [], {}, {}
@@ -141,7 +150,11 @@ class TurnReader:
             return
         outside = self.text[begin:end].strip()
         if outside in ELLIPSES:
-            self.issue("elided", "something was left out here when the transcript was written down", (begin, end))
+            self.issue(
+                "elided",
+                "something was left out here when the transcript was written down",
+                (begin, end),
+            )
         else:
             self.issue("text_outside", f"text outside all tags: {outside[:40]!r}", (begin, end))
 
@@ -161,7 +174,9 @@ class TurnReader:
 
     def nested(self, inner: list[Tag]) -> None:
         if inner:
-            self.issue("nested", f"{self.text[slice(*inner[0].span)]} inside another block", inner[0].span)
+            self.issue(
+                "nested", f"{self.text[slice(*inner[0].span)]} inside another block", inner[0].span
+            )
 
     def unbalanced(self, tag: Tag) -> None:
         self.issue("tag_unbalanced", f"{self.text[slice(*tag.span)]} where none belongs", tag.span)
@@ -177,7 +192,10 @@ class TurnReader:
     def _step(self, done: int, until: int) -> Fields:
         """The fields of the turn that ends at `until`, read up to `done`."""
         tail = self.text[done:until]
-        self.spans["step"] = (self.start, done if GAP.fullmatch(tail) else done + len(tail.rstrip()))
+        self.spans["step"] = (
+            self.start,
+            done if GAP.fullmatch(tail) else done + len(tail.rstrip()),
+        )
         self.finish()
         if "think" not in self.spans:
             self.no_think()
@@ -196,7 +214,11 @@ class TurnReader:
             self.unclosed.add(name)
             self.issue(f"{name}_unclosed", f"{self.text[slice(*tag.span)]} is not closed", tag.span)
             # An unclosed thought ends at the next action, any other block at the end of the turn.
-            actions = (k for k in rest if not self.tags[k].closing and self.tags[k].name in ("call", "answer"))
+            actions = (
+                k
+                for k in rest
+                if not self.tags[k].closing and self.tags[k].name in ("call", "answer")
+            )
             close = next(actions, len(self.tags)) if name == "think" else len(self.tags)
         span = (tag.end, self.tags[close].start if close < len(self.tags) else self.end)
         inner = self.tags[at + 1 : close]
@@ -236,7 +258,9 @@ class TurnReader:
     def _taken(self, kind: str, span: Span) -> bool:
         """Whether an action came before this one. The first counts: generation stops there."""
         if kind in self.spans:
-            which = "last" if self.dialect.grammar.last_answer_counts and kind == "answer" else "first"
+            which = (
+                "last" if self.dialect.grammar.last_answer_counts and kind == "answer" else "first"
+            )
             self.issue(f"{kind}_multiple", f"more than one {kind}; the {which} counts", span)
         elif self.acted:
             self.issue("answer_and_call", "both a call and an answer; the first counts", span)

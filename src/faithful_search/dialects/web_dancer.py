@@ -36,7 +36,9 @@ class WebDancer(ToolCalls):
         r"<tool_response>\s{0,9}A Google search for ": 4.0,
         r"<tool_response>\s{0,9}The useful information in ": 4.0,
     }
-    asked = re.compile(r"\A(?:(?>.*?A conversation between User and Assistant\.).*\nUser: )?+(.+)\Z", re.DOTALL)
+    asked = re.compile(
+        r"\A(?:(?>.*?A conversation between User and Assistant\.).*\nUser: )?+(.+)\Z", re.DOTALL
+    )
 
     def write_tools(self, tools: Sequence[dict[str, Any]]) -> str:
         return ",\n".join(json.dumps(tool, ensure_ascii=False, indent=2) for tool in tools)
@@ -44,10 +46,15 @@ class WebDancer(ToolCalls):
     def read_body(self, body: str) -> tuple[list[Evidence], str]:
         if body.startswith(_VISIT):
             pages = headed(_PAGE.finditer(body), body)
-            visited = [Evidence(text.strip("\n").removesuffix("\n======="), url=page[1]) for page, text in pages]
+            visited = [
+                Evidence(text.strip("\n").removesuffix("\n======="), url=page[1])
+                for page, text in pages
+            ]
             return visited or [Evidence(body)], ""
         blocks = headed(_BLOCK.finditer(body), body)
-        texts = [text.removesuffix("\n") for _, text in blocks[:-1]] + [text for _, text in blocks[-1:]]
+        texts = [text.removesuffix("\n") for _, text in blocks[:-1]] + [
+            text for _, text in blocks[-1:]
+        ]
         found = [link for text in texts for link in _links(text)]
         return found, "" if found else body
 
@@ -76,7 +83,9 @@ def _links(text: str) -> list[Evidence]:
     links, found = headed(heads, text), []
     for head, inner in links:
         title, _, url = head[2][:-1].rpartition(_TARGET)
-        inner = inner.removeprefix("\n").removeprefix("\n")  # an empty line usually follows the link's
+        inner = inner.removeprefix("\n").removeprefix(
+            "\n"
+        )  # an empty line usually follows the link's
         if head is not links[-1][0]:
             inner = inner.removesuffix("\n").removesuffix("\n")
         found.append(Evidence(inner, title, url=url))

@@ -30,7 +30,15 @@ from ..measure.agreement.labelled import RecordedJudge
 from ..training import checkpoints
 from ..training.policies import check_dtype
 from . import heads
-from .pairs import Balance, Parts, class_weights, classifier_rows, divided, generator_rows, resampled
+from .pairs import (
+    Balance,
+    Parts,
+    class_weights,
+    classifier_rows,
+    divided,
+    generator_rows,
+    resampled,
+)
 
 Head = Literal["encoder", "generator"]
 AFTER, BEFORE, SECOND = "distilled", "untrained", "second run"
@@ -43,7 +51,9 @@ class Distillation:
     loads, whatever `measure_dtype` is. Values that do not fit together are a `ConfigError`."""
 
     head: Head = flag("encoder", "'encoder' (a classifier) or 'generator' (p of 1 and 0)")
-    balance: Balance = flag("resample", "of the labels: 'resample' the rarer, 'weights' (encoder only) or 'none'")
+    balance: Balance = flag(
+        "resample", "of the labels: 'resample' the rarer, 'weights' (encoder only) or 'none'"
+    )
     validation: float = flag(0.1, "share of the groups set aside to stop and calibrate by")
     patience: int = flag(5, "evaluations without a better kappa before it stops; 0: never")
     freeze_embeddings: bool = flag(False, "freeze an encoder's embeddings")
@@ -59,12 +69,17 @@ class Distillation:
     def __post_init__(self) -> None:
         check_choices(self, {"head": get_args(Head), "balance": get_args(Balance)})
         generates, frozen = self.head == "generator", self.freeze_embeddings or self.freeze_layers
-        own_loss = "the generator head learns with the language model's own loss: balance by 'resample'"
+        own_loss = (
+            "the generator head learns with the language model's own loss: balance by 'resample'"
+        )
         share = f"validation is a share of the pairs, above 0 and below 1, got {self.validation}"
         refuse(
             [
                 (generates and self.balance == "weights", own_loss),
-                (generates and frozen, "freeze_… goes with the encoder head; a generator takes LoRA"),
+                (
+                    generates and frozen,
+                    "freeze_… goes with the encoder head; a generator takes LoRA",
+                ),
                 (not 0 < self.validation < 1, share),
             ]
         )
@@ -123,22 +138,41 @@ def train_judge(
     judges = {**_measured(model, base_name, args, how, given), **(beside or {})}
     if second:
         judges[SECOND] = RecordedJudge.of(second)
-    found = compare(parts.heldout, judges, args.output_dir, seed=args.seed, progress=not args.disable_tqdm)
+    found = compare(
+        parts.heldout, judges, args.output_dir, seed=args.seed, progress=not args.disable_tqdm
+    )
     return Distilled(Path(args.output_dir), file, found)
 
 
-def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config: Any, kwargs: dict[str, Any]) -> Any:
+def _trainer(
+    parts: Parts, name: str, args: Any, how: Distillation, peft_config: Any, kwargs: dict[str, Any]
+) -> Any:
     args = copy.copy(args)
     if str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
-        raise ConfigError("set eval_strategy to 'steps' or 'epoch': the judge with the best κ is kept")
+        raise ConfigError(
+            "set eval_strategy to 'steps' or 'epoch': the judge with the best κ is kept"
+        )
     # The state with the best κ can only be loaded if every evaluation has a checkpoint.
-    args.save_strategy, args.save_steps = type(args.save_strategy)(args.eval_strategy.value), args.eval_steps or 500
-    args.load_best_model_at_end, args.metric_for_best_model, args.greater_is_better = True, "kappa", True
-    args.restore_callback_states_from_checkpoint = True  # or a resumed run would forget how long it has been patient
+    args.save_strategy, args.save_steps = (
+        type(args.save_strategy)(args.eval_strategy.value),
+        args.eval_steps or 500,
+    )
+    args.load_best_model_at_end, args.metric_for_best_model, args.greater_is_better = (
+        True,
+        "kappa",
+        True,
+    )
+    args.restore_callback_states_from_checkpoint = (
+        True  # or a resumed run would forget how long it has been patient
+    )
     args.save_only_model = False
     if how.head == "encoder" and peft_config is not None:
-        raise ConfigError("the encoder head is trained whole (or with layers frozen): leave use_peft to the generator")
-    rows: Sequence[Labelled] = resampled(parts.train, args.seed) if how.balance == "resample" else parts.train
+        raise ConfigError(
+            "the encoder head is trained whole (or with layers frozen): leave use_peft to the generator"
+        )
+    rows: Sequence[Labelled] = (
+        resampled(parts.train, args.seed) if how.balance == "resample" else parts.train
+    )
     model, tokenizer = _opened(name, args, how, kwargs)
     judging = partial(_judge, tokenizer=tokenizer, name=name, args=args, how=how)
     kind: Any = heads.ClassifierTrainer if how.head == "encoder" else heads.LabelTrainer
@@ -152,7 +186,9 @@ def _trainer(parts: Parts, name: str, args: Any, how: Distillation, peft_config:
     else:
         more, made = {"peft_config": peft_config}, generator_rows(judging(model), rows)
     if not made:
-        raise DataError("no pair is left to train on: every hypothesis is empty, or no prompt fits into max_length")
+        raise DataError(
+            "no pair is left to train on: every hypothesis is empty, or no prompt fits into max_length"
+        )
     dataset = Dataset.from_list(made)
     return kind(
         model,
@@ -199,28 +235,44 @@ def _save(trainer: Any, parts: Parts, base_name: str, args: Any, how: Distillati
         stride=how.stride if encodes else None,
     )
     if trainer.is_world_process_zero():
-        file.write(args.output_dir)  # written twice: the temperature is fitted to the judge as it opens from here
+        file.write(
+            args.output_dir
+        )  # written twice: the temperature is fitted to the judge as it opens from here
         verdicts = _load(args, how).judge_batch([row.pair for row in parts.validation])
-        judged = [(own.p, row.label) for own, row in zip(verdicts, parts.validation, strict=True) if own.p is not None]
+        judged = [
+            (own.p, row.label)
+            for own, row in zip(verdicts, parts.validation, strict=True)
+            if own.p is not None
+        ]
         temperature = heads.fit_temperature([p for p, _ in judged], [label for _, label in judged])
         file = msgspec.structs.replace(file, temperature=temperature)
         file.write(args.output_dir)
     return file
 
 
-def _measured(model: str, base_name: str, args: Any, how: Distillation, given: dict[str, Any]) -> dict[str, Judge]:
+def _measured(
+    model: str, base_name: str, args: Any, how: Distillation, given: dict[str, Any]
+) -> dict[str, Judge]:
     """The judges after and before training; their names tell weights and dtype, by which kept verdicts are found."""
     read = f" in {how.measure_dtype}" if how.measure_dtype else ""
     made, digest = _load(args, how, how.measure_dtype), hashlib.sha256()
     # Of the saved judge, so that verdicts kept beside it are not taken for those of one that was there before.
-    for path in sorted([*Path(args.output_dir).glob("*.safetensors"), Path(args.output_dir) / FILE]):
+    for path in sorted(
+        [*Path(args.output_dir).glob("*.safetensors"), Path(args.output_dir) / FILE]
+    ):
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    found: dict[str, Judge] = {AFTER: replace(made, source=f"{made.source}#{digest.hexdigest()[:8]}{read}")}
+    found: dict[str, Judge] = {
+        AFTER: replace(made, source=f"{made.source}#{digest.hexdigest()[:8]}{read}")
+    }
     if how.untrained:
-        where: dict[str, Any] = {key: given[key] for key in ("revision", "trust_remote_code") if key in given}
+        where: dict[str, Any] = {
+            key: given[key] for key in ("revision", "trust_remote_code") if key in given
+        }
         dtype = {"dtype": how.measure_dtype} if how.measure_dtype else {}
-        opened, tokenizer = _opened(model, args, how, {**(given if how.head == "encoder" else where), **dtype})
+        opened, tokenizer = _opened(
+            model, args, how, {**(given if how.head == "encoder" else where), **dtype}
+        )
         name = f"{base_name} (untrained){read}"
         found[BEFORE] = _judge(opened.to(args.device).eval(), tokenizer, name, args, how)
     return found

@@ -31,11 +31,21 @@ def open_classifier(name: str, seed: int = 0, **how: Any) -> tuple[Any, Any]:
     cannot be opened (or only by its own code, without `trust_remote_code=True`), or its tokenizer lacks an end-of-text
     token that is needed.
     """
-    how = {"dtype": torch.float32, **{key: value for key, value in how.items() if value is not None}}
-    where = {"revision": how.pop("revision", None), "trust_remote_code": how.pop("trust_remote_code", False)}
+    how = {
+        "dtype": torch.float32,
+        **{key: value for key, value in how.items() if value is not None},
+    }
+    where = {
+        "revision": how.pop("revision", None),
+        "trust_remote_code": how.pop("trust_remote_code", False),
+    }
     config, tokenizer = read_config(name, **where), _for_pairs(read_tokenizer(name, **where))
     kept = {str(label).lower() for label in config.id2label.values()} == set(LABELS.values())
-    labels = {} if kept else {"id2label": LABELS, "label2id": {text: place for place, text in LABELS.items()}}
+    labels = (
+        {}
+        if kept
+        else {"id2label": LABELS, "label2id": {text: place for place, text in LABELS.items()}}
+    )
     set_seed(seed)  # a new head is random
     with opening(f"{name!r} as a classifier"):
         model = AutoModelForSequenceClassification.from_pretrained(
@@ -46,19 +56,30 @@ def open_classifier(name: str, seed: int = 0, **how: Any) -> tuple[Any, Any]:
 
 
 def entailment_index(model: Any) -> int:
-    return next(int(place) for place, label in model.config.id2label.items() if str(label).lower() == LABELS[1])
+    return next(
+        int(place)
+        for place, label in model.config.id2label.items()
+        if str(label).lower() == LABELS[1]
+    )
 
 
 def freeze(model: Any, embeddings: bool = False, layers: int = 0) -> None:
     """Freeze the embeddings and the lowest `layers` layers; `ConfigError` if the model has fewer. With any layer, the
     table of relative positions that all layers read (MPNet's) is frozen too: its gradient would have to pass through
     the frozen layers."""
-    stack: Any = max((part for part in model.modules() if isinstance(part, nn.ModuleList)), key=len, default=[])
+    stack: Any = max(
+        (part for part in model.modules() if isinstance(part, nn.ModuleList)), key=len, default=[]
+    )
     if layers > len(stack):
-        raise ConfigError(f"cannot freeze {layers} layers of {model.config.name_or_path!r}, which has {len(stack)}")
+        raise ConfigError(
+            f"cannot freeze {layers} layers of {model.config.name_or_path!r}, which has {len(stack)}"
+        )
     named = ["embeddings", "embed_tokens", "wte", "wpe"] if embeddings else []
     named += ["relative_attention_bias"] if layers else []
-    for part in (*stack[:layers], *(part for name, part in model.named_modules() if name.rpartition(".")[2] in named)):
+    for part in (
+        *stack[:layers],
+        *(part for name, part in model.named_modules() if name.rpartition(".")[2] in named),
+    ):
         part.requires_grad_(False)
 
 
@@ -66,22 +87,31 @@ class _ByAgreement:
     """Evaluates by asking the judge in training about the validation pairs, as it will be asked in use; see
     `agreement`."""
 
-    def __init__(self, *args: Any, judging: Callable[[Any], Judge], pairs: Sequence[Labelled], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, judging: Callable[[Any], Judge], pairs: Sequence[Labelled], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.judging, self.pairs = judging, list(pairs)
 
     def evaluate(
-        self: Any, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+        self: Any,
+        eval_dataset: Any = None,
+        ignore_keys: Any = None,
+        metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         training = self.model.training  # dropout would make verdicts random
         self.model.eval()
         try:
             found = agreement(self.judging(self.model), self.pairs)
             metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-            self.log(dict(metrics))  # in eval mode, by which TRL separates these from its training metrics
+            self.log(
+                dict(metrics)
+            )  # in eval mode, by which TRL separates these from its training metrics
         finally:
             self.model.train(training)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
         return metrics
 
 
@@ -97,7 +127,11 @@ def agreement(judge: Judge, rows: Sequence[Labelled]) -> dict[str, float]:
     """κ (0 if undefined), agreement rate and negative log-likelihood in nats of a judge against labels, without pairs
     it abstained from."""
     verdicts = judge.judge_batch([row.pair for row in rows])
-    judged = [(own.p, own.label, row.label) for own, row in zip(verdicts, rows, strict=True) if own.p is not None]
+    judged = [
+        (own.p, own.label, row.label)
+        for own, row in zip(verdicts, rows, strict=True)
+        if own.p is not None
+    ]
     if not judged:
         return {"kappa": 0.0, "agreement": 0.0, "nll": float("inf")}
     p, said, truth = map(list, zip(*judged, strict=True))
@@ -154,7 +188,9 @@ def _for_pairs(tokenizer: Any) -> Any:
         wrong = "puts nothing between two texts, and is not a fast one with an end-of-text token to put there"
         raise ConfigError(f"the tokenizer of {tokenizer.name_or_path!r} {wrong}")
     backend.post_processor = TemplateProcessing(
-        single=f"$A {end}", pair=f"$A {end} $B {end}", special_tokens=[(end, tokenizer.eos_token_id)]
+        single=f"$A {end}",
+        pair=f"$A {end} $B {end}",
+        special_tokens=[(end, tokenizer.eos_token_id)],
     )
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     return tokenizer

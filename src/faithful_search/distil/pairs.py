@@ -38,7 +38,11 @@ def load_pairs(sources: Sequence[str], limit: int | None = None, seed: int = 0) 
             rows += load(source if Path(source).exists() else local_file(f"hf://datasets/{source}"))
     if limit is None:
         return rows
-    return [kept for split in SPLITS for kept in sample([row for row in rows if row.split == split], limit, seed)]
+    return [
+        kept
+        for split in SPLITS
+        for kept in sample([row for row in rows if row.split == split], limit, seed)
+    ]
 
 
 def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
@@ -46,7 +50,9 @@ def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
     whose split is `overlap` are in no part. An empty part, or one label alone to train on, is a `DataError`."""
     learnt = [row for row in rows if row.split == "train"]
     # By hash and not by position, so that adding pairs moves no group from one part to another.
-    digests = {row.group: hashlib.sha256(f"validation {row.group}".encode()).hexdigest() for row in learnt}
+    digests = {
+        row.group: hashlib.sha256(f"validation {row.group}".encode()).hexdigest() for row in learnt
+    }
     aside = {group for group, digest in digests.items() if int(digest[:8], 16) / 2**32 < validation}
     parts = Parts(
         tuple(row for row in learnt if row.group not in aside),
@@ -55,9 +61,13 @@ def divided(rows: Sequence[Labelled], validation: float = 0.1) -> Parts:
     )
     empty = [name for name, own in parts._asdict().items() if not own]
     if empty:
-        raise DataError(f"of {len(rows)} labelled pairs none is left for: {', '.join(empty)}; give more pairs")
+        raise DataError(
+            f"of {len(rows)} labelled pairs none is left for: {', '.join(empty)}; give more pairs"
+        )
     if len({row.label for row in parts.train}) < 2:
-        raise DataError(f"all {len(parts.train)} pairs to train on have the label {parts.train[0].label}")
+        raise DataError(
+            f"all {len(parts.train)} pairs to train on have the label {parts.train[0].label}"
+        )
     return parts
 
 
@@ -76,7 +86,9 @@ def resampled(rows: Sequence[Labelled], seed: int = 0) -> list[Labelled]:
     return [*rows, *again]
 
 
-def classifier_rows(judge: NLIJudge, rows: Sequence[Labelled], entails: int) -> list[dict[str, Any]]:
+def classifier_rows(
+    judge: NLIJudge, rows: Sequence[Labelled], entails: int
+) -> list[dict[str, Any]]:
     """The tokens that the classifier reads of each row, and its label's number (`entails`: that of a true label).
 
     Of a premise with several windows, the one that shares the most words with the hypothesis is trained on: the judge
@@ -104,5 +116,11 @@ def generator_rows(judge: GeneratorJudge, rows: Sequence[Labelled]) -> list[dict
         asked = judge.asked(row.pair)
         if asked.ids:
             ids = asked.ids + asked.choices[0 if row.label else 1]
-            found.append({"input_ids": ids, "labels": [IGNORED] * len(asked.ids) + ids[-1:], "length": len(ids)})
+            found.append(
+                {
+                    "input_ids": ids,
+                    "labels": [IGNORED] * len(asked.ids) + ids[-1:],
+                    "length": len(ids),
+                }
+            )
     return found

@@ -24,7 +24,17 @@ import msgspec
 
 from .. import dialects
 from ..bundled import bundled_json, world_file
-from ..coldstart.experts import CONCLUDE, DONE, FIRST, GIVE_UP, NEXT, REWORD, UNSAID, Habits, run_experts
+from ..coldstart.experts import (
+    CONCLUDE,
+    DONE,
+    FIRST,
+    GIVE_UP,
+    NEXT,
+    REWORD,
+    UNSAID,
+    Habits,
+    run_experts,
+)
 from ..coldstart.plans import Hop, Plan, contains, plan_all, planner_for
 from ..coldstart.swap_names import world_swapper
 from ..errors import DataError
@@ -80,27 +90,46 @@ class _Maker:
         plans, _ = plan_all(load_tasks(QUESTIONS, split, limit), planner_for("world"))
         corpus = [row for row in self.passages if split != "train" or row["split"] == "train"]
         dialect = dialects.load(DIALECT)
-        search = replace(LocalSearch.from_corpus(corpus, top_k=3), name=dialect.search_tool or "search")
+        search = replace(
+            LocalSearch.from_corpus(corpus, top_k=3), name=dialect.search_tool or "search"
+        )
         with Toolbox([search]) as toolbox:
             played = run_experts(plans, toolbox, dialect, HABITS, self.seed)
-        read = [own for plan, one in zip(plans, played, strict=True) for own in _read(plan, one.episode)]
+        read = [
+            own for plan, one in zip(plans, played, strict=True) for own in _read(plan, one.episode)
+        ]
         self.others = [own for own in read if own.found]
         made: list[Labelled] = []
         for number, own in enumerate(read):
             id, pair = f"{split}:{number}", own.pair
             rng = random.Random(f"{self.seed} {id}")
-            makers = (self._name, self._denial, self._unsaid, self._other) if own.found else (self._claim, self._other)
+            makers = (
+                (self._name, self._denial, self._unsaid, self._other)
+                if own.found
+                else (self._claim, self._other)
+            )
             maker = rng.choices(makers, weights=(3, 2, 2, 1) if own.found else (3, 1))[0]
             group = hashlib.sha256(normalize(pair.question, "pokee").encode()).hexdigest()[:16]
             texts = pair.premise, pair.hypothesis, pair.question
-            true = Labelled(f"{SOURCE}:{id}:true", *texts, True, SOURCE, SPLITS[split], group, "info_think")
+            true = Labelled(
+                f"{SOURCE}:{id}:true", *texts, True, SOURCE, SPLITS[split], group, "info_think"
+            )
             kind, said = maker.__name__.removeprefix("_"), maker(own, rng)
-            made += [true, msgspec.structs.replace(true, id=f"{SOURCE}:{id}:{kind}", hypothesis=said, label=False)]
+            made += [
+                true,
+                msgspec.structs.replace(
+                    true, id=f"{SOURCE}:{id}:{kind}", hypothesis=said, label=False
+                ),
+            ]
         return made
 
     def _others_of_its_type(self, hop: Hop, names: Iterable[str]) -> list[str]:
         """Names of the type of what was found with which the hop's fact is wrong."""
-        fit = {name for name in names if self.names[name] == self.names.get(hop.object) and name != hop.subject}
+        fit = {
+            name
+            for name in names
+            if self.names[name] == self.names.get(hop.object) and name != hop.subject
+        }
         return [name for name in sorted(fit) if (hop.subject, hop.relation, name) not in self.facts]
 
     def _name(self, own: _Read, rng: random.Random) -> str:
@@ -117,7 +146,9 @@ class _Maker:
         found = f"The {hop.relation} of {hop.subject} is {said}."
         if own.following is not None:
             return rng.choice(NEXT).format(found=found, need=own.following.need)
-        return rng.choice(DONE if contains(found, own.answer) else CONCLUDE).format(found=found, answer=own.answer)
+        return rng.choice(DONE if contains(found, own.answer) else CONCLUDE).format(
+            found=found, answer=own.answer
+        )
 
     def _denial(self, own: _Read, rng: random.Random) -> str:
         return rng.choice((*REWORD, *GIVE_UP)).format(need=own.hop.need)
@@ -131,7 +162,10 @@ class _Maker:
         """What another episode found and this evidence does not state."""
         for _ in range(50):
             other = rng.choice(self.others)
-            if not contains(own.pair.premise, other.hop.subject) and other.pair.question != own.pair.question:
+            if (
+                not contains(own.pair.premise, other.hop.subject)
+                and other.pair.question != own.pair.question
+            ):
                 return other.pair.hypothesis
         raise DataError(f"no thought of another episode fits the question {own.pair.question!r}")
 
@@ -141,12 +175,17 @@ def _read(plan: Plan, episode: Trajectory) -> list[_Read]:
     found = []
     for asked in InfoThink().pairs(episode):
         said = asked.pair.hypothesis
-        about = (said.startswith((hop.statement, *(f"{deny}{hop.need}." for deny in _DENIES))) for hop in plan.hops)
+        about = (
+            said.startswith((hop.statement, *(f"{deny}{hop.need}." for deny in _DENIES)))
+            for hop in plan.hops
+        )
         place = next((place for place, right in enumerate(about) if right), None)
         if asked.settled is None and place is not None:
             following = plan.hops[place + 1] if place + 1 < len(plan.hops) else None
             denied = said.startswith(_DENIES)
-            found.append(_Read(asked.pair, plan.hops[place], following, plan.answers[0], not denied))
+            found.append(
+                _Read(asked.pair, plan.hops[place], following, plan.answers[0], not denied)
+            )
     return found
 
 
@@ -155,13 +194,28 @@ def _swapped(rows: Sequence[Labelled], names: Mapping[str, str], seed: int) -> l
     swapper = world_swapper(names)
     done: list[Labelled] = []
     for true, false in zip(rows[::2], rows[1::2], strict=True):
-        steps = Step(evidence=(Evidence(true.premise),)), Step(true.hypothesis), Step(false.hypothesis)
+        steps = (
+            Step(evidence=(Evidence(true.premise),)),
+            Step(true.hypothesis),
+            Step(false.hypothesis),
+        )
         draft = Trajectory(steps, true.question)
         try:
-            swapped = swapper.swap(draft, random.Random(f"{seed} {true.id}")) if true.split == "train" else draft
-        except DataError:  # with many names each draw can state a held-out fact; these pairs stay as they are
+            swapped = (
+                swapper.swap(draft, random.Random(f"{seed} {true.id}"))
+                if true.split == "train"
+                else draft
+            )
+        except (
+            DataError
+        ):  # with many names each draw can state a held-out fact; these pairs stay as they are
             swapped = draft
-        about: dict[str, Any] = {"premise": swapped.steps[0].evidence[0].text, "question": swapped.question}
+        about: dict[str, Any] = {
+            "premise": swapped.steps[0].evidence[0].text,
+            "question": swapped.question,
+        }
         thoughts = zip((true, false), swapped.steps[1:], strict=True)
-        done += [msgspec.structs.replace(row, hypothesis=step.think, **about) for row, step in thoughts]
+        done += [
+            msgspec.structs.replace(row, hypothesis=step.think, **about) for row, step in thoughts
+        ]
     return done

@@ -32,7 +32,9 @@ def read(value: Any) -> Chat | None:
     for each in formats().values():
         if (found := each.read(value)) is not None and is_chat(found.messages):
             if isinstance(lines := mapping(value).get("lines"), list):
-                found.left_out["lines that are no JSON objects"] = sum(not isinstance(line, dict) for line in lines)
+                found.left_out["lines that are no JSON objects"] = sum(
+                    not isinstance(line, dict) for line in lines
+                )
             return found
     # An object with `messages` may have more to say in one of the formats.
     messages: Any = mapping(value).get("messages")
@@ -66,7 +68,11 @@ def refusal(value: Any) -> str:
     if shared := best.marks & fields.keys():
         has = ", ".join(sorted(shared))
         return f"it looks like {best.what} (it has {has}), but cannot be read: {best.needs}"
-    shape = f"an object with {', '.join(map(str, list(fields)[:8]))}" if fields else type(value).__name__
+    shape = (
+        f"an object with {', '.join(map(str, list(fields)[:8]))}"
+        if fields
+        else type(value).__name__
+    )
     known = ", ".join(each.what for each in formats().values())
     wanted = "neither a text nor a list of chat messages with roles"
     return f"{wanted}, but {shape}: {str(value)[:80]!r}; read are also: {known}"

@@ -13,10 +13,16 @@ def read(value: Any) -> Chat | None:
     messages: Messages = []
     for step in mappings(fields, "steps"):
         source = step.get("source")
-        spoken = {"content": step.get("message"), "reasoning_content": step.get("reasoning_content")}
+        spoken = {
+            "content": step.get("message"),
+            "reasoning_content": step.get("reasoning_content"),
+        }
         if source == "agent":
             messages.append({"role": "assistant", **spoken, "tool_calls": step.get("tool_calls")})
-            messages += [{"role": "tool", **result} for result in mappings(step.get("observation"), "results")]
+            messages += [
+                {"role": "tool", **result}
+                for result in mappings(step.get("observation"), "results")
+            ]
         else:
             messages.append({"role": "system" if source == "system" else "user", **spoken})
     within = len(mappings(fields, "subagent_trajectories"))

@@ -15,7 +15,9 @@ class Chat:
     question: str | None = None  # where it stands apart from the messages
     answers: Any = None  # gold answers, as they are stored
     id: str = ""
-    left_out: dict[str, int] = field(default_factory=dict)  # what is not among the messages, and how many of them
+    left_out: dict[str, int] = field(
+        default_factory=dict
+    )  # what is not among the messages, and how many of them
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,9 @@ class Format:
     what: str  # what a person calls such a record
     # The conversation in a value of JSON; `None`, or one without messages, where it is of another format.
     read: Callable[[Any], Chat | None]
-    marks: Set[str] = frozenset()  # fields of such a record, by which one that cannot be read is named
+    marks: Set[str] = (
+        frozenset()
+    )  # fields of such a record, by which one that cannot be read is named
     needs: str = "it holds no message"  # what such a one lacks, or what to do
     # Which episode a line of a file is a part of, if one takes many lines; `read` then gets them as `{"lines": […]}`.
     group: Callable[[Any], str | None] = lambda value: None

@@ -8,13 +8,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-_TEXT = frozenset(("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal"))
+_TEXT = frozenset(
+    ("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal")
+)
 _THOUGHT = frozenset(("thinking", "reasoning"))
 _CALL = frozenset(("tool_use", "toolCall"))
 _CALL_ENDS = ("_call", "_tool_use")
 _RESULT = frozenset(("tool_result", "toolResult"))
 _RESULT_ENDS = ("_tool_result", "_output", "_call_response", "_call_result")
-_GEMINI = dict.fromkeys(("functionCall", "function_call", "executableCode", "executable_code"), "call")
+_GEMINI = dict.fromkeys(
+    ("functionCall", "function_call", "executableCode", "executable_code"), "call"
+)
 _GEMINI |= dict.fromkeys(("functionResponse", "function_response"), "result")
 _GEMINI |= dict.fromkeys(("codeExecutionResult", "code_execution_result"), "result")
 # A part of Gemini's has no type: it is known by one of these fields, or by a text beside nothing else but these.
@@ -52,18 +56,30 @@ def call(written: Any) -> dict[str, Any]:
     fields = written if isinstance(written, Mapping) else {}
     function = fields.get("function")
     inner = function if isinstance(function, Mapping) else fields
-    name = function if isinstance(function, str) else first(inner, ("name", "function_name", "toolName"))
+    name = (
+        function
+        if isinstance(function, str)
+        else first(inner, ("name", "function_name", "toolName"))
+    )
     kind = str(fields.get("type", ""))
     if not isinstance(name, str):  # a call of the API's own tool, such as web_search_call
         own = kind.endswith("_call") and kind not in ("tool_call", "function_call")
         name = kind.removesuffix("_call") if own else ""
     arguments = first(inner, _ARGUMENTS)
-    if kind.startswith("custom_tool") or inner.get("code") is arguments or isinstance(arguments, list):
+    if (
+        kind.startswith("custom_tool")
+        or inner.get("code") is arguments
+        or isinstance(arguments, list)
+    ):
         arguments = None if arguments is None else {_ARGUMENT_OF.get(kind, "input"): arguments}
     if isinstance(arguments, Mapping):  # Arrow has `None` where another row's call has an argument
         arguments = {name: value for name, value in arguments.items() if value is not None}
     identity = first(fields, ("call_id", "tool_call_id", "id"))
-    return {"id": identity if isinstance(identity, str) else "", "name": name, "arguments": arguments}
+    return {
+        "id": identity if isinstance(identity, str) else "",
+        "name": name,
+        "arguments": arguments,
+    }
 
 
 def result(item: Mapping[str, Any]) -> Iterator[Part]:
@@ -71,13 +87,22 @@ def result(item: Mapping[str, Any]) -> Iterator[Part]:
 
     Passages with title and address become a JSON list. Of a call that failed the text is `{"error": …}`.
     """
-    failed = item.get("error") or item.get("is_error") or item.get("isError") or item.get("status") == "error"
+    failed = (
+        item.get("error")
+        or item.get("is_error")
+        or item.get("isError")
+        or item.get("status") == "error"
+    )
     if isinstance(failed, Mapping):
         failed = failed.get("message") or True
     value = first(item, _RESULTS)
     found: list[Any] = []
     unread: list[Part] = []
-    for piece in value if isinstance(value, list | tuple) and value and all(map(_is_part, value)) else [value]:
+    for piece in (
+        value
+        if isinstance(value, list | tuple) and value and all(map(_is_part, value))
+        else [value]
+    ):
         kind = str(piece.get("type")) if isinstance(piece, Mapping) else ""
         if kind in _PASSAGES:
             found.append(_passage(piece))
@@ -119,7 +144,11 @@ def _part(item: Mapping[str, Any]) -> Iterator[Part]:
         yield Part("text", str(first(item, ("text", "content", "refusal")) or ""))
     elif kind in _THOUGHT:
         given = first(item, ("thinking", "reasoning", "content", "text")) or item.get("summary")
-        text = given if isinstance(given, str) else "\n".join(p.value for p in parts(given) if p.kind == "text")
+        text = (
+            given
+            if isinstance(given, str)
+            else "\n".join(p.value for p in parts(given) if p.kind == "text")
+        )
         yield Part("thought", text) if text else Part("unread", kind)
     elif kind in _RESULT or kind.endswith(_RESULT_ENDS):
         yield from result(item)
@@ -129,7 +158,9 @@ def _part(item: Mapping[str, Any]) -> Iterator[Part]:
         if first(item, _RESULTS) is not None or item.get("error"):
             yield from result({**item, "id": asked["id"], "call_id": asked["id"]})
         elif isinstance(asked["arguments"], Mapping) and asked["arguments"].get("sources"):
-            yield from result({"id": asked["id"], "content": as_json(asked["arguments"]["sources"])})
+            yield from result(
+                {"id": asked["id"], "content": as_json(asked["arguments"]["sources"])}
+            )
     elif isinstance(item.get("text"), str):
         yield Part("text", item["text"])
     else:
@@ -146,7 +177,11 @@ def _gemini(item: Mapping[str, Any]) -> Iterator[Part]:
         else:
             given = value.get("response", value.get("output"))
             if isinstance(given, Mapping) and len(given) == 1:  # the API wraps a text
-                given = next(iter(given.values())) if next(iter(given)) in ("result", "output", "content") else given
+                given = (
+                    next(iter(given.values()))
+                    if next(iter(given)) in ("result", "output", "content")
+                    else given
+                )
             yield from result({"id": value.get("id"), "content": given})
             yield from (part for part in parts(value.get("parts")) if part.kind == "unread")
     elif isinstance(item.get("text"), str):
@@ -157,8 +192,16 @@ def _gemini(item: Mapping[str, Any]) -> Iterator[Part]:
 
 def _passage(item: Mapping[str, Any]) -> dict[str, str]:
     source = item.get("source")
-    inner = source.get("data") if isinstance(source, Mapping) and source.get("type") == "text" else item.get("content")
-    text = inner if isinstance(inner, str) else "".join(part.value for part in parts(inner) if part.kind == "text")
+    inner = (
+        source.get("data")
+        if isinstance(source, Mapping) and source.get("type") == "text"
+        else item.get("content")
+    )
+    text = (
+        inner
+        if isinstance(inner, str)
+        else "".join(part.value for part in parts(inner) if part.kind == "text")
+    )
     url = item.get("url", source if isinstance(source, str) else "")
     return {"title": str(item.get("title") or ""), "url": str(url or ""), "text": text}
 

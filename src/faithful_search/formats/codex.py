@@ -6,7 +6,13 @@ from typing import Any
 from .base import Chat, Format, mapping, mappings, text
 from .responses import as_messages, is_item
 
-_GIVEN = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<permissions", "<turn_aborted>")
+_GIVEN = (
+    "<environment_context>",
+    "<user_instructions>",
+    "# AGENTS.md",
+    "<permissions",
+    "<turn_aborted>",
+)
 
 
 def group(value: Any) -> str | None:
@@ -27,8 +33,19 @@ def read(value: Any) -> Chat | None:
         if item.get("role") != "user" or not str(first.get("text", "")).lstrip().startswith(_GIVEN):
             own.append(item)
     kept = [item for item in own if text(item.get("role")) or is_item(item)]
-    name = next((mapping(line, "payload").get("id") for line in lines if line.get("type") == "session_meta"), "")
-    return Chat(as_messages(kept), id=str(name or ""), left_out={"items of other kinds": len(own) - len(kept)})
+    name = next(
+        (
+            mapping(line, "payload").get("id")
+            for line in lines
+            if line.get("type") == "session_meta"
+        ),
+        "",
+    )
+    return Chat(
+        as_messages(kept),
+        id=str(name or ""),
+        left_out={"items of other kinds": len(own) - len(kept)},
+    )
 
 
 FORMAT = Format("a Codex session", read, {"payload"}, group=group)

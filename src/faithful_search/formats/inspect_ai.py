@@ -11,7 +11,9 @@ def read(value: Any) -> Chat | None:
     """One sample, an `EvalSample`, with what was stored apart from its messages; its target is the gold answer."""
     if not {"messages", "epoch", "target"} <= mapping(value).keys():
         return None
-    events = [event for event in mappings(value, "events") if text(event.get("function")) in ANSWERING]
+    events = [
+        event for event in mappings(value, "events") if text(event.get("function")) in ANSWERING
+    ]
     kept = {f"attachment://{name}": item for name, item in mapping(value, "attachments").items()}
     given = [value["messages"], value.get("input"), value["target"], events]
     messages, asked, target, events = _restored(given, kept) if kept else given

@@ -16,7 +16,9 @@ def read(value: Any) -> Chat | None:
         return _executed(mapping(value), steps)
     for _ in _PLACES:
         if isinstance(value, Mapping):
-            value = next((value[name] for name in _PLACES if isinstance(value.get(name), dict | list)), None)
+            value = next(
+                (value[name] for name in _PLACES if isinstance(value.get(name), dict | list)), None
+            )
     given = mappings(value, pure=True)
     found = [_plain(item) for item in given]
     # A message of LangChain's names its type instead of a role.
@@ -29,7 +31,10 @@ def _plain(item: Mapping[str, Any]) -> Mapping[str, Any]:
     if item.get("type") == "constructor" and isinstance(item.get("kwargs"), Mapping):
         names = item.get("id")
         kind = str(names[-1]) if isinstance(names, list) and names else ""
-        return {"type": kind.removesuffix("Chunk").removesuffix("Message").lower(), **item["kwargs"]}
+        return {
+            "type": kind.removesuffix("Chunk").removesuffix("Message").lower(),
+            **item["kwargs"],
+        }
     inner = mapping(item, "data")
     return {"type": item.get("type"), **inner} if "content" in inner else item
 
@@ -43,8 +48,16 @@ def _executed(value: Mapping[str, Any], steps: Any) -> Chat | None:
         if "tool" not in fields:
             return None
         given = fields.get("tool_input")
-        called = {"name": fields["tool"], "arguments": {"query": given} if isinstance(given, str) else given}
-        thought = (text(fields.get("log")) or "").partition("\nAction:")[0].removeprefix("Thought:").strip()
+        called = {
+            "name": fields["tool"],
+            "arguments": {"query": given} if isinstance(given, str) else given,
+        }
+        thought = (
+            (text(fields.get("log")) or "")
+            .partition("\nAction:")[0]
+            .removeprefix("Thought:")
+            .strip()
+        )
         messages.append({"role": "assistant", "content": thought, "tool_calls": [called]})
         messages.append({"role": "tool", "content": seen})
     if said := text(value.get("output")):

@@ -18,7 +18,9 @@ _ROLES = {
     "developer": "system", "function": "tool", "observation": "tool", "ipython": "tool", "toolResult": "tool",
     "tool-response": "tool", "tool-call": "assistant",
 }  # fmt: skip
-_TYPES = frozenset(("human", "ai", "AIMessageChunk", "system", "tool", "function"))  # LangChain's, instead of a role
+_TYPES = frozenset(
+    ("human", "ai", "AIMessageChunk", "system", "tool", "function")
+)  # LangChain's, instead of a role
 # Tools that hand in the answer and do nothing else.
 ANSWERING = frozenset(("final_answer", "submit_answer", "submit_final_answer", "submit", "finish"))
 TAGLIKE = re.compile(r"<(?=\s*/?\s*[A-Za-z_|])")
@@ -40,7 +42,9 @@ class Message(NamedTuple):
     @property
     def text(self) -> str:
         thought, said = self.thought, self.said
-        if thought and self.made and not TAGLIKE.search(said):  # what is said beside a call is a thought, too
+        if (
+            thought and self.made and not TAGLIKE.search(said)
+        ):  # what is said beside a call is a thought, too
             thought, said = "\n".join(filter(None, (thought, said))), ""
         return "\n".join(filter(None, (thought and f"<think>{thought}</think>", said, self.made)))
 
@@ -51,7 +55,11 @@ class Message(NamedTuple):
 
 def is_chat(value: Any) -> bool:
     """Whether this is a list of messages."""
-    return isinstance(value, list | tuple) and bool(value) and all(_role(item) is not None for item in value)
+    return (
+        isinstance(value, list | tuple)
+        and bool(value)
+        and all(_role(item) is not None for item in value)
+    )
 
 
 def read(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -86,9 +94,12 @@ def _joined(chat: Sequence[Message]) -> Iterator[Message]:
             yield from own
             continue
         said, thought, made = (
-            "\n".join(filter(None, (getattr(one, name) for one in own))) for name in ("said", "thought", "made")
+            "\n".join(filter(None, (getattr(one, name) for one in own)))
+            for name in ("said", "thought", "made")
         )
-        ids, unread = (tuple(item for one in own for item in getattr(one, name)) for name in ("ids", "unread"))
+        ids, unread = (
+            tuple(item for one in own for item in getattr(one, name)) for name in ("ids", "unread")
+        )
         yield Message(role, said, ids, unread, thought, made)
 
 
@@ -127,7 +138,9 @@ def _parts(role: str, message: Mapping[str, Any]) -> list[Part]:
         within = list(parts(content)) if isinstance(content, list | tuple) else []
         if any(part.kind == "result" for part in within):
             return within
-        return list(result({**message, "content": content, "id": None}))  # its id is the message's own
+        return list(
+            result({**message, "content": content, "id": None})
+        )  # its id is the message's own
     if role != "assistant":
         return list(parts(content))
     thought = first(message, ("reasoning_content", "reasoning", "thinking"))
@@ -171,7 +184,15 @@ def _spoken(role: str, own: Sequence[Part]) -> Message:
     calls = [asked for asked in made if _handed(asked) is None]
     answer = "\n".join(f"<answer>{one}</answer>" for one in handed.values())
     if not calls:  # a result that names no call answers the one that handed in
-        return Message(role, text, (), unread, thought, answer, hushed=frozenset([*handed, ""] if handed else ()))
+        return Message(
+            role,
+            text,
+            (),
+            unread,
+            thought,
+            answer,
+            hushed=frozenset([*handed, ""] if handed else ()),
+        )
     ids, written = tuple(asked["id"] for asked in calls), "\n".join(map(_written, calls))
     return Message(role, text, ids, unread, thought, written, answer, frozenset(handed) - {""})
 

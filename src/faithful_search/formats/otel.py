@@ -22,7 +22,9 @@ def read(value: Any) -> Chat | None:
     told = []
     for span in spans:
         fields = span["attributes"]
-        if not isinstance(fields, Mapping):  # the collector's: a list of keys, each with its value under the type
+        if not isinstance(
+            fields, Mapping
+        ):  # the collector's: a list of keys, each with its value under the type
             typed = {str(each.get("key")): mapping(each, "value") for each in mappings(fields)}
             fields = {key: next(iter(value.values()), None) for key, value in typed.items()}
         if _INPUT in fields:
@@ -40,12 +42,21 @@ def _spans(value: Any) -> list[Mapping[str, Any]]:
     """The spans in one line, of the console's exporter or of the collector's."""
     exports = mappings(value, "resourceSpans")
     scopes = [scope for export in exports for scope in mappings(export, "scopeSpans")]
-    spans = [span for scope in scopes for span in mappings(scope, "spans")] if exports else [mapping(value)]
+    spans = (
+        [span for scope in scopes for span in mappings(scope, "spans")]
+        if exports
+        else [mapping(value)]
+    )
     return [span for span in spans if "attributes" in span and _trace(span)]
 
 
 def _trace(span: Mapping[str, Any]) -> str:
-    return str(span.get("traceId") or span.get("trace_id") or mapping(span, "context").get("trace_id") or "")
+    return str(
+        span.get("traceId")
+        or span.get("trace_id")
+        or mapping(span, "context").get("trace_id")
+        or ""
+    )
 
 
 def _messages(fields: Mapping[str, Any], name: str) -> list[Any]:
@@ -55,4 +66,10 @@ def _messages(fields: Mapping[str, Any], name: str) -> list[Any]:
     return given if isinstance(given, list) else []
 
 
-FORMAT = Format("OpenTelemetry spans", read, {"traceId", "resourceSpans", "span_id", "attributes"}, _NEEDS, group)
+FORMAT = Format(
+    "OpenTelemetry spans",
+    read,
+    {"traceId", "resourceSpans", "span_id", "attributes"},
+    _NEEDS,
+    group,
+)

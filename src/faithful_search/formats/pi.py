@@ -18,8 +18,12 @@ def read(value: Any) -> Chat | None:
     entries = {str(line["id"]): line for line in lines if "id" in line}
     path = branch(entries, "parentId")
     messages = [entry["message"] for entry in path if is_chat([entry.get("message")])]
-    beside = sum("message" in entry for entry in entries.values()) - sum("message" in entry for entry in path)
-    return Chat(messages, id=str(head.get("id", "")), left_out={"messages of other branches": beside})
+    beside = sum("message" in entry for entry in entries.values()) - sum(
+        "message" in entry for entry in path
+    )
+    return Chat(
+        messages, id=str(head.get("id", "")), left_out={"messages of other branches": beside}
+    )
 
 
 FORMAT = Format("a Pi session", read, {"parentId"}, group=group)

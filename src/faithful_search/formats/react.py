@@ -6,7 +6,8 @@ from typing import Any
 from .base import Chat, Format, Messages
 
 _MARK = re.compile(
-    r"^(Question|Thought|Action Input|Action|Observation|Final Answer|Answer)(?: ?[0-9]{1,4})?:[ \t]*", re.MULTILINE
+    r"^(Question|Thought|Action Input|Action|Observation|Final Answer|Answer)(?: ?[0-9]{1,4})?:[ \t]*",
+    re.MULTILINE,
 )
 # `Search[words]` and `search(words)`.
 _BRACKETS = re.compile(r"\s*([A-Za-z_][\w.-]{0,60})\s*[\[(](.*)[\])]\s*\Z", re.DOTALL)

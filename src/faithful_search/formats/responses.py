@@ -27,7 +27,9 @@ def is_item(item: Mapping[str, Any]) -> bool:
     """Whether this is an item of the API and not a message of a chat."""
     kind = item.get("type")
     own = isinstance(kind, str) and (kind == "reasoning" or kind.endswith(_ENDS))
-    return (own and "role" not in item) or (kind == "message" and item.get("role") == "assistant" and "id" in item)
+    return (own and "role" not in item) or (
+        kind == "message" and item.get("role") == "assistant" and "id" in item
+    )
 
 
 def as_messages(items: list[Mapping[str, Any]]) -> Messages:

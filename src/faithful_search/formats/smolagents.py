@@ -16,7 +16,9 @@ def read(value: Any) -> Chat | None:
     """A list of steps as `memory.get_full_steps()` gives them, or an object with such `steps`."""
     found = mappings(value, "steps" if isinstance(value, Mapping) else None, pure=True)
     known = [bool(step.keys() & _MARKS) for step in found]
-    if not any(known) or not all(own or "output" in step for own, step in zip(known, found, strict=True)):
+    if not any(known) or not all(
+        own or "output" in step for own, step in zip(known, found, strict=True)
+    ):
         return None
     messages = [message for step in found for message in _messages(step)]
     said = text(mapping(value).get("output"))
@@ -30,7 +32,9 @@ def _messages(step: Mapping[str, Any]) -> Messages:
     if "system_prompt" in step:
         return [{"role": "system", "content": step["system_prompt"]}]
     if "task" in step:
-        return [{"role": "user", "content": _with_images(str(step["task"]), step.get("task_images"))}]
+        return [
+            {"role": "user", "content": _with_images(str(step["task"]), step.get("task_images"))}
+        ]
     if "plan" in step:
         return [{"role": "assistant", "reasoning_content": str(step["plan"])}]
     if "step_number" not in step:
@@ -40,7 +44,9 @@ def _messages(step: Mapping[str, Any]) -> Messages:
     # without what a code agent writes around what was printed
     seen = str(step.get("observations") or "").removeprefix("Execution logs:\n")
     printed, mark, value = seen.rpartition(_OUTPUT)
-    if mark and (final or value.strip() == "None"):  # in the last step the code's output repeats the answer
+    if mark and (
+        final or value.strip() == "None"
+    ):  # in the last step the code's output repeats the answer
         seen = printed.rstrip()
     if final:
         handed = [call for call in calls if call["name"] in ANSWERING]
@@ -50,11 +56,15 @@ def _messages(step: Mapping[str, Any]) -> Messages:
     failed = mapping(step, "error").get("message")
     # What failed before there was a call is no answer
     spoken = {"content" if calls or not failed else "reasoning_content": output}
-    said: Messages = [{"role": "assistant", **spoken, "tool_calls": calls}] if calls or output else []
+    said: Messages = (
+        [{"role": "assistant", **spoken, "tool_calls": calls}] if calls or output else []
+    )
     if calls:
         returned = _with_images(seen, step.get("observations_images"))
         said += [{"role": "tool", "tool_call_id": call["id"], "content": ""} for call in calls[:-1]]
-        said.append({"role": "tool", "tool_call_id": calls[-1]["id"], "content": returned, "error": failed})
+        said.append(
+            {"role": "tool", "tool_call_id": calls[-1]["id"], "content": returned, "error": failed}
+        )
     elif failed:
         said.append({"role": "user", "content": str(failed)})
     return [*said, answer] if final else said
@@ -71,7 +81,9 @@ def _asked(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _ends(step: Mapping[str, Any]) -> bool:
     """Whether the answer is in this step; without a call it was asked for when there were no steps left."""
-    return bool(step.get("is_final_answer")) or (step.get("action_output") is not None and not _asked(step))
+    return bool(step.get("is_final_answer")) or (
+        step.get("action_output") is not None and not _asked(step)
+    )
 
 
 def _call(item: Mapping[str, Any]) -> dict[str, Any]:

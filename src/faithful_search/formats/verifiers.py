@@ -16,7 +16,9 @@ def read(value: Any) -> Chat | None:
     answers = first(data, ("answers", "answer", "target", "ground_truth"))
     question = text(first(data, ("question", "prompt")))
     beside = {"messages of other branches": len(nodes) - len(path)}
-    return Chat([node["message"] for node in path], question, answers, str(value.get("id", "")), beside)
+    return Chat(
+        [node["message"] for node in path], question, answers, str(value.get("id", "")), beside
+    )
 
 
 FORMAT = Format("a verifiers trace", read, {"nodes"})

@@ -24,7 +24,9 @@ from .models import adapter_config, is_hub_id, license_of
 
 RESULT_NAMES: dict[str, str] = bundled_json("result_names.json")
 """Rows of an evaluation that go into the card's front matter, with what they are called there."""
-_TERMS: dict[str, str] = bundled_json("label_terms.json")  # by the source that `labelled.load` gives a row
+_TERMS: dict[str, str] = bundled_json(
+    "label_terms.json"
+)  # by the source that `labelled.load` gives a row
 _ADAPTER_TAGS = ("lora", "peft")
 _WORLD_QUESTION = "Which city is the capital of the country that Mount Olympus is in?"
 _OF_THE_MACHINE = ("tool_", "cassette", "generation_", "contact")
@@ -38,7 +40,9 @@ def command_line(recipe: str, argv: Sequence[str]) -> str:
         >>> command_line("recipes/pou.py", ["--seed", "1", "--hub_token", "x"])
         'accelerate launch recipes/pou.py --seed 1 --hub_token [secret]'
     """
-    words = redact(["accelerate", "launch", recipe, *argv])  # before quoting, which would hide one with a quote in it
+    words = redact(
+        ["accelerate", "launch", recipe, *argv]
+    )  # before quoting, which would hide one with a quote in it
     return str(redact(shlex.join(words)))
 
 
@@ -64,7 +68,9 @@ def judge_card(
     terms = {source: _TERMS.get(source, "terms not known") for source in file.trained_on}
     for place in pairs:
         if (made := provenance.read(Path(place))) is not None:
-            terms[place] = f"{made.pairs} pairs labelled by {made.judge}; licence: {made.license or 'not stated'}"
+            terms[place] = (
+                f"{made.pairs} pairs labelled by {made.judge}; licence: {made.license or 'not stated'}"
+            )
     data = ModelCardData(
         base_model=base_model if is_hub_id(base_model) else None,
         library_name="peft" if (folder / "adapter_config.json").exists() else "transformers",
@@ -84,7 +90,9 @@ def judge_card(
         command=command_line("recipes/reward_model.py", argv),
         config=config,
         # shown between fences, which nothing in a table may close
-        agreement="Not measured." if agreement is None else printable(agreement.table()).replace("```", "'''"),
+        agreement="Not measured."
+        if agreement is None
+        else printable(agreement.table()).replace("```", "'''"),
         license=license,
     )
     return write_whole(folder / "README.md", card)
@@ -101,7 +109,9 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
     folder, config = Path(record.folder), record.settings
     name, title = record.folder, folder.absolute().name
     in_world = "world" in (config.get("corpus", "world"), config.get("triples", "world"))
-    question = _WORLD_QUESTION if in_world else "Your question?"  # the world's would find nothing elsewhere
+    question = (
+        _WORLD_QUESTION if in_world else "Your question?"
+    )  # the world's would find nothing elsewhere
     adapter = adapter_config(folder)
     base = str(adapter.get("base_model_name_or_path")) if adapter else record.model
     license = license_of(base)
@@ -124,13 +134,23 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
         library_name="peft" if adapter else "transformers",
         pipeline_tag="text-generation",
         license=license,
-        tags=sorted({"faithful-search", "search-agent", "tool-use", *(_ADAPTER_TAGS if adapter else ())}),
+        tags=sorted(
+            {"faithful-search", "search-agent", "tool-use", *(_ADAPTER_TAGS if adapter else ())}
+        ),
         model_name=title if results else None,
         eval_results=results or None,
     )
     # Without these flags `ask` would search elsewhere than in training
-    flags = {"corpus": config.get("corpus"), "triples": config.get("triples"), "top-k": config.get("search_top_k")}
-    given = {flag: shlex.quote(str(value)) for flag, value in flags.items() if value not in (None, "world")}
+    flags = {
+        "corpus": config.get("corpus"),
+        "triples": config.get("triples"),
+        "top-k": config.get("search_top_k"),
+    }
+    given = {
+        flag: shlex.quote(str(value))
+        for flag, value in flags.items()
+        if value not in (None, "world")
+    }
     columns = ("before", "after") if len(evaluated) == 2 else ("value", "")
     card = card_of(
         __package__,
@@ -150,7 +170,9 @@ def model_card(record: Record, recipe: str, argv: Sequence[str], plots: Sequence
         config=config,
         plots=list(map(Path, plots)),
         dataset=record.questions,
-        table=table(evaluated[0], evaluated[1] if len(evaluated) == 2 else None, columns) if evaluated else None,
+        table=table(evaluated[0], evaluated[1] if len(evaluated) == 2 else None, columns)
+        if evaluated
+        else None,
         made_by=evaluated[-1].made_by if evaluated else {},
         license=license,
     )
@@ -170,19 +192,31 @@ def merged_card(adapter: str | Path, out: str | Path) -> Path:
         raise ConfigError(f"there is no PEFT adapter in {adapter}")
     base, own = str(config.get("base_model_name_or_path")), _adapter_note(config, str(adapter))
     merged = f"The weights are full ones: those of `{base}`, with the adapter\n`{adapter}` merged into them."
-    card: Any = ModelCard.load(adapter / "README.md") if (adapter / "README.md").exists() else ModelCard("")
+    card: Any = (
+        ModelCard.load(adapter / "README.md") if (adapter / "README.md").exists() else ModelCard("")
+    )
     # Only a card of ours has our paragraph; any other would say something wrong of the merged model
-    text = card.text.replace(own, merged) if own in card.text else f"# {out.name}\n\nA search agent. {merged}\n"
+    text = (
+        card.text.replace(own, merged)
+        if own in card.text
+        else f"# {out.name}\n\nA search agent. {merged}\n"
+    )
     card.text = text.replace(json.dumps(str(adapter)), json.dumps(str(out)))
     card.data.library_name = "transformers"  # no longer peft
-    card.data.tags = [tag for tag in card.data.tags or ["faithful-search"] if tag not in _ADAPTER_TAGS]
+    card.data.tags = [
+        tag for tag in card.data.tags or ["faithful-search"] if tag not in _ADAPTER_TAGS
+    ]
     card.data.base_model = base if is_hub_id(base) else None
     ModelCard(redact(str(card))).save(out / "README.md")  # somebody else's card may hold a secret
     return out / "README.md"
 
 
 def _adapter_note(config: Mapping[str, Any], name: str) -> str:
-    kind = "DoRA" if config.get("use_dora") else str(config.get("peft_type") or "LoRA").replace("LORA", "LoRA")
+    kind = (
+        "DoRA"
+        if config.get("use_dora")
+        else str(config.get("peft_type") or "LoRA").replace("LORA", "LoRA")
+    )
     return (
         f"The weights are those of a {kind} adapter of rank {config.get('r')}; the model below them, "
         f"`{config.get('base_model_name_or_path')}`, is\nloaded with it. This writes a full model that needs no PEFT: "
@@ -209,7 +243,9 @@ def eval_results(folder: Path, benchmark: str) -> dict[str, bytes]:
     entries = []
     for metric, row in rows.items():
         notes = f"n = {row['n']}, 95% interval {row['low']} to {row['high']}, with tools"
-        entries.append(EvalResultEntry(dataset_id=benchmark, task_id=metric, value=row["value"], notes=notes))
+        entries.append(
+            EvalResultEntry(dataset_id=benchmark, task_id=metric, value=row["value"], notes=notes)
+        )
     text = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False)
     return {".eval_results/faithful-search.yaml": text.encode()}
 
@@ -220,19 +256,31 @@ def _named(rows: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
     for name in RESULT_NAMES:
         if (row := rows.get(name)) is not None and row.value is not None:
             parts = {"value": row.value, "low": row.low, "high": row.high}
-            rounded = {part: None if value is None else round(value, 4) for part, value in parts.items()}
+            rounded = {
+                part: None if value is None else round(value, 4) for part, value in parts.items()
+            }
             found[name] = {**rounded, "n": row.n}
     return found
 
 
 def usage(name: str, dialect: str, config: Mapping[str, Any], question: str) -> str:
     """Python that loads the policy with the tools and limits of its training and asks it one question."""
-    fields = [item for item in dataclasses.fields(EnvironmentArguments) if not item.name.startswith(_OF_THE_MACHINE)]
-    given = {item.name: config[item.name] for item in fields if config.get(item.name, item.default) != item.default}
+    fields = [
+        item
+        for item in dataclasses.fields(EnvironmentArguments)
+        if not item.name.startswith(_OF_THE_MACHINE)
+    ]
+    given = {
+        item.name: config[item.name]
+        for item in fields
+        if config.get(item.name, item.default) != item.default
+    }
     return filled(
         __package__,
         "policy_snippet.py.j2",
-        settings=", ".join(f"{key}={value!r}" for key, value in {**given, "dialect": dialect}.items()),
+        settings=", ".join(
+            f"{key}={value!r}" for key, value in {**given, "dialect": dialect}.items()
+        ),
         total_tokens=config.get("total_tokens", 1024),
         name=json.dumps(name, ensure_ascii=False),
         question=json.dumps(question, ensure_ascii=False),

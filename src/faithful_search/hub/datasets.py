@@ -27,11 +27,21 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 1000  # rows of a parquet row group
 _SESSIONS = 500  # rows that also become a session, each a file of the repository
 _NUMBER = (int, float)
-_PLAIN = ("id", "question", "answer", "stop_reason", "dialect", "text")  # columns that are parts of a trajectory
+_PLAIN = (
+    "id",
+    "question",
+    "answer",
+    "stop_reason",
+    "dialect",
+    "text",
+)  # columns that are parts of a trajectory
 
 
 def stage_trajectories(
-    source: str | os.PathLike[str], folder: str | os.PathLike[str], name: str, dialect: str | None = None
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    name: str,
+    dialect: str | None = None,
 ) -> Files:
     """Write a file of trajectories to a folder as the dataset `name`; keys in texts are taken out (`wire.redact`).
 
@@ -51,19 +61,29 @@ def stage_trajectories(
     names, dialects, sessions = sorted(scored), Counter[str](), {}
 
     def rows() -> Iterator[dict[str, Any]]:
-        whole = (row.trajectory for row in read_trajectories(source, dialect) if row.trajectory is not None)
+        whole = (
+            row.trajectory
+            for row in read_trajectories(source, dialect)
+            if row.trajectory is not None
+        )
         for number, one in enumerate(whole, start=1):
             dialects[one.dialect] += 1
             if number <= _SESSIONS:
-                document = Document(number, one, datetime.now(UTC), _told(one, "scores"), _told(one, "reasons"))
-                lines = (msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document))
+                document = Document(
+                    number, one, datetime.now(UTC), _told(one, "scores"), _told(one, "reasons")
+                )
+                lines = (
+                    msgspec.json.encode(redact(line)) + b"\n" for line in WRITERS["pi"](document)
+                )
                 sessions[f"sessions/{number:06}.jsonl"] = b"".join(lines)
             yield _row(one, names)
 
     path = Path(folder) / "train-00000.parquet"
     many = _write(path, rows(), names)
     if not many:
-        raise DataError(f"{source}: no row of it is a trajectory: {skipped[0] if skipped else 'it is empty'}")
+        raise DataError(
+            f"{source}: no row of it is a trajectory: {skipped[0] if skipped else 'it is empty'}"
+        )
     card = _card(
         "trajectories_card.md",
         {"default": {"train": "data/*.parquet"}},
@@ -84,7 +104,12 @@ def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
     parts: dict[tuple[str, str], Iterable[dict[str, Any]]] = {}
     for split in SPLITS:
         parts["questions", split] = (
-            {"id": task.id, "question": task.question, "answers": list(task.answers), "hops": task.meta["hops"]}
+            {
+                "id": task.id,
+                "question": task.question,
+                "answers": list(task.answers),
+                "hops": task.meta["hops"],
+            }
             | {"chain": task.meta["chain"], "supporting_ids": list(task.supporting_ids)}
             for task in load_tasks("world", split)
         )
@@ -103,17 +128,27 @@ def stage_world(folder: str | os.PathLike[str], name: str) -> Files:
         files[there], configs[config][split] = path, there
         counts[config] += _write(path, rows)
     tags, title = ["multi-hop", "question-answering"], name.rpartition("/")[2]
-    return {"README.md": _card("world_card.md", configs, tags, "apache-2.0", title=title, **counts), **files}
+    return {
+        "README.md": _card("world_card.md", configs, tags, "apache-2.0", title=title, **counts),
+        **files,
+    }
 
 
 def _card(
-    template: str, configs: Mapping[str, Mapping[str, str]], tags: list[str], license: str | None = None, **values: Any
+    template: str,
+    configs: Mapping[str, Mapping[str, str]],
+    tags: list[str],
+    license: str | None = None,
+    **values: Any,
 ) -> bytes:
     """A dataset's card; `configs` are the files of each split, by configuration."""
     from huggingface_hub import DatasetCardData
 
     told = [
-        {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in splits.items()]}
+        {
+            "config_name": name,
+            "data_files": [{"split": split, "path": path} for split, path in splits.items()],
+        }
         for name, splits in configs.items()
     ]
     tags, tasks = ["faithful-search", *tags], ["question-answering"]
@@ -145,7 +180,9 @@ def _told(one: Trajectory, key: str) -> dict[str, Any]:
 def _if(kinds: tuple[type, ...], value: Any) -> Any:
     """The value where a column of these can hold it: what others put there is only in the column `trajectory`."""
     # from 2**53 on floats are not exact, and at 2**63 the column of whole numbers ends
-    return value if type(value) in kinds and not (type(value) is int and abs(value) >= 2**53) else None
+    return (
+        value if type(value) in kinds and not (type(value) is int and abs(value) >= 2**53) else None
+    )
 
 
 def _row(one: Trajectory, names: list[str]) -> dict[str, Any]:

@@ -25,7 +25,9 @@ def is_hub_id(name: str) -> bool:
         validate_repo_id(name)
     except HFValidationError:
         return False
-    return name.count("/") == 1 and not Path(name).exists()  # outputs/pou has the form of an id, too
+    return (
+        name.count("/") == 1 and not Path(name).exists()
+    )  # outputs/pou has the form of an id, too
 
 
 def license_of(model: str) -> str | None:
@@ -42,7 +44,9 @@ def license_of(model: str) -> str | None:
     try:
         if card.is_file():
             told = ModelCard.load(card, ignore_metadata_errors=True).data
-        elif is_hub_id(model):  # asked once: a download is tried again for half a minute where the Hub is out of reach
+        elif is_hub_id(
+            model
+        ):  # asked once: a download is tried again for half a minute where the Hub is out of reach
             told = HfApi().model_info(model, timeout=_SECONDS).card_data
     except (HTTPError, OSError, ValueError, YAMLError):
         return None
@@ -68,22 +72,37 @@ def trained_with(policy: str, names: Sequence[str] = SEEN) -> dict[str, Any]:
     reach, or the file cannot be read.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HFValidationError, HTTPError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        HFValidationError,
+        HTTPError,
+        RepositoryNotFoundError,
+    )
 
     local = Path(policy).is_dir()
-    if not local and find_spec("torch"):  # which the file with the check imports, and reading a file does not need
+    if not local and find_spec(
+        "torch"
+    ):  # which the file with the check imports, and reading a file does not need
         from ..inference.loading import check_there
 
-        check_there(policy)  # first: a download from a Hub that is out of reach is tried again for minutes
+        check_there(
+            policy
+        )  # first: a download from a Hub that is out of reach is tried again for minutes
     try:
         path = Path(policy) / "metrics.json" if local else hf_hub_download(policy, "metrics.json")
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, EntryNotFoundError, RepositoryNotFoundError, HFValidationError):
         return {}
     except (OSError, ValueError, HTTPError) as error:
-        raise ConfigError(f"cannot read metrics.json of {policy}, which says how it was trained: {error}") from error
+        raise ConfigError(
+            f"cannot read metrics.json of {policy}, which says how it was trained: {error}"
+        ) from error
     settings = found.get("settings") if isinstance(found, dict) else None
-    return {name: settings[name] for name in names if name in settings} if isinstance(settings, dict) else {}
+    return (
+        {name: settings[name] for name in names if name in settings}
+        if isinstance(settings, dict)
+        else {}
+    )
 
 
 def weights_of(policy: str) -> list[tuple[str, int, int]]:

@@ -18,7 +18,12 @@ from ..wire.redact import redact
 Files = Mapping[str, Path | bytes]
 """By path in the repository: a file here, or its content."""
 # An earlier push may have left others of these names
-_REPLACED = ["model*.safetensors", "adapter_model*.safetensors", "model.safetensors.index.json", "adapter_config.json"]
+_REPLACED = [
+    "model*.safetensors",
+    "adapter_model*.safetensors",
+    "model.safetensors.index.json",
+    "adapter_config.json",
+]
 _REPLACED += ["data/*.parquet", "sessions/*.jsonl"]
 _TEXT = {".md", ".json", ".jsonl", ".py", ".txt", ".jinja", ".yaml"}
 _ADVICE = {
@@ -57,7 +62,9 @@ class Repository:
         """
         sdk = "gradio" if self.type == "space" else None
         with self._api(f"cannot push to {self.id!r} on the Hub") as api:
-            made = api.create_repo(self.id, repo_type=self.type, private=self.private, exist_ok=True, space_sdk=sdk)
+            made = api.create_repo(
+                self.id, repo_type=self.type, private=self.private, exist_ok=True, space_sdk=sdk
+            )
             id = str(made.repo_id)
             if self.private and not api.repo_info(id, repo_type=self.type).private:
                 raise ValueError(
@@ -78,28 +85,44 @@ class Repository:
         # before anything is created; an older version of this package wrote the token into cards
         token = _token(self.id).encode()
         for path, content in files.items():
-            text = content.read_bytes() if isinstance(content, Path) and Path(path).suffix in _TEXT else content
+            text = (
+                content.read_bytes()
+                if isinstance(content, Path) and Path(path).suffix in _TEXT
+                else content
+            )
             if isinstance(text, bytes) and token in text:
-                raise ConfigError(f"{path} holds the Hub token: take it out; if it was shared, make a new token")
+                raise ConfigError(
+                    f"{path} holds the Hub token: take it out; if it was shared, make a new token"
+                )
         own = replace(self, id=self.make())
         place: dict[str, Any] = {"repo_id": own.id, "repo_type": own.type}
         with own._api(f"cannot push to {own.id!r} on the Hub") as api:
             # now, and not when all is published
             if self.tag and self.tag in {ref.name for ref in api.list_repo_refs(**place).tags}:
-                raise ValueError(f"there is a tag {self.tag!r} already: choose another, or delete that one")
+                raise ValueError(
+                    f"there is a tag {self.tag!r} already: choose another, or delete that one"
+                )
             if self.revision:
                 api.create_branch(**place, branch=self.revision, exist_ok=True)
-            there = filter_repo_objects(api.list_repo_files(**place, revision=self.revision), allow_patterns=_REPLACED)
-            operations: list[Any] = [CommitOperationAdd(path, content) for path, content in files.items()]
+            there = filter_repo_objects(
+                api.list_repo_files(**place, revision=self.revision), allow_patterns=_REPLACED
+            )
+            operations: list[Any] = [
+                CommitOperationAdd(path, content) for path, content in files.items()
+            ]
             operations += [CommitOperationDelete(path) for path in there if path not in files]
-            done = api.create_commit(**place, operations=operations, commit_message=message, revision=self.revision)
+            done = api.create_commit(
+                **place, operations=operations, commit_message=message, revision=self.revision
+            )
         # what fails from here on leaves the commit where it is, and the message has to say so
         with own._api(f"pushed ({done.commit_url}), but not tagged or collected") as api:
             if self.tag:
                 api.create_tag(**place, tag=self.tag, revision=done.oid)
             if self.collection:
                 owner = own.id.partition("/")[0]
-                found = api.create_collection(self.collection, namespace=owner, private=self.private, exists_ok=True)
+                found = api.create_collection(
+                    self.collection, namespace=owner, private=self.private, exists_ok=True
+                )
                 api.add_collection_item(found.slug, own.id, own.type, exists_ok=True)
         return str(done.commit_url)
 
@@ -117,7 +140,9 @@ class Repository:
             told = getattr(error, "server_message", None)
             said = redact(" ".join((f"{code}, {told}" if told else str(error)).split()), [token])
             # Without its cause, whose message may hold the token
-            raise ConfigError(f"{what}: {said}{f'; {_ADVICE[code]}' if code in _ADVICE else ''}") from None
+            raise ConfigError(
+                f"{what}: {said}{f'; {_ADVICE[code]}' if code in _ADVICE else ''}"
+            ) from None
 
 
 def _token(id: str) -> str:
@@ -125,7 +150,9 @@ def _token(id: str) -> str:
 
     if found := get_token():
         return found
-    raise ConfigError(f"no Hugging Face token to push to {id!r} with: run `hf auth login`, or set HF_TOKEN")
+    raise ConfigError(
+        f"no Hugging Face token to push to {id!r} with: run `hf auth login`, or set HF_TOKEN"
+    )
 
 
 def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:
@@ -136,20 +163,30 @@ def staged(folder: str | os.PathLike[str], repository: Repository) -> Files:
     folder = Path(folder)
     if not folder.is_dir():
         raise ConfigError(f"nothing to push: {folder} is not a folder")
-    files: dict[str, Path | bytes] = {path: folder / path for path in _pushed(folder, repository.type)}
+    files: dict[str, Path | bytes] = {
+        path: folder / path for path in _pushed(folder, repository.type)
+    }
     if not files:
-        raise ConfigError(f"nothing to push: {folder} has none of {', '.join(MAY_BE_PUSHED[repository.type])}")
+        raise ConfigError(
+            f"nothing to push: {folder} has none of {', '.join(MAY_BE_PUSHED[repository.type])}"
+        )
     if "README.md" in files:
         # in the usage only: the command of the training stays as it was given
-        usage, training, rest = (folder / "README.md").read_text(encoding="utf-8").partition("\n## Training")
+        usage, training, rest = (
+            (folder / "README.md").read_text(encoding="utf-8").partition("\n## Training")
+        )
         if found := _LOADED.search(usage):
             name = json.loads(found[1])
-            usage = usage.replace(found[1], json.dumps(repository.id)).replace(f" {name}", f" {repository.id}")
+            usage = usage.replace(found[1], json.dumps(repository.id)).replace(
+                f" {name}", f" {repository.id}"
+            )
         files["README.md"] = (usage + training + rest).encode()
     return files
 
 
-def push(folder: str | os.PathLike[str], repository: Repository, message: str = "Upload search agent") -> str:
+def push(
+    folder: str | os.PathLike[str], repository: Repository, message: str = "Upload search agent"
+) -> str:
     """Upload what may be pushed of a folder as one commit; returns its address. Raises as `staged` and `commit` do."""
     return repository.commit(staged(folder, repository), message)
 
@@ -170,34 +207,45 @@ def takes_over(args: Any) -> Repository | None:
         return None
     strategy = str(getattr(args.hub_strategy, "value", args.hub_strategy))
     if "checkpoint" in strategy:
-        raise ConfigError("--hub_strategy: the policy is pushed once, at the end; checkpoints hold pickled settings")
+        raise ConfigError(
+            "--hub_strategy: the policy is pushed once, at the end; checkpoints hold pickled settings"
+        )
     args.push_to_hub = False
     name = str(args.hub_model_id or Path(args.output_dir).absolute().name)
     repository = Repository(name, private=bool(args.hub_private_repo), revision=args.hub_revision)
     return repository if args.process_index else replace(repository, id=repository.make())
 
 
-def push_run(folder: str | os.PathLike[str], repository: Repository, *, merged: bool = False) -> None:
+def push_run(
+    folder: str | os.PathLike[str], repository: Repository, *, merged: bool = False
+) -> None:
     """Upload what a training run left, see `policy_folders`. Raises `ConfigError` as `push` does."""
     for repo, of in policy_folders(folder, repository, merged).items():
         push(of, repo)
 
 
-def policy_folders(folder: str | os.PathLike[str], repository: Repository, merged: bool) -> dict[Repository, Path]:
+def policy_folders(
+    folder: str | os.PathLike[str], repository: Repository, merged: bool
+) -> dict[Repository, Path]:
     """What is pushed of a run, by its repository: the policy, and with `merged` its adapter's full model as `…-merged`.
 
     Raises `ConfigError` when there is no merged model.
     """
     folders, full = {repository: Path(folder)}, Path(folder) / MERGED
     if merged and not full.is_dir():
-        raise ConfigError(f"there is no merged model: faithful-search merge {folder} {full} makes it")
+        raise ConfigError(
+            f"there is no merged model: faithful-search merge {folder} {full} makes it"
+        )
     return folders | ({replace(repository, id=f"{repository.id}-{MERGED}"): full} if merged else {})
 
 
 def metric_folders(owner: Repository) -> dict[Repository, Path]:
     """The folder of every metric, by the Space `owner.id/name` whence `evaluate.load` takes it."""
     folder = shipped("evaluate_metrics")
-    return {replace(owner, id=f"{owner.id}/{name}", type="space"): folder / name for name in metric_names()}
+    return {
+        replace(owner, id=f"{owner.id}/{name}", type="space"): folder / name
+        for name in metric_names()
+    }
 
 
 def staged_space(repository: Repository, wheel: str | os.PathLike[str] | None = None) -> Files:
@@ -214,14 +262,19 @@ def staged_space(repository: Repository, wheel: str | os.PathLike[str] | None = 
             raise ConfigError(f"no wheel {wheel}: `pip wheel --no-deps .` or `uv build` makes one")
         # A Space installs its requirements before its own files are there, so the wheel is named by its address
         at = hf_hub_url(repository.id, wheel.name, repo_type="space")
-        files |= {wheel.name: wheel, "requirements.txt": f"faithful-search[train] @ {at}\n".encode()}
+        files |= {
+            wheel.name: wheel,
+            "requirements.txt": f"faithful-search[train] @ {at}\n".encode(),
+        }
     return files
 
 
 def _pushed(folder: Path, repo_type: str) -> list[str]:
     from huggingface_hub.utils import filter_repo_objects
 
-    found = filter_repo_objects(_files(folder), allow_patterns=MAY_BE_PUSHED[repo_type], ignore_patterns=_STAYS)
+    found = filter_repo_objects(
+        _files(folder), allow_patterns=MAY_BE_PUSHED[repo_type], ignore_patterns=_STAYS
+    )
     return list(found)
 
 

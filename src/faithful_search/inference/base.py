@@ -24,7 +24,10 @@ class Sampling(msgspec.Struct, frozen=True):
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1 (1: everything)"),
             "top_k": (self.top_k >= 0, "at least 0 (0: everything)"),
             "max_new_tokens": (self.max_new_tokens >= 1, "at least 1"),
-            "stop": ("" not in self.stop, "strings that are not empty: an empty one would end every turn at once"),
+            "stop": (
+                "" not in self.stop,
+                "strings that are not empty: an empty one would end every turn at once",
+            ),
         }
         for name, (fine, what) in wanted.items():
             if not fine:
@@ -47,12 +50,17 @@ class Generator(Protocol):
     tokenizer: Any
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
+        self,
+        prompts: Sequence[list[int]],
+        sampling: Sampling,
+        max_new_tokens: Sequence[int] | None = None,
     ) -> list[Completion]:
         """Continue each prompt; `max_new_tokens` gives a limit per prompt (at most the sampling's)."""
         ...
 
-    def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
+    def choice_probs(
+        self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
+    ) -> list[list[float]]:
         """p(choice | prompt) for each prompt's own choices: raw, not normalised over the choices."""
         ...
 
@@ -74,4 +82,6 @@ def check_choices(choices: Sequence[Sequence[list[int]]]) -> None:
     """Raise `ConfigError` for a choice without tokens."""
     for i, own in enumerate(choices):
         if [] in own:
-            raise ConfigError(f"choice {own.index([])} of prompt {i} is empty: a choice needs at least one token")
+            raise ConfigError(
+                f"choice {own.index([])} of prompt {i} is empty: a choice needs at least one token"
+            )

@@ -58,22 +58,33 @@ class Plan:
     @cached_property
     def head_passes(self) -> list[list[int]]:
         own = [head for head, tokens in enumerate(self.heads) if tokens]
-        return [[own[place] for place in group] for group in passes([len(self.heads[head]) for head in own], self.call)]
+        return [
+            [own[place] for place in group]
+            for group in passes([len(self.heads[head]) for head in own], self.call)
+        ]
 
     @cached_property
     def passes(self) -> list[list[int]]:
         """Numbers of the rows that are read together, none behind heads of different lengths: it would attend to
         padding."""
         found = []
-        for group in [[head for head, tokens in enumerate(self.heads) if not tokens], *self.head_passes]:
+        for group in [
+            [head for head, tokens in enumerate(self.heads) if not tokens],
+            *self.head_passes,
+        ]:
             own = [row for row, owner in enumerate(self.owners) if owner in group]
-            found += [[own[place] for place in part] for part in passes([self._own(row) for row in own], self.call)]
+            found += [
+                [own[place] for place in part]
+                for part in passes([self._own(row) for row in own], self.call)
+            ]
         return found
 
     @property
     def cost(self) -> int:
         """Tokens, padding included, and what the passes cost; a pass's first row is its longest."""
-        heads = sum(self.call + len(group) * len(self.heads[group[0]]) for group in self.head_passes)
+        heads = sum(
+            self.call + len(group) * len(self.heads[group[0]]) for group in self.head_passes
+        )
         return heads + sum(self.call + len(group) * self._own(group[0]) for group in self.passes)
 
     def _own(self, row: int) -> int:
@@ -99,7 +110,10 @@ def plan(rows: Sequence[Row], keep: int = 1, call: int = CALLS["cpu"], share: bo
     stem = rows[order[0]][: min(alike)]
     heads, owners = [], [0] * len(rows)  # the first head is that of the rows without a family
     for number, family in enumerate(_families(order, alike), start=1):
-        first, last = rows[family[0]], rows[family[-1]]  # of rows in order these two are the least alike
+        first, last = (
+            rows[family[0]],
+            rows[family[-1]],
+        )  # of rows in order these two are the least alike
         heads.append(first[: shared_length(first, last, keep)])
         for row in family:
             owners[row] = number
@@ -131,7 +145,9 @@ def _families(order: list[int], alike: list[int]) -> list[list[int]]:
 
 def _pieces(count: int, cost: Callable[[int, int], int]) -> list[tuple[int, int]]:
     """So many things cut into consecutive pieces that cost least together; `cost` is that of a piece."""
-    best: list[tuple[int, int]] = [(0, 0)]  # of the first things: what they cost, and where their last piece begins
+    best: list[tuple[int, int]] = [
+        (0, 0)
+    ]  # of the first things: what they cost, and where their last piece begins
     for end in range(1, count + 1):
         best.append(min((best[start][0] + cost(start, end), start) for start in range(end)))
     cuts = [count]

@@ -59,7 +59,9 @@ class ChatFormat:
             glue = _glue(tokenizer, dialect.observation_role)
         else:
             told = f"the tokenizer of {name_of(tokenizer)} has no chat template, which dialect {dialect.name!r} needs"
-            raise TemplateError(f"{told}; set it, take the instruct model, or use dialect 'search_r1'")
+            raise TemplateError(
+                f"{told}; set it, take the instruct model, or use dialect 'search_r1'"
+            )
         if has_template:
             what = f"the prompt of dialect {dialect.name!r}"
             text = templated(tokenizer, dialect.prompt("?", ()), what, tool_names=[])
@@ -93,12 +95,16 @@ class ChatFormat:
         """Ids of the episode's opening, ready for the first assistant turn."""
         return self.messages_ids(self.dialect.prompt(question, tools), tools)
 
-    def messages_ids(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
+    def messages_ids(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+    ) -> list[int]:
         """Ids of chat messages, ready for the next assistant turn; raw text when the tokenizer has no template. The
         dialect's prompt describes the tools, so the template gets only their names, as `tool_names`: some tell a small
         model no more."""
         if not getattr(self.tokenizer, "chat_template", None):
-            return opening_ids(self.tokenizer) + self.encode("\n".join(message["content"] for message in messages))
+            return opening_ids(self.tokenizer) + self.encode(
+                "\n".join(message["content"] for message in messages)
+            )
         names = [tool["function"]["name"] for tool in tools]
         return self.encode(templated(self.tokenizer, messages, "these messages", tool_names=names))
 
@@ -109,7 +115,11 @@ class ChatFormat:
             return self.encode(text + opened)
         # `end` is encoded either way: some tokenizers let it swallow the blanks behind it
         response = self.end + self.before + text + self.after + opened
-        return self.encode(response)[len(self.end_ids) :] if ended else self.encode(self.gap + response)
+        return (
+            self.encode(response)[len(self.end_ids) :]
+            if ended
+            else self.encode(self.gap + response)
+        )
 
     def closing_ids(self, ids: Sequence[int]) -> list[int]:
         """What closes an episode that ended by itself, sampled as `ids`: `end` if it is missing, then the EOS."""
@@ -145,7 +155,11 @@ class ChatFormat:
         for number, step in enumerate(trajectory.steps):
             calls = step.call is not None and step.answer is None
             last = number == len(trajectory.steps) - 1
-            spoken = None if calls or last else self.dialect.controller(trajectory.steps[: number + 1], verify=True)
+            spoken = (
+                None
+                if calls or last
+                else self.dialect.controller(trajectory.steps[: number + 1], verify=True)
+            )
             goes_on = calls or spoken is not None
             # a raw dialect goes on inside one assistant turn, which is closed only at its end
             closed = not (goes_on and self.dialect.observation_role is None)
@@ -200,13 +214,21 @@ def _glue(tokenizer: Any, role: str) -> dict[str, str]:
     """What the template writes around an assistant turn and its observation, by the fields of `ChatFormat`."""
     said = [("user", "?"), ("assistant", ASSISTANT), (role, OBSERVATION)]
     messages = [{"role": who, "content": content} for who, content in said]
-    text = templated(tokenizer, messages, f"an assistant turn followed by a {role!r} turn", tool_names=[])
+    text = templated(
+        tokenizer, messages, f"an assistant turn followed by a {role!r} turn", tool_names=[]
+    )
     if text.count(ASSISTANT) != 1 or text.count(OBSERVATION) != 1:
         told = f"does not keep an assistant turn followed by a {role!r} turn as they are"
-        raise TemplateError(f"the chat template of {name_of(tokenizer)} {told}; take another template")
+        raise TemplateError(
+            f"the chat template of {name_of(tokenizer)} {told}; take another template"
+        )
     between, after = text.split(ASSISTANT)[1].split(OBSERVATION)
     closing = between.lstrip()
-    end = max((token for token in control_tokens(tokenizer) if closing.startswith(token)), key=len, default="")
+    end = max(
+        (token for token in control_tokens(tokenizer) if closing.startswith(token)),
+        key=len,
+        default="",
+    )
     if not end:
         return {"before": between, "after": after}
     gap = between[: len(between) - len(closing)]

@@ -23,11 +23,17 @@ _POOLINGS: dict[str, Pooling] = {
     "pooling_mode_max_tokens": "max",
 }
 _PLAIN = {"type": "Transformer", "path": ""}  # a model without files of sentence-transformers
-_TASK = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
+_TASK = (
+    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
+)
 _FAMILIES: tuple[tuple[str, str, str], ...] = (
     (r"(multilingual-)?e5-(small|base|large)(-v2|-unsupervised)?", "query: ", "passage: "),
     (r"multilingual-e5-large-instruct", _TASK, ""),
-    (r"bge-(small|base|large)-en(-v1\.5)?", "Represent this sentence for searching relevant passages: ", ""),
+    (
+        r"bge-(small|base|large)-en(-v1\.5)?",
+        "Represent this sentence for searching relevant passages: ",
+        "",
+    ),
 )
 """What encoders of retrieval were trained to read before queries and passages."""
 
@@ -63,22 +69,37 @@ class Encoder:
         parts and poolings are a `ConfigError`.
         """
         files = partial(_beside, model, revision)
-        parts = {each["type"].rsplit(".", 1)[-1]: each for each in files("modules.json") or [_PLAIN]}
+        parts = {
+            each["type"].rsplit(".", 1)[-1]: each for each in files("modules.json") or [_PLAIN]
+        }
         # a dense layer left out would give other vectors without a word
         if unknown := set(parts) - {"Transformer", "Pooling", "Normalize"}:
-            raise ConfigError(f"{model!r} has parts that cannot be used here: {', '.join(sorted(unknown))}")
+            raise ConfigError(
+                f"{model!r} has parts that cannot be used here: {', '.join(sorted(unknown))}"
+            )
         folder = parts.get("Transformer", _PLAIN)["path"]
-        where: dict[str, Any] = {"revision": revision, "subfolder": folder, "trust_remote_code": trust_remote_code}
+        where: dict[str, Any] = {
+            "revision": revision,
+            "subfolder": folder,
+            "trust_remote_code": trust_remote_code,
+        }
         opened, tokenizer = open_model(AutoModel, model, device=device, dtype=dtype, **where)
         told = files(f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
         prompts = (files("config_sentence_transformers.json") or {}).get("prompts") or {}
-        query, passage = prompts.get("query") or "", prompts.get("passage") or prompts.get("document") or ""
+        query, passage = (
+            prompts.get("query") or "",
+            prompts.get("passage") or prompts.get("document") or "",
+        )
         if not (query or passage):  # the first E5 and BGE models have no such file
             query, passage = known_prefixes(model)
         pooling = ["pooling_mode_mean_tokens"]
         if "Pooling" in parts:
             config = files(f"{parts['Pooling']['path']}/config.json") or {}
-            pooling = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+            pooling = [
+                name
+                for name, value in config.items()
+                if name.startswith("pooling_mode_") and value is True
+            ]
         if len(pooling) != 1 or pooling[0] not in _POOLINGS:
             used, usable = ", ".join(pooling) or "nothing", ", ".join(_POOLINGS)
             raise ConfigError(f"{model!r} pools by {used}; what can be used: one of {usable}")
@@ -87,10 +108,14 @@ class Encoder:
         described |= {"query_prefix": query, "passage_prefix": passage}
         return cls(opened, tokenizer, model, **(described | knobs))
 
-    def encode(self, texts: Sequence[str], kind: Literal["query", "passage"] | None = None) -> np.ndarray:
+    def encode(
+        self, texts: Sequence[str], kind: Literal["query", "passage"] | None = None
+    ) -> np.ndarray:
         """Vectors of shape `(len(texts), d)`, float32, in the order of the texts; `kind` says which prefix they get."""
         prefix = {"query": self.query_prefix, "passage": self.passage_prefix, None: ""}[kind]
-        rows = self._encoded([prefix + text for text in texts], truncation=True, max_length=self.limit)
+        rows = self._encoded(
+            [prefix + text for text in texts], truncation=True, max_length=self.limit
+        )
         vectors = np.zeros((len(rows), self.model.config.hidden_size), dtype=np.float32)
         # texts of like length together, so that little of a batch is padding
         for batch in batches([len(ids) for ids in rows], self.batch_tokens):
@@ -105,7 +130,9 @@ class Encoder:
             elif self.pooling == "max":
                 pooled = states.masked_fill(~own_tokens[:, :, None], float("-inf")).amax(1)
             else:
-                pooled = (states * own_tokens[:, :, None]).sum(1) / own_tokens.sum(1, keepdim=True).clamp(min=1)
+                pooled = (states * own_tokens[:, :, None]).sum(1) / own_tokens.sum(
+                    1, keepdim=True
+                ).clamp(min=1)
             vectors[batch] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
         return vectors
 
@@ -121,7 +148,11 @@ class Encoder:
     def _encoded(self, texts: Sequence[str], **how: Any) -> list[list[int]]:
         # tokenizers refuse lone surrogates; a text that spells control tokens is read as the characters it is
         fine = [well_formed(text) for text in texts]
-        return self.tokenizer(fine, split_special_tokens=True, verbose=False, **how)["input_ids"] if fine else []
+        return (
+            self.tokenizer(fine, split_special_tokens=True, verbose=False, **how)["input_ids"]
+            if fine
+            else []
+        )
 
 
 def _beside(model: str, revision: str | None, name: str) -> Any:
@@ -135,4 +166,7 @@ def _beside(model: str, revision: str | None, name: str) -> Any:
 def known_prefixes(model: str) -> tuple[str, str]:
     """Prefixes of queries and of passages, by the last part of a Hub id or path; empty for a model not known here."""
     name = re.split(r"[\\/]", model.rstrip("\\/"))[-1].lower()
-    return next(((query, passage) for form, query, passage in _FAMILIES if re.fullmatch(form, name)), ("", ""))
+    return next(
+        ((query, passage) for form, query, passage in _FAMILIES if re.fullmatch(form, name)),
+        ("", ""),
+    )

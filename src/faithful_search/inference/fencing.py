@@ -29,7 +29,9 @@ def control_tokens(tokenizer: Any) -> tuple[str, ...]:
     """The tokens that steer a model, so that text from outside must never become one: all special tokens, named or only
     added, and added tokens that look like markup, such as `<tool_call>`."""
     added = tokenizer.added_tokens_decoder.values()
-    steering = [token.content for token in added if token.special or _MARKER.fullmatch(token.content)]
+    steering = [
+        token.content for token in added if token.special or _MARKER.fullmatch(token.content)
+    ]
     return tuple(dict.fromkeys([*tokenizer.all_special_tokens, *steering]))
 
 
@@ -37,7 +39,9 @@ def guarded(fence: Fence, tokenizer: Any) -> Fence:
     """`fence` for the model of this tokenizer: it also forbids the control tokens, what the chat template writes around
     messages, and whatever the tokenizer reads as something forbidden."""
     # some read a byte's piece that is written out in a text as this byte
-    bytes_ = ["<0x"] if tokenizer.convert_tokens_to_ids("<0x3C>") in _ids(tokenizer, "<0x3C>") else []
+    bytes_ = (
+        ["<0x"] if tokenizer.convert_tokens_to_ids("<0x3C>") in _ids(tokenizer, "<0x3C>") else []
+    )
     tokens = [*control_tokens(tokenizer), *_marks_and_words(tokenizer)[0], *bytes_]
     return replace(fence.with_tokens(fenceable(tokens)), fold=_folding(tokenizer))
 
@@ -58,9 +62,14 @@ def check_reader(tokenizer: Any, dialect: Dialect) -> None:
             mistaken.append((text, f"a{other}a"))
     if mistaken:
         text, read = mistaken[0]
-        raise _unfit(tokenizer, f"reads {text!r} as {read!r}: retrieved text could imitate a dialect's lines and tags")
+        raise _unfit(
+            tokenizer,
+            f"reads {text!r} as {read!r}: retrieved text could imitate a dialect's lines and tags",
+        )
     if words := sorted({*_marks_and_words(tokenizer)[1]}):
-        told = f"writes roles as bare words ({', '.join(words)}), which any retrieved text may contain"
+        told = (
+            f"writes roles as bare words ({', '.join(words)}), which any retrieved text may contain"
+        )
         advice = "take a template that marks them with tokens or signs"
         raise TemplateError(f"the chat template of {name_of(tokenizer)} {told}; {advice}")
 
@@ -108,7 +117,9 @@ def _folding(tokenizer: Any) -> Folding | None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         if any(alike(*signs) for signs in (_BLANK + " ", "\uff1c<", "Aa")):
-            raise _unfit(tokenizer, "is not a fast one, reads characters as others, and does not say which")
+            raise _unfit(
+                tokenizer, "is not a fast one, reads characters as others, and does not say which"
+            )
         return None
     fold = Folding(backend.normalizer, _BLANK if alike(_BLANK, " ") else " ")
     if not _keeps(fold, _ENTITIES):
@@ -130,14 +141,18 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 def _marks_and_words(tokenizer: Any) -> tuple[list[str], list[str]]:
     """What a chat template writes around messages: markers and phrases such as `USER:`; words alone on their lines."""
     # the longest first: a pattern takes the first that fits, and one token may begin like another
-    tokens = "|".join(map(re.escape, sorted(filter(str.strip, control_tokens(tokenizer)), key=len, reverse=True)))
+    tokens = "|".join(
+        map(re.escape, sorted(filter(str.strip, control_tokens(tokenizer)), key=len, reverse=True))
+    )
     marker = re.compile(f"{_MARKER.pattern}|{tokens}" if tokens else _MARKER.pattern)
     marks: list[str] = []
     words: list[str] = []
     for line in (line for text in _around(tokenizer) for line in text.splitlines()):
         pieces = [piece.strip() for piece in marker.split(line)]
         # single letters and signs stand in any text; a word could be forbidden only where it stands alone
-        marks += _MARKER.findall(line) + [piece for piece in pieces if len(piece) > 1 and not piece.isalnum()]
+        marks += _MARKER.findall(line) + [
+            piece for piece in pieces if len(piece) > 1 and not piece.isalnum()
+        ]
         words += [piece for piece in pieces if piece.isalnum() and len(pieces) == 1]
     return marks, words
 
@@ -145,12 +160,17 @@ def _marks_and_words(tokenizer: Any) -> tuple[list[str], list[str]]:
 def _around(tokenizer: Any) -> list[str]:
     if not getattr(tokenizer, "chat_template", None):
         return []
-    said = [{"role": role, "content": _CONTENT} for role in ("system", "user", "assistant", "tool", "user")]
+    said = [
+        {"role": role, "content": _CONTENT}
+        for role in ("system", "user", "assistant", "tool", "user")
+    ]
     # the longest conversation that the template takes: some refuse roles, or the same one twice
     for messages in (said, [*said[:3], said[4]], [*said[1:3], said[4]], said[1:2]):
         try:
             how = {"tokenize": False, "add_generation_prompt": True, "tool_names": []}
             return tokenizer.apply_chat_template(messages, **how).split(_CONTENT)
-        except Exception:  # a template raises what it likes; one that refuses even a question is refused elsewhere
+        except (
+            Exception
+        ):  # a template raises what it likes; one that refuses even a question is refused elsewhere
             continue
     return []

@@ -22,7 +22,10 @@ class States(NamedTuple):
     layers: list[tuple[torch.Tensor, torch.Tensor]]
 
     def of(self, length: int) -> "States":
-        return States(self.ids[:length], [(keys[:, :length], values[:, :length]) for keys, values in self.layers])
+        return States(
+            self.ids[:length],
+            [(keys[:, :length], values[:, :length]) for keys, values in self.layers],
+        )
 
 
 NOTHING = States([], [])
@@ -38,7 +41,9 @@ class RoomyLayer(DynamicLayer):
         self.once, self.end = once, 0
         self.rows: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
-    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def update(
+        self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Any, Any]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
@@ -100,7 +105,12 @@ def reads_on(model: Any) -> MakeCache | None:
     for make in (by_row, lambda model: DynamicCache(config=model.config)):
         try:
             layers = Batch(model, make, [[0]]).cache.layers
-        except (AttributeError, KeyError, TypeError, ValueError):  # it takes other arguments, or none of this cache
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ):  # it takes other arguments, or none of this cache
             continue
         if all(layer.is_initialized for layer in layers):
             return make
@@ -129,9 +139,13 @@ class Batch:
         self.ids, self.mask = self._padded([own.ids for own in known])
         filled = next((own.of(0).layers for own in known if own.layers), None)
         if filled and self.cache is not None:
-            for layer, *parts in zip(self.cache.layers, *(own.layers or filled for own in known), strict=True):
+            for layer, *parts in zip(
+                self.cache.layers, *(own.layers or filled for own in known), strict=True
+            ):
                 layer.rows, layer.end = parts, max(keys.shape[1] for keys, _ in parts)
-        self.logits = self.read([row[len(own.ids) :] for row, own in zip(rows, known, strict=True)], keep)
+        self.logits = self.read(
+            [row[len(own.ids) :] for row, own in zip(rows, known, strict=True)], keep
+        )
 
     def read(self, rows: Sequence[Row], keep: int = 1) -> torch.Tensor:
         """Reads more of each row, at least a token, and gives the logits behind its last `keep` tokens."""
@@ -152,11 +166,16 @@ class Batch:
     def states(self, row: int, ids: Row) -> States:
         """What the model remembers of a row, which is `ids` by now; nothing is copied."""
         own = slice(self.mask.shape[1] - len(ids), self.mask.shape[1])
-        return States(ids, [(layer.keys[row, :, own], layer.values[row, :, own]) for layer in self.cache.layers])
+        return States(
+            ids,
+            [(layer.keys[row, :, own], layer.values[row, :, own]) for layer in self.cache.layers],
+        )
 
     def select(self, rows: Sequence[int]) -> None:
         own = torch.tensor(rows, device=self.device)
-        start = int(self.mask[own].any(0).nonzero()[0])  # a longer row, now gone, may have been all that was there
+        start = int(
+            self.mask[own].any(0).nonzero()[0]
+        )  # a longer row, now gone, may have been all that was there
         self.mask = self.mask[own, start:]
         for layer in self.cache.layers:
             layer.select(own, start)
@@ -171,13 +190,17 @@ class Batch:
         return torch.tensor(ids, **how), torch.tensor(mask, **how)
 
 
-def remembered(model: Any, rows: Sequence[Row], call: int, states: Sequence[States] = ()) -> list[States]:
+def remembered(
+    model: Any, rows: Sequence[Row], call: int, states: Sequence[States] = ()
+) -> list[States]:
     """What a model remembers of rows, each read behind its own of `states`, in the passes that cost least."""
     found = [*states] or [NOTHING] * len(rows)
     due = [row for row, own in enumerate(found) if len(own.ids) < len(rows[row])]
     for group in passes([len(rows[row]) - len(found[row].ids) for row in due], call):
         numbers = [due[place] for place in group]
-        batch = Batch(model, by_row, [rows[row] for row in numbers], [found[row] for row in numbers])
+        batch = Batch(
+            model, by_row, [rows[row] for row in numbers], [found[row] for row in numbers]
+        )
         for place, row in enumerate(numbers):
             found[row] = batch.states(place, rows[row])
     return found
@@ -200,7 +223,9 @@ class Memory:
         found = []
         for prompt in prompts:
             place = bisect(rows, row := prompt[:-1], key=lambda one: one.ids)
-            near = rows[max(0, place - 1) : place + 1]  # one of the row's neighbours begins most like it
+            near = rows[
+                max(0, place - 1) : place + 1
+            ]  # one of the row's neighbours begins most like it
             shared = [shared_length(one.ids, row) for one in near]
             best = max(shared, default=0)
             found.append(near[shared.index(best)].of(best) if best else NOTHING)

@@ -63,7 +63,11 @@ def open_model(
     if on_cpu:
         choose_threads()
     wanted = dtype or ("float32" if on_cpu else "auto")
-    where: dict[str, Any] = {"revision": revision, "subfolder": subfolder, "trust_remote_code": trust_remote_code}
+    where: dict[str, Any] = {
+        "revision": revision,
+        "subfolder": subfolder,
+        "trust_remote_code": trust_remote_code,
+    }
     model = read_model(auto, name, dtype=wanted, **where, **how)
     return model.to(device).eval(), read_tokenizer(name, **where)
 
@@ -117,7 +121,9 @@ def read_model(
     with opening(f"the base model {base[0]!r}, which the adapter in {name!r} belongs to", moved):
         model = auto.from_pretrained(base[0], revision=base[1], **how)
     with opening(f"the adapter in {name!r}"):
-        return PeftModel.from_pretrained(model, name, revision=revision, subfolder=subfolder, is_trainable=trainable)
+        return PeftModel.from_pretrained(
+            model, name, revision=revision, subfolder=subfolder, is_trainable=trainable
+        )
 
 
 @cache
@@ -132,9 +138,15 @@ def check_there(name: str, revision: str | None = None) -> None:
         if constants.HF_HUB_OFFLINE or any(isinstance(path, str) for path in cached):
             return
         HfApi().model_info(name, revision=revision, timeout=_SECONDS)
-    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:  # two are kinds of the next
+    except (
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    ) as error:  # two are kinds of the next
         at = f" at revision {revision}" if revision else ""
-        raise ConfigError(f"there is no model {name!r}{at}: it is neither a folder here nor on the Hub") from error
+        raise ConfigError(
+            f"there is no model {name!r}{at}: it is neither a folder here nor on the Hub"
+        ) from error
     except HfHubHTTPError:  # the Hub is busy, say: it may answer when asked for the files
         return
     except HTTPError as error:  # of the HTTP library that huggingface_hub uses, which changed
@@ -151,19 +163,27 @@ def file_beside(model: str, name: str, revision: str | None = None) -> Path | No
     check_there(model, revision)
     try:
         return Path(hf_hub_download(model, name, revision=revision))
-    except LocalEntryNotFoundError as error:  # a kind of the next, but nobody has said that the file is not there
+    except (
+        LocalEntryNotFoundError
+    ) as error:  # a kind of the next, but nobody has said that the file is not there
         found = try_to_load_from_cache(model, name, revision=revision)
-        if found is not None and not isinstance(found, str):  # the Hub has said that there is no such file
+        if found is not None and not isinstance(
+            found, str
+        ):  # the Hub has said that there is no such file
             return None
         told = f"whether there is a {name} beside the model {model!r} is not known here, and the Hub cannot be reached"
-        raise ConfigError(f"{told}; open it once while it can be, or give the directory that holds it") from error
+        raise ConfigError(
+            f"{told}; open it once while it can be, or give the directory that holds it"
+        ) from error
     except EntryNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot open the model {model!r}: {name}: {error}") from error
 
 
-def adapter_base(name: str, revision: str | None = None, subfolder: str = "") -> tuple[str, str | None] | None:
+def adapter_base(
+    name: str, revision: str | None = None, subfolder: str = ""
+) -> tuple[str, str | None] | None:
     """Name and revision of the model that a PEFT adapter was made for; `None` when there is no adapter at `name`."""
     check_there(name, revision)
     with opening(f"the model {name!r}"):
@@ -191,7 +211,10 @@ def max_tokens(model: Any, tokenizer: Any) -> int | None:
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             # RoBERTa and its kin count positions from behind the padding token's
-            limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
+            limits.append(
+                module.num_embeddings
+                - (0 if module.padding_idx is None else module.padding_idx + 1)
+            )
     return min((limit for limit in limits if limit and limit < _SAYS_NOTHING), default=None)
 
 
@@ -213,7 +236,9 @@ def choose_threads(asked: int = 0) -> int:
     if asked:
         torch.set_num_threads(asked)
     elif not _chosen and (said is None or launched):
-        torch.set_num_threads(idle_cores() if launched else min(torch.get_num_threads(), idle_cores()))
+        torch.set_num_threads(
+            idle_cores() if launched else min(torch.get_num_threads(), idle_cores())
+        )
     _chosen = True
     return torch.get_num_threads()
 

@@ -42,16 +42,28 @@ class TransformersGenerator:
         ```
     """
 
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int = 64, agree: Callable[[int], int] = int) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, batch_size: int = 64, agree: Callable[[int], int] = int
+    ) -> None:
         if batch_size < 1:
             raise ConfigError(f"a forward pass needs at least 1 row, got batch_size={batch_size}")
-        self.model, self.tokenizer, self.batch_size, self.agree = model, tokenizer, batch_size, agree
+        self.model, self.tokenizer, self.batch_size, self.agree = (
+            model,
+            tokenizer,
+            batch_size,
+            agree,
+        )
         self._memory: Memory | None = None
-        self.shares: bool | None = None  # whether `choice_probs` reads common beginnings once; `None`: not tried yet
+        self.shares: bool | None = (
+            None  # whether `choice_probs` reads common beginnings once; `None`: not tried yet
+        )
         self._closers: dict[str, frozenset[int]] = {}
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
+        self,
+        prompts: Sequence[list[int]],
+        sampling: Sampling,
+        max_new_tokens: Sequence[int] | None = None,
     ) -> list[Completion]:
         """See `Generator.generate`. The model's own generation settings (penalties, suppressed tokens, …) do not apply.
 
@@ -68,7 +80,11 @@ class TransformersGenerator:
                 f"a prompt of {longest} tokens leaves no room in the model's {positions} positions; lower the "
                 "episode's total_tokens, return less evidence per call, or take a model with a longer context"
             )
-        limits = list(max_new_tokens) if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
+        limits = (
+            list(max_new_tokens)
+            if max_new_tokens is not None
+            else [sampling.max_new_tokens] * len(prompts)
+        )
         # prompts of similar length share a batch, so that little of it is padding
         order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
         end = self._end(sampling.stop)
@@ -79,7 +95,9 @@ class TransformersGenerator:
                 rows = order[start : start + self.batch_size]
                 own = [prompts[row] for row in rows]
                 batch = self._memory.read(own, [known.pop(row) for row in rows])
-                written = self._write(self._memory, batch, own, [limits[row] for row in rows], sampling, end)
+                written = self._write(
+                    self._memory, batch, own, [limits[row] for row in rows], sampling, end
+                )
                 del batch  # before the next one needs the memory
                 done.update(zip(rows, written, strict=True))
         return [done[row] for row in range(len(prompts))]
@@ -101,9 +119,13 @@ class TransformersGenerator:
         finally:
             self._memory = before
 
-    def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
+    def choice_probs(
+        self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
+    ) -> list[list[float]]:
         """See `Generator.choice_probs`; costs and errors are those of `choice_logprobs`."""
-        return [[math.exp(value) for value in own] for own in self.choice_logprobs(prompts, choices)]
+        return [
+            [math.exp(value) for value in own] for own in self.choice_logprobs(prompts, choices)
+        ]
 
     def choice_logprobs(
         self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
@@ -139,7 +161,9 @@ class TransformersGenerator:
         choose, done = chooser(sampling), dict[int, Completion]()
         ids: list[Row] = [[] for _ in prompts]
         logprobs: list[list[float]] = [[] for _ in prompts]
-        here = live = list(range(len(prompts)))  # whose rows the batch holds, and the places of those that go on
+        here = live = list(
+            range(len(prompts))
+        )  # whose rows the batch holds, and the places of those that go on
         logits = batch.logits
         while live:
             tokens, chosen = choose(logits[:, -1])
@@ -148,8 +172,12 @@ class TransformersGenerator:
                 ids[row].append(tokens[place])
                 logprobs[row] += chosen[place : place + 1]
                 if finish := end.of(ids[row], limits[row]):
-                    memory.put(batch, place, prompts[row] + ids[row][:-1])  # the last one has not been read
-                    done[row] = Completion(ids[row], finish, logprobs[row] if sampling.logprobs else None)
+                    memory.put(
+                        batch, place, prompts[row] + ids[row][:-1]
+                    )  # the last one has not been read
+                    done[row] = Completion(
+                        ids[row], finish, logprobs[row] if sampling.logprobs else None
+                    )
             live = [place for place in live if here[place] not in done]
             if live and memory.by_row and (len(here) - len(live)) * LEAVE >= len(here):
                 batch.select(live)
@@ -159,29 +187,40 @@ class TransformersGenerator:
                 logits = batch.read([[token] for token in tokens])
         return [done[row] for row in range(len(prompts))]
 
-    def _logits(self, rows: Iterable[tuple[int, ...]], keep: int) -> Iterator[tuple[Row, torch.Tensor]]:
+    def _logits(
+        self, rows: Iterable[tuple[int, ...]], keep: int
+    ) -> Iterator[tuple[Row, torch.Tensor]]:
         """Each row with the logits of its last `keep` tokens, or of all where it has fewer."""
         if self.shares is None:
             self.shares = reads_on(self.model) is by_row
         # those that begin alike are neighbours, or those of similar length
         order = sorted(map(list, rows), key=None if self.shares else len)
         starts = range(0, len(order), self.batch_size)
-        plans = [plan(order[at : at + self.batch_size], keep, self._call, self.shares) for at in starts]
+        plans = [
+            plan(order[at : at + self.batch_size], keep, self._call, self.shares) for at in starts
+        ]
         passes = sum(len(made.head_passes) + len(made.passes) for made in plans)
         idle = self.agree(passes) - passes
         for made in plans:
             heads = remembered(self.model, made.heads, self._call)
             for group in made.passes:
-                own, states = [made.rows[row] for row in group], [heads[made.owners[row]] for row in group]
+                own, states = (
+                    [made.rows[row] for row in group],
+                    [heads[made.owners[row]] for row in group],
+                )
                 make = partial(by_row, once=True) if any(head.ids for head in states) else None
                 yield from zip(own, Batch(self.model, make, own, states, keep).logits, strict=True)
         for _ in range(idle):  # other processes wait for this one's part of the model
             Batch(self.model, None, [[0]])
 
     def _end(self, stop: tuple[str, ...]) -> "_End":
-        for last in {text[-1] for text in stop} - self._closers.keys():  # kept: the whole vocabulary is read
+        for last in {
+            text[-1] for text in stop
+        } - self._closers.keys():  # kept: the whole vocabulary is read
             pieces = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
-            self._closers[last] = frozenset(token for token, piece in enumerate(pieces) if last in piece)
+            self._closers[last] = frozenset(
+                token for token, piece in enumerate(pieces) if last in piece
+            )
         closers = frozenset().union(*(self._closers[text[-1]] for text in stop))
         own = self.model.generation_config.eos_token_id
         eos = {*(own if isinstance(own, list) else [own]), self.tokenizer.eos_token_id} - {None}
@@ -216,7 +255,9 @@ def positions_of(config: Any) -> int | None:
     """How many positions the model was made for, stretched by its RoPE scaling; `None` when it does not say."""
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     positions = getattr(config, "max_position_embeddings", None)
-    scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    scaling = (
+        getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    )
     return positions and int(positions * max(1.0, scaling.get("factor") or 1.0))
 
 
@@ -232,7 +273,9 @@ def chooser(sampling: Sampling) -> Choose:
         for limit in limits:
             allowed = limit(None, allowed)
         tokens = scores.argmax(-1, keepdim=True) if greedy else _drawn(allowed.softmax(-1))
-        logprobs = scores.log_softmax(-1).gather(-1, tokens)[:, 0].tolist() if sampling.logprobs else []
+        logprobs = (
+            scores.log_softmax(-1).gather(-1, tokens)[:, 0].tolist() if sampling.logprobs else []
+        )
         return tokens[:, 0].tolist(), logprobs
 
     return choose

@@ -35,8 +35,12 @@ Request = tuple[list[int], dict[str, Any]]
 class Answer(msgspec.Struct, frozen=True):
     ids: list[int]
     finish: str  # its `finish_reason`
-    stop: str | int | None = None  # its `stop_reason`: a stop string, a token's id, or nothing for the EOS
-    logprobs: list[dict[int, float]] | None = None  # at each position of the sampled token, and of those asked for
+    stop: str | int | None = (
+        None  # its `stop_reason`: a stop string, a token's id, or nothing for the EOS
+    )
+    logprobs: list[dict[int, float]] | None = (
+        None  # at each position of the sampled token, and of those asked for
+    )
 
 
 class VLLM(ABC):
@@ -54,7 +58,10 @@ class VLLM(ABC):
         pass
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
+        self,
+        prompts: Sequence[list[int]],
+        sampling: Sampling,
+        max_new_tokens: Sequence[int] | None = None,
     ) -> list[Completion]:
         """See `Generator.generate`. A row also ends at the model's last position; its generation settings do not apply.
 
@@ -67,7 +74,9 @@ class VLLM(ABC):
             return []
         self._check_lengths(prompts)
         if sampling.temperature > self.hottest:
-            raise ConfigError(f"vLLM takes temperatures up to {self.hottest:g}, not {sampling.temperature:g}")
+            raise ConfigError(
+                f"vLLM takes temperatures up to {self.hottest:g}, not {sampling.temperature:g}"
+            )
         if sampling.logprobs and self.no_logprobs:
             raise ConfigError(self.no_logprobs)
         eos = self.tokenizer.eos_token_id
@@ -81,18 +90,32 @@ class VLLM(ABC):
             "include_stop_str_in_output": True,
             "logprobs": 0 if sampling.logprobs else None,  # those of the sampled token alone
         }
-        limits = max_new_tokens if max_new_tokens is not None else [sampling.max_new_tokens] * len(prompts)
-        most = [min(limit, self.positions - len(prompt)) for prompt, limit in zip(prompts, limits, strict=True)]
-        answers = self._ask([(own, {**how, "max_tokens": limit}) for own, limit in zip(prompts, most, strict=True)])
+        limits = (
+            max_new_tokens
+            if max_new_tokens is not None
+            else [sampling.max_new_tokens] * len(prompts)
+        )
+        most = [
+            min(limit, self.positions - len(prompt))
+            for prompt, limit in zip(prompts, limits, strict=True)
+        ]
+        answers = self._ask(
+            [(own, {**how, "max_tokens": limit}) for own, limit in zip(prompts, most, strict=True)]
+        )
         return [self._completion(answer, sampling) for answer in answers]
 
-    def choice_probs(self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]) -> list[list[float]]:
+    def choice_probs(
+        self, prompts: Sequence[list[int]], choices: Sequence[Sequence[list[int]]]
+    ) -> list[list[float]]:
         """See `Generator.choice_probs`; `ConfigError` when prompt and choice do not fit into the positions. Each token
         of a choice is a row that ends with the token before it, so that prompts are read from the prefix cache."""
         check_choices(choices)
         # what is asked about each choice: rows, and the token behind each
         asked = [
-            [[((*prompt, *choice[:place]), token) for place, token in enumerate(choice)] for choice in own]
+            [
+                [((*prompt, *choice[:place]), token) for place, token in enumerate(choice)]
+                for choice in own
+            ]
             for prompt, own in zip(prompts, choices, strict=True)
         ]
         wanted: dict[tuple[int, ...], list[int]] = {}
@@ -101,11 +124,18 @@ class VLLM(ABC):
         self._check_lengths(wanted)
         # at temperature 1 raw and processed log-probs are the same
         how = {**_PLAIN, "max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
-        requests = [(list(row), {**how, "logprob_token_ids": tokens}) for row, tokens in wanted.items()]
+        requests = [
+            (list(row), {**how, "logprob_token_ids": tokens}) for row, tokens in wanted.items()
+        ]
         answers = self._ask(requests) if requests else []
-        found = {row: (answer.logprobs or [{}])[0] for row, answer in zip(wanted, answers, strict=True)}
+        found = {
+            row: (answer.logprobs or [{}])[0] for row, answer in zip(wanted, answers, strict=True)
+        }
         try:
-            return [[math.exp(sum(found[row][token] for row, token in choice)) for choice in own] for own in asked]
+            return [
+                [math.exp(sum(found[row][token] for row, token in choice)) for choice in own]
+                for own in asked
+            ]
         except KeyError as missing:
             old = "this vLLM does not report the log-probs of given tokens (`logprob_token_ids`); take a newer one"
             raise ConfigError(old) from missing
@@ -121,19 +151,27 @@ class VLLM(ABC):
 
     def _completion(self, answer: Answer, sampling: Sampling) -> Completion:
         if answer.finish not in ("stop", "length"):
-            raise GeneratorError(f"vLLM gave up on a row ({answer.finish}): was it stopped or put to sleep meanwhile?")
+            raise GeneratorError(
+                f"vLLM gave up on a row ({answer.finish}): was it stopped or put to sleep meanwhile?"
+            )
         ids, finish = answer.ids, answer.finish
         if finish == "stop":
             by_string = isinstance(answer.stop, str) and ids[-1:] != [self.tokenizer.eos_token_id]
             finish = "stop" if by_string else "eos"
-        if finish == "stop":  # engines that sample several tokens at once go further than the stop string
+        if (
+            finish == "stop"
+        ):  # engines that sample several tokens at once go further than the stop string
             decode = self.tokenizer.decode
-            while len(ids) > 1 and any(text in decode(ids[:-1], skip_special_tokens=False) for text in sampling.stop):
+            while len(ids) > 1 and any(
+                text in decode(ids[:-1], skip_special_tokens=False) for text in sampling.stop
+            ):
                 ids = ids[:-1]
         if not sampling.logprobs or answer.logprobs is None:
             return Completion(ids, finish)
         # not strict: ids may have been cut above
-        return Completion(ids, finish, [place[token] for token, place in zip(ids, answer.logprobs, strict=False)])
+        return Completion(
+            ids, finish, [place[token] for token, place in zip(ids, answer.logprobs, strict=False)]
+        )
 
 
 class VLLMGenerator(VLLM):
@@ -163,8 +201,12 @@ class VLLMGenerator(VLLM):
             raise ConfigError(f"vLLM refuses what it was asked for: {error}") from error
         answers = []
         for output in (request.outputs[0] for request in outputs):
-            tables = output.logprobs and [{token: one.logprob for token, one in at.items()} for at in output.logprobs]
-            answers.append(Answer(list(output.token_ids), output.finish_reason, output.stop_reason, tables))
+            tables = output.logprobs and [
+                {token: one.logprob for token, one in at.items()} for at in output.logprobs
+            ]
+            answers.append(
+                Answer(list(output.token_ids), output.finish_reason, output.stop_reason, tables)
+            )
         return answers
 
 
@@ -185,7 +227,9 @@ def open_vllm(name: str, *, revision: str | None = None, **how: Any) -> VLLMGene
     try:
         from vllm import LLM
     except ImportError as error:
-        raise ConfigError(f"vLLM cannot be imported ({error}): pip install 'faithful-search[vllm]'") from error
+        raise ConfigError(
+            f"vLLM cannot be imported ({error}): pip install 'faithful-search[vllm]'"
+        ) from error
     from .loading import read_tokenizer
 
     try:
@@ -201,7 +245,9 @@ def wait_for_server(url: str, seconds: float) -> None:
     end, said = time.monotonic() + seconds, ""
     while time.monotonic() < end:
         try:
-            response = httpx.get(url.rstrip("/") + "/health", timeout=min(5.0, seconds), trust_env=False)
+            response = httpx.get(
+                url.rstrip("/") + "/health", timeout=min(5.0, seconds), trust_env=False
+            )
             if response.status_code == 200:
                 return
             said = f"status {response.status_code}"
@@ -229,18 +275,34 @@ class VLLMServer(VLLM):
     """
 
     def __init__(self, url: str, tokenizer: Any, timeout: float = 600.0) -> None:
-        self.url, self.tokenizer, self.timeout = url.rstrip("/").removesuffix("/v1"), tokenizer, timeout
+        self.url, self.tokenizer, self.timeout = (
+            url.rstrip("/").removesuffix("/v1"),
+            tokenizer,
+            timeout,
+        )
         # no breaker: a failure ends the call
         patience = timeout, timeout, _RETRIES, _BACKOFF, _CONCURRENCY, sys.maxsize
         self._llm = LLM(Endpoint(self.url, "", None, *patience, direct=True))
         self._background = Background(threads=1)
         [document] = self._send("/models", [None])
         try:
-            self.model, self.positions = str(document["data"][0]["id"]), int(document["data"][0]["max_model_len"])
+            self.model, self.positions = (
+                str(document["data"][0]["id"]),
+                int(document["data"][0]["max_model_len"]),
+            )
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise ConfigError(f"what answers at {self.url} is no vLLM server: it names no model") from error
+            raise ConfigError(
+                f"what answers at {self.url} is no vLLM server: it names no model"
+            ) from error
         # The one token that `top_k=1` leaves is certain in the distribution sampled from, which raw log-probs ignore.
-        one = {"max_tokens": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 1, "min_p": 0.0, "logprobs": 0}
+        one = {
+            "max_tokens": 1,
+            "temperature": 2.0,
+            "top_p": 1.0,
+            "top_k": 1,
+            "min_p": 0.0,
+            "logprobs": 0,
+        }
         [answer] = self._ask([(tokenizer("a", add_special_tokens=False)["input_ids"][:1], one)])
         if answer.logprobs is None or not abs(answer.logprobs[0][answer.ids[0]]) < 1e-4:
             self.no_logprobs = (
@@ -259,21 +321,32 @@ class VLLMServer(VLLM):
         for document in self._send("/completions", bodies):
             try:
                 choice = document["choices"][0]
-                ids, tables = [int(token) for token in choice["token_ids"]], _logprobs(choice.get("logprobs"))
-                answers.append(Answer(ids, choice["finish_reason"], choice.get("stop_reason"), tables))
+                ids, tables = (
+                    [int(token) for token in choice["token_ids"]],
+                    _logprobs(choice.get("logprobs")),
+                )
+                answers.append(
+                    Answer(ids, choice["finish_reason"], choice.get("stop_reason"), tables)
+                )
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 told = f"{type(error).__name__}: {error}"
-                raise GeneratorError(f"the vLLM server at {self.url} is too old, or answers amiss ({told})") from error
+                raise GeneratorError(
+                    f"the vLLM server at {self.url} is too old, or answers amiss ({told})"
+                ) from error
         return answers
 
     def _send(self, path: str, bodies: list[dict[str, Any] | None]) -> list[Any]:
         try:
-            return self._background.run(map_concurrently(partial(self._llm.post, path), bodies, _CONCURRENCY))
+            return self._background.run(
+                map_concurrently(partial(self._llm.post, path), bodies, _CONCURRENCY)
+            )
         except Unanswered as fault:
             if not fault.passing:
                 raise ConfigError(f"the vLLM server at {self.url} refuses: {fault}") from None
             advice = "see its log, start it again (or give it a longer time-out), and resume from the last checkpoint"
-            raise GeneratorError(f"the vLLM server at {self.url} does not work: {fault}; {advice}") from fault
+            raise GeneratorError(
+                f"the vLLM server at {self.url} does not work: {fault}; {advice}"
+            ) from fault
         except JudgeError as error:
             raise ConfigError(f"the vLLM server at {self.url} refuses: {error}") from None
 
@@ -284,9 +357,14 @@ def _logprobs(document: Any) -> list[dict[int, float]] | None:
         return None
     tops = document.get("top_logprobs") or [None] * len(document["tokens"])
     known = zip(document["tokens"], document["token_logprobs"], tops, strict=True)
-    tables: list[dict[str, float | None]] = [{**(top or {}), token: chosen} for token, chosen, top in known]
+    tables: list[dict[str, float | None]] = [
+        {**(top or {}), token: chosen} for token, chosen, top in known
+    ]
     # the server writes a token's id where it would write its text
     return [
-        {int(name.removeprefix("token_id:")): math.nan if value is None else value for name, value in table.items()}
+        {
+            int(name.removeprefix("token_id:")): math.nan if value is None else value
+            for name, value in table.items()
+        }
         for table in tables
     ]

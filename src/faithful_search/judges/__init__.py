@@ -4,7 +4,13 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import ConfigError, needs
-from .base import Judge as Judge, Pair as Pair, Request as Request, Verdict as Verdict, Writer as Writer
+from .base import (
+    Judge as Judge,
+    Pair as Pair,
+    Request as Request,
+    Verdict as Verdict,
+    Writer as Writer,
+)
 from .grounding import GroundingJudge as GroundingJudge, LexicalJudge as LexicalJudge
 
 _CLASSES = {

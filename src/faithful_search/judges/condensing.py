@@ -13,7 +13,16 @@ from .base import Request, Writer
 
 _log = logging.getLogger(__name__)
 # of the writers there are
-_SETTINGS = ("source", "temperature", "seed", "max_tokens", "write_tokens", "max_new_tokens", "window", "extra_body")
+_SETTINGS = (
+    "source",
+    "temperature",
+    "seed",
+    "max_tokens",
+    "write_tokens",
+    "max_new_tokens",
+    "window",
+    "extra_body",
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,9 @@ class Condensing:
         return f"{getattr(self.writer, 'name', type(self.writer).__name__)} {prompt.id} {rest}"
 
     async def condense(self, query: str, passages: Sequence[str]) -> str:
-        request = Request("condense", {"query": query, "passages": "\n\n".join(passages)[: self.longest]})
+        request = Request(
+            "condense", {"query": query, "passages": "\n\n".join(passages)[: self.longest]}
+        )
         try:
             [text] = await asyncio.to_thread(self.writer.write_batch, [request])
         except JudgeError as error:

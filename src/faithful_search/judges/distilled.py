@@ -69,15 +69,21 @@ def settings(model: str, kind: Kind, revision: str | None = None) -> dict[str, A
     if found is None:
         return {}
     if found.kind != kind:
-        raise ConfigError(f"{model!r} is a distilled judge of the kind {found.kind!r}: use --judge {found.kind}")
-    knobs = {name: getattr(found, name) for name in ("temperature", "threshold", "window", "stride")}
+        raise ConfigError(
+            f"{model!r} is a distilled judge of the kind {found.kind!r}: use --judge {found.kind}"
+        )
+    knobs = {
+        name: getattr(found, name) for name in ("temperature", "threshold", "window", "stride")
+    }
     return {name: value for name, value in knobs.items() if value is not None}
 
 
 def check(threshold: float, temperature: float = 1.0, window: int = 1, stride: int = 0) -> None:
     """Raises `ConfigError` for knobs of a judge that are out of range."""
     if not 0 <= stride < window:
-        raise ConfigError(f"window must be at least 1 token, and stride from 0 to below it; got {window} and {stride}")
+        raise ConfigError(
+            f"window must be at least 1 token, and stride from 0 to below it; got {window} and {stride}"
+        )
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold must be in [0, 1], got {threshold}")
     if not 0 < temperature < math.inf:

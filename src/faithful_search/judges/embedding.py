@@ -59,7 +59,9 @@ class EmbeddingJudge:
             for pair in pairs
         ]
         # each text once: claims of an answer share their evidence
-        texts = dict.fromkeys([pair.hypothesis for pair in pairs] + [part for own in parts for part in own])
+        texts = dict.fromkeys(
+            [pair.hypothesis for pair in pairs] + [part for own in parts for part in own]
+        )
         place = {text: row for row, text in enumerate(texts)}
         vectors = self.encoder.encode(list(texts))
         found = []
@@ -67,7 +69,9 @@ class EmbeddingJudge:
             if not own:
                 found.append(Verdict(0.0, False, "there is nothing to compare", self.name))
                 continue
-            cosine = float(max(vectors[[place[part] for part in own]] @ vectors[place[pair.hypothesis]]))
+            cosine = float(
+                max(vectors[[place[part] for part in own]] @ vectors[place[pair.hypothesis]])
+            )
             p = min(1.0, max(0.0, (1 + cosine) / 2))
             where = f", the most of {len(own)} windows" if len(own) > 1 else ""
             found.append(Verdict(p, p >= self.threshold, f"cosine {cosine:.3f}{where}", self.name))

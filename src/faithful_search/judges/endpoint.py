@@ -26,7 +26,9 @@ from .prompting import Prompt, fields_of, load
 
 _log = logging.getLogger(__name__)
 # servers read a spelled control token as the token itself, and which ones the served model has is not known here
-_CONTROL = Fence(r"<[|\uff5c]|</?s>|<(?:bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>")
+_CONTROL = Fence(
+    r"<[|\uff5c]|</?s>|<(?:bos|eos|pad|unk)>|<(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>"
+)
 TOGETHER = "support_many"  # the prompt about several claims on the same evidence
 MOST = 20  # claims of one request: the more there are, the easier a model loses count
 _LINE = 8  # tokens of a line with a claim's number and label
@@ -99,15 +101,32 @@ class EndpointJudge:
     _ladder: Ladder = field(default_factory=Ladder, init=False, repr=False, compare=False)
     _made_up: dict[str, Answer] = field(default_factory=dict, init=False, repr=False, compare=False)
     # few threads: the only blocking calls on its loop read and write the cache, which one at a time may do anyway
-    _background: Background = field(default_factory=lambda: Background(4), init=False, repr=False, compare=False)
+    _background: Background = field(
+        default_factory=lambda: Background(4), init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if self.max_cost is not None and self.prices is None:
-            raise ConfigError("max_cost needs prices: without them it is not known what the answers cost")
-        if not all(0 <= price < math.inf for price in self.prices or ()):  # else no cost would ever reach the most
+            raise ConfigError(
+                "max_cost needs prices: without them it is not known what the answers cost"
+            )
+        if not all(
+            0 <= price < math.inf for price in self.prices or ()
+        ):  # else no cost would ever reach the most
             raise ConfigError(f"prices must be numbers of at least 0, got {self.prices}")
-        shared = ("url", "model", "timeout", "patience", "retries", "backoff", "concurrency", "give_up_after")
-        object.__setattr__(self, "_endpoint", Endpoint(**{name: getattr(self, name) for name in shared}))
+        shared = (
+            "url",
+            "model",
+            "timeout",
+            "patience",
+            "retries",
+            "backoff",
+            "concurrency",
+            "give_up_after",
+        )
+        object.__setattr__(
+            self, "_endpoint", Endpoint(**{name: getattr(self, name) for name in shared})
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = {own.name: getattr(self, own.name) for own in fields(self) if own.init}
@@ -128,7 +147,9 @@ class EndpointJudge:
             return None if self.cache is None else Cache(self.cache)
         from huggingface_hub import cached_assets_path
 
-        return Cache(cached_assets_path("faithful_search", namespace="judges") / "judgements.sqlite")
+        return Cache(
+            cached_assets_path("faithful_search", namespace="judges") / "judgements.sqlite"
+        )
 
     @cached_property
     def _llm(self) -> LLM:
@@ -159,18 +180,28 @@ class EndpointJudge:
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         asked = {pair: self._question(load(pair.task), fields_of(pair)) for pair in pairs}
-        answers = self._answers([asked[pair] for pair in pairs], self._groups(asked) if self.together else [])
+        answers = self._answers(
+            [asked[pair] for pair in pairs], self._groups(asked) if self.together else []
+        )
         verdicts = []
         for pair, answer in zip(pairs, answers, strict=True):
             prompt = load(TOGETHER if answer.together else pair.task)
-            verdicts.append(Verdict(answer.p, answer.label, answer.missing, f"{self.name} {prompt.id}"))
+            verdicts.append(
+                Verdict(answer.p, answer.label, answer.missing, f"{self.name} {prompt.id}")
+            )
         return verdicts
 
     def write_batch(self, requests: Sequence[Request]) -> list[str | None]:
-        asked = [self._question(load(request.prompt), request.fields, writes=True) for request in requests]
+        asked = [
+            self._question(load(request.prompt), request.fields, writes=True)
+            for request in requests
+        ]
         answers = self._answers(asked)
         if self.dry:  # as many claims as an answer has sentences
-            return ["\n".join(sentences(request.fields.get("answer", ""))) or None for request in requests]
+            return [
+                "\n".join(sentences(request.fields.get("answer", ""))) or None
+                for request in requests
+            ]
         return [answer.text for answer in answers]
 
     def _groups(self, asked: Mapping[Pair, Question]) -> list[Question]:
@@ -182,15 +213,28 @@ class EndpointJudge:
         groups = []
         for (premise, question), pairs in by_evidence.items():
             size = math.ceil(len(pairs) / math.ceil(len(pairs) / MOST))
-            for part in (pairs[at : at + size] for at in range(0, len(pairs), size) if len(pairs) > 1):
+            for part in (
+                pairs[at : at + size] for at in range(0, len(pairs), size) if len(pairs) > 1
+            ):
                 # a claim is one line: its own line breaks could pose as the next claim
-                claims = (f"{number}. {' '.join(pair.hypothesis.split())}" for number, pair in enumerate(part, 1))
+                claims = (
+                    f"{number}. {' '.join(pair.hypothesis.split())}"
+                    for number, pair in enumerate(part, 1)
+                )
                 texts = {"premise": premise, "question": question, "claims": "\n".join(claims)}
-                groups.append(self._question(load(TOGETHER), texts, members=tuple(asked[pair] for pair in part)))
+                groups.append(
+                    self._question(
+                        load(TOGETHER), texts, members=tuple(asked[pair] for pair in part)
+                    )
+                )
         return groups
 
     def _question(
-        self, prompt: Prompt, texts: Mapping[str, str], writes: bool = False, members: tuple[Question, ...] = ()
+        self,
+        prompt: Prompt,
+        texts: Mapping[str, str],
+        writes: bool = False,
+        members: tuple[Question, ...] = (),
     ) -> Question:
         messages = prompt.fill({name: _CONTROL.escape(text) for name, text in texts.items()})
         limit = self.max_tokens and self.max_tokens + _LINE * len(members)
@@ -198,13 +242,23 @@ class EndpointJudge:
             # a model that reasons before a label reasons before a text, too
             limit = None if self.write_tokens is None else max(self.write_tokens, limit)
         own = {"temperature": self.temperature, "seed": self.seed, "max_tokens": limit}
-        body = {name: value for name, value in own.items() if value is not None} | dict(self.extra_body)
+        body = {name: value for name, value in own.items() if value is not None} | dict(
+            self.extra_body
+        )
         prompted = [prompt.id, prompt.digest]
         constrained = "none" if writes or members else "auto"
-        key = key_of(model=self.model, prompt=prompted, messages=messages, parameters=body, constrained=constrained)
+        key = key_of(
+            model=self.model,
+            prompt=prompted,
+            messages=messages,
+            parameters=body,
+            constrained=constrained,
+        )
         return Question(key, messages, body, writes, members)
 
-    def _answers(self, questions: Sequence[Question], groups: Sequence[Question] = ()) -> list[Answer]:
+    def _answers(
+        self, questions: Sequence[Question], groups: Sequence[Question] = ()
+    ) -> list[Answer]:
         """The answers in order. A group is asked in place of its members, which are among the questions; where that
         gives no answer, because of its length or its reply, each member is asked by itself."""
         batch = _Batch(self, questions, groups)
@@ -234,7 +288,9 @@ class EndpointJudge:
         self._counts.prompt_tokens += prompt
         self._counts.completion_tokens += completion
         self._bill(prompt, completion)
-        return self._made_up.setdefault(question.key, Answer(1.0, True, "", (True,) * len(question.members)))
+        return self._made_up.setdefault(
+            question.key, Answer(1.0, True, "", (True,) * len(question.members))
+        )
 
     async def _answer(self, question: Question, on_retry: Callable[[], object]) -> Answer:
         """The answer, which the cache keeps. Raises `Unanswered` without one, `JudgeError` when asking is pointless."""
@@ -247,7 +303,9 @@ class EndpointJudge:
 
     async def _ask(self, question: Question, on_retry: Callable[[], object]) -> Answer:
         if self.max_cost is not None and self._counts.cost >= self.max_cost:
-            raise JudgeError(f"not asked: the answers have cost {self._counts.cost:.4f} of at most {self.max_cost:g}")
+            raise JudgeError(
+                f"not asked: the answers have cost {self._counts.cost:.4f} of at most {self.max_cost:g}"
+            )
         try:
             return read(question, await self._reply(question, question.body, on_retry))
         except Unreadable:
@@ -258,7 +316,9 @@ class EndpointJudge:
         again = question.body if seed is None else {**question.body, "seed": seed + 1}
         return read(question, await self._reply(question, again, on_retry))
 
-    async def _reply(self, question: Question, body: dict[str, Any], on_retry: Callable[[], object]) -> Reply:
+    async def _reply(
+        self, question: Question, body: dict[str, Any], on_retry: Callable[[], object]
+    ) -> Reply:
         """The reply in the strictest form that the server takes."""
         while True:
             form = self._ladder.current if question.one_label else Form()
@@ -284,13 +344,19 @@ class _Batch:
     `open` are to be asked, those for one label first; `pointless` is why the remaining ones are not asked.
     """
 
-    def __init__(self, judge: EndpointJudge, questions: Sequence[Question], groups: Sequence[Question]) -> None:
+    def __init__(
+        self, judge: EndpointJudge, questions: Sequence[Question], groups: Sequence[Question]
+    ) -> None:
         self._judge, self._pairs = judge, Counter(question.key for question in questions)
         self.found: dict[str, Answer] = {}
         self.open: list[Question] = []
         self.pointless: JudgeError | None = None
         wanted = {question.key: question for question in questions}
-        kept = judge._cache.get_many([*wanted, *(group.key for group in groups)]) if judge._cache else {}
+        kept = (
+            judge._cache.get_many([*wanted, *(group.key for group in groups)])
+            if judge._cache
+            else {}
+        )
         known = judge._made_up | {key: judge._decode(value) for key, value in kept.items()}
         for group in groups:
             # a group whose members were all answered one by one, by an earlier run, is not asked again
@@ -330,7 +396,9 @@ class _Batch:
     async def _ask_each(self, questions: Sequence[Question]) -> None:
         """The first question finds out what the server accepts; the others wait for it unless it has to be retried."""
         judge, first, learnt = self._judge, questions[0], asyncio.Event()
-        if self.pointless or (judge._ladder.settled if first.one_label else judge._llm.has_answered):
+        if self.pointless or (
+            judge._ladder.settled if first.one_label else judge._llm.has_answered
+        ):
             learnt.set()
 
         async def ask(question: Question) -> None:
@@ -362,7 +430,9 @@ class _Batch:
         """Note an answer, of a group for each of its members."""
         if question.members:
             labels = [Answer(float(label), label, together=True) for label in answer.labels or ()]
-            for member, own in zip(question.members, labels or [answer] * len(question.members), strict=True):
+            for member, own in zip(
+                question.members, labels or [answer] * len(question.members), strict=True
+            ):
                 self._settle(member, own)
             return
         self.found[question.key] = answer

@@ -33,17 +33,35 @@ class FactsJudge:
         if pair.task == "states":
             asked, wanted = world.asked(pair.hypothesis), None
             if asked is None:
-                return Verdict(0.0, False, f"the query {pair.hypothesis!r} asks for no fact of the world", self.name)
+                return Verdict(
+                    0.0,
+                    False,
+                    f"the query {pair.hypothesis!r} asks for no fact of the world",
+                    self.name,
+                )
         elif pair.task == "support":
             chain, wanted = chains_of().get(pair.question), normalize(pair.hypothesis)
             if chain is None:
-                return Verdict(None, None, "the question is not one of the bundled world", self.name)
+                return Verdict(
+                    None, None, "the question is not one of the bundled world", self.name
+                )
             asked = pair.change.asked if pair.change else chain[-1]
         else:
-            return Verdict(None, None, f"the world's facts do not say anything about {pair.task}", self.name)
+            return Verdict(
+                None, None, f"the world's facts do not say anything about {pair.task}", self.name
+            )
         # a passage may have its title on a line of its own
-        facts = filter(None, (world.stated(passage.rpartition("\n")[2]) for passage in pair.premise.split("\n\n")))
-        objects = [normalize(fact.object) for fact in facts if asked == (fact.subject, fact.relation)]
+        facts = filter(
+            None,
+            (world.stated(passage.rpartition("\n")[2]) for passage in pair.premise.split("\n\n")),
+        )
+        objects = [
+            normalize(fact.object) for fact in facts if asked == (fact.subject, fact.relation)
+        ]
         held = bool(objects) if wanted is None else wanted in objects
-        told = f"the {asked.relation} of {asked.subject}" + (f" as {pair.hypothesis!r}" if wanted is not None else "")
-        return Verdict(float(held), held, f"{'a' if held else 'no'} passage states {told}", self.name)
+        told = f"the {asked.relation} of {asked.subject}" + (
+            f" as {pair.hypothesis!r}" if wanted is not None else ""
+        )
+        return Verdict(
+            float(held), held, f"{'a' if held else 'no'} passage states {told}", self.name
+        )

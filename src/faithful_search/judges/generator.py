@@ -60,7 +60,12 @@ class GeneratorJudge:
 
     @classmethod
     def from_pretrained(
-        cls, model: str, *, revision: str | None = None, trust_remote_code: bool = False, **knobs: Any
+        cls,
+        model: str,
+        *,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        **knobs: Any,
     ) -> Self:
         """The judge of a Hub id or a directory, that of a PEFT adapter included; a distilled one's `judge.json` sets
         what `knobs` leave open.
@@ -73,7 +78,9 @@ class GeneratorJudge:
 
         knobs = distilled.settings(model, "generator", revision) | knobs
         how = {name: knobs.pop(name, None) for name in ("device", "dtype")}
-        generator = open_generator(model, revision=revision, trust_remote_code=trust_remote_code, **how)
+        generator = open_generator(
+            model, revision=revision, trust_remote_code=trust_remote_code, **how
+        )
         fits = max_tokens(generator.model, generator.tokenizer) or cls.window
         return cls(generator, model, **{"window": fits, **knobs})
 
@@ -87,7 +94,9 @@ class GeneratorJudge:
         fit = [row for row, one in enumerate(asked) if one.ids]
         for batch in batches([len(asked[row].ids) for row in fit], self.batch_tokens):
             rows = [fit[place] for place in batch]
-            found = self.generator.choice_probs([asked[row].ids for row in rows], [asked[row].choices for row in rows])
+            found = self.generator.choice_probs(
+                [asked[row].ids for row in rows], [asked[row].choices for row in rows]
+            )
             probs |= zip(rows, found, strict=True)
         verdicts = []
         for row, pair in enumerate(pairs):
@@ -104,7 +113,9 @@ class GeneratorJudge:
 
     def asked(self, pair: Pair) -> "Asked":
         """The prompt about a pair up to the token that tells the labels apart, and that token for each label."""
-        fields = {name: self._fence.escape(text) for name, text in prompting.fields_of(pair).items()}
+        fields = {
+            name: self._fence.escape(text) for name, text in prompting.fields_of(pair).items()
+        }
         premise = fields["premise"]
 
         def shortened(kept: int) -> Asked:
@@ -119,10 +130,14 @@ class GeneratorJudge:
         # how many characters of the premise can stay; -1 when the prompt is too long even without it
         most = min(len(premise), self.window * _LONGEST_TOKEN)
         kept = bisect_right(range(most), self.window, key=lambda kept: len(shortened(kept).ids)) - 1
-        while kept >= 0 and len(shortened(kept).ids) > self.window:  # a prompt's fences have lengths that vary a little
+        while (
+            kept >= 0 and len(shortened(kept).ids) > self.window
+        ):  # a prompt's fences have lengths that vary a little
             kept -= 1 + kept // 50
         if kept < 0:
-            return Asked([], [], f"the prompt is longer than {self.window} tokens even without its premise")
+            return Asked(
+                [], [], f"the prompt is longer than {self.window} tokens even without its premise"
+            )
         why = f"; the middle of the premise was left out: {kept} of {len(premise)} characters were read"
         return shortened(kept)._replace(note=why)
 
@@ -135,7 +150,9 @@ class GeneratorJudge:
         fit = [row for row, ids in enumerate(rows) if len(ids) + self.max_new_tokens <= self.window]
         sampling = Sampling(temperature=0.0, max_new_tokens=self.max_new_tokens)
         texts: list[str | None] = [None] * len(rows)
-        for row, written in zip(fit, self.generator.generate([rows[row] for row in fit], sampling), strict=True):
+        for row, written in zip(
+            fit, self.generator.generate([rows[row] for row in fit], sampling), strict=True
+        ):
             if written.finish != "length":
                 text = self.generator.tokenizer.decode(written.ids, skip_special_tokens=True)
                 texts[row] = text.strip() or None
@@ -150,7 +167,9 @@ class GeneratorJudge:
         at = shared_length(yes, no)
         kept = min(at, shared_length(before, yes))
         if at == min(len(yes), len(no)):
-            raise ConfigError(f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} apart")
+            raise ConfigError(
+                f"the tokenizer of {self.name} does not tell the labels {' and '.join(LABELS)} apart"
+            )
         return Asked(ids[: len(ids) - len(before) + kept] + yes[kept:at], [[yes[at]], [no[at]]])
 
     def _text(self, prompt: str, fields: Mapping[str, str]) -> str:
@@ -162,7 +181,9 @@ class GeneratorJudge:
         return f"{text}\n</think>\n\n" if _OPENED_THOUGHT.search(text) else text
 
     def _templated(self, messages: prompting.Messages, **how: Any) -> str:
-        return templated(self.generator.tokenizer, messages, "the judge's prompt", enable_thinking=False, **how)
+        return templated(
+            self.generator.tokenizer, messages, "the judge's prompt", enable_thinking=False, **how
+        )
 
     def _encode(self, text: str) -> list[int]:
         tokenizer = self.generator.tokenizer
@@ -180,7 +201,9 @@ class GeneratorJudge:
             return " "
         asked = [{"role": "user", "content": "?"}]
         said = [*asked, {"role": "assistant", "content": LABELS[0]}]
-        rest = self._templated(said, add_generation_prompt=False).removeprefix(self._templated(asked))
+        rest = self._templated(said, add_generation_prompt=False).removeprefix(
+            self._templated(asked)
+        )
         return rest[: len(rest) - len(rest.lstrip())] if rest.lstrip().startswith(LABELS[0]) else ""
 
 

@@ -30,7 +30,9 @@ _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _WRITTEN = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)|[^\W_]+")
 _OPENING = r"[\s\"'*#(\[\u201c\u2018-]"
 # words that say nothing: function words, and those that one talks about searching with
-_EMPTY = FUNCTION_WORDS.union((files(__package__) / "search_words.txt").read_text(encoding="utf-8").split())
+_EMPTY = FUNCTION_WORDS.union(
+    (files(__package__) / "search_words.txt").read_text(encoding="utf-8").split()
+)
 
 
 class _Script:
@@ -77,7 +79,9 @@ class LexicalJudge:
             elif wanted in ("yes", "no"):
                 why = f"{wanted!r} cannot be judged by containment"
             else:
-                found = any(f" {wanted} " in f" {normalize(part)} " for part in pair.premise.split("\n\n"))
+                found = any(
+                    f" {wanted} " in f" {normalize(part)} " for part in pair.premise.split("\n\n")
+                )
                 why = f"{wanted!r} is {'' if found else 'not '}in the evidence"
             verdicts.append(Verdict(float(found), found, why, self.name))
         return verdicts
@@ -126,7 +130,8 @@ class GroundingJudge:
         factor = QUESTION_WEIGHTS.get(pair.task, 1.0) if pair.question else 1.0
         asked = {_singular(word) for word in _held(pair.question)[0]} if factor != 1 else set()
         weights = {
-            key: (NAME_WEIGHT if word.marked else 1.0) * (factor if key in asked else 1) for key, word in said.items()
+            key: (NAME_WEIGHT if word.marked else 1.0) * (factor if key in asked else 1)
+            for key, word in said.items()
         }
         total = sum(weights.values())
         bar = THRESHOLDS.get(pair.task, SUPPORTED) if self.threshold is None else self.threshold
@@ -136,8 +141,13 @@ class GroundingJudge:
         p = 1 - sum(weights[key] for key in missing) / total
         counted = [key for key in missing if weights[key]]
         # names and numbers first: they are what a reader checks
-        shown = [repr(said[key].written) for key in sorted(counted, key=lambda key: not said[key].marked)[:3]]
-        return Verdict(p, p >= bar, f"not in the premise: {', '.join(shown)}" if shown else "", self.name)
+        shown = [
+            repr(said[key].written)
+            for key in sorted(counted, key=lambda key: not said[key].marked)[:3]
+        ]
+        return Verdict(
+            p, p >= bar, f"not in the premise: {', '.join(shown)}" if shown else "", self.name
+        )
 
 
 def claims(text: str) -> dict[str, Word]:
@@ -148,9 +158,13 @@ def claims(text: str) -> dict[str, Word]:
     # names and numbers by what they are compared by, each as it is first written where it is one
     first = script.first.match(folded)
     inside = script.initial.sub(" ", folded[first.end() :] if first else folded)
-    names = [name for name in dict.fromkeys(script.capitalised.findall(inside)) if name[0].isupper()]
+    names = [
+        name for name in dict.fromkeys(script.capitalised.findall(inside)) if name[0].isupper()
+    ]
     numbers = [word for word in words if word[0].isdigit()]
-    last_first = (names + numbers)[::-1]  # so that the first spelling of a key is the one that stays
+    last_first = (names + numbers)[
+        ::-1
+    ]  # so that the first spelling of a key is the one that stays
     marked = dict(zip(_keys(last_first), last_first, strict=True))
     found: dict[str, Word] = {}
     for key, written in zip(_keys(words), words, strict=True):
@@ -211,18 +225,25 @@ def _words(folded: str, script: _Script) -> list[str]:
     return words
 
 
-def _missing(said: Mapping[str, Word], words: Collection[str], beginnings: Collection[str]) -> list[str]:
+def _missing(
+    said: Mapping[str, Word], words: Collection[str], beginnings: Collection[str]
+) -> list[str]:
     return [
         key
         for key, word in said.items()
-        if key not in words and key + "s" not in words and (word.marked or key[:6] not in beginnings)
+        if key not in words
+        and key + "s" not in words
+        and (word.marked or key[:6] not in beginnings)
     ]
 
 
 def _keys(words: Iterable[str]) -> list[str]:
     """What words are compared by; empty for those that say nothing."""
     # inlined for speed: most words do not end in s and need no further call
-    return ["" if low in _EMPTY else _singular(low) if low[-1] == "s" else low for low in map(str.lower, words)]
+    return [
+        "" if low in _EMPTY else _singular(low) if low[-1] == "s" else low
+        for low in map(str.lower, words)
+    ]
 
 
 def _singular(word: str) -> str:

@@ -11,8 +11,14 @@ import msgspec
 from ..wire.llm import Reply, Unanswered, Unreadable
 from .prompting import Messages
 
-_CHARACTERS, _TEMPLATE = 4, 12  # about how many characters a token of English has, and tokens that a template adds
-_SHORT, _CLAIMS = 16, 96  # the most tokens for a label without reasoning, and about those of a written text
+_CHARACTERS, _TEMPLATE = (
+    4,
+    12,
+)  # about how many characters a token of English has, and tokens that a template adds
+_SHORT, _CLAIMS = (
+    16,
+    96,
+)  # the most tokens for a label without reasoning, and about those of a written text
 _LABEL = re.compile(r"""[\s"'`*]*([01])[\s"'`*.]*""")
 _JSON_LABEL = re.compile(r'(?:```(?:json)?)?\s*\{\s*"label"\s*:\s*"?([01])"?\s*\}\s*(?:```)?')
 _LINE = re.compile(r"([0-9]{1,3})\s*:\s*([01])")
@@ -35,7 +41,9 @@ class Question(msgspec.Struct, frozen=True):
     @property
     def tokens(self) -> tuple[int, int]:
         """About how many tokens prompt and answer take; a model given more than a label needs may use them all."""
-        prompt = sum(len(message["content"]) for message in self.messages) // _CHARACTERS + _TEMPLATE
+        prompt = (
+            sum(len(message["content"]) for message in self.messages) // _CHARACTERS + _TEMPLATE
+        )
         most = self.body.get("max_tokens") or _CLAIMS
         if self.writes:
             return prompt, min(most, _CLAIMS)
@@ -63,12 +71,19 @@ def read(question: Question, reply: Reply) -> Answer:
         wanted, found = "empty or incomplete", Answer(text=said) if said and not reply.cut else None
     elif question.members:
         labels = labels_of(said, len(question.members))
-        wanted, found = "not one label for each claim", None if labels is None else Answer(labels=labels)
+        wanted, found = (
+            "not one label for each claim",
+            None if labels is None else Answer(labels=labels),
+        )
     else:
         label = label_of(reply)
         wanted, found = "neither 1 nor 0", None if label is None else Answer(*label)
     if found is None:
-        cut = ", cut off at max_tokens: more are needed where a model reasons first" if reply.cut else ""
+        cut = (
+            ", cut off at max_tokens: more are needed where a model reasons first"
+            if reply.cut
+            else ""
+        )
         raise Unreadable(f"the reply is {wanted}: {' '.join(reply.text.split())[:80]!r}{cut}")
     return found
 
@@ -82,7 +97,10 @@ def label_of(reply: Reply) -> tuple[float, bool] | None:
         return None
     # the last token that reads as the label: a thought before it may hold digits too
     top = next((top for token, top in reversed(reply.tokens) if token.strip() == found[1]), {})
-    one, zero = (sum(math.exp(logprob) for token, logprob in top.items() if token.strip() == own) for own in "10")
+    one, zero = (
+        sum(math.exp(logprob) for token, logprob in top.items() if token.strip() == own)
+        for own in "10"
+    )
     p = one / (one + zero) if one + zero > 0 else float(found[1])
     return p, p >= 0.5
 
@@ -124,7 +142,9 @@ class Form(NamedTuple):
 
     @property
     def body(self) -> dict[str, Any]:
-        logprobs = {"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}
+        logprobs = (
+            {"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}
+        )
         return logprobs | (dict(_CHOICE) if self.choice else {})
 
     def refused(self, error: Unanswered) -> bool:
@@ -141,7 +161,9 @@ class Form(NamedTuple):
         said = str(error).lower()
         if self.top_logprobs and any(word in said for word in _LOGPROB_WORDS):
             # some servers refuse more than 5
-            return self._replace(top_logprobs=5 if self.top_logprobs > 5 and _AMOUNT.search(said) else 0)
+            return self._replace(
+                top_logprobs=5 if self.top_logprobs > 5 and _AMOUNT.search(said) else 0
+            )
         return self._replace(choice=False) if self.choice else Form()
 
 

@@ -62,13 +62,20 @@ class NLIJudge:
 
     def __post_init__(self) -> None:
         if self.tokenizer.pad_token_id is None:
-            raise ConfigError(f"the tokenizer of {self.name} has no padding token; set `tokenizer.pad_token`")
+            raise ConfigError(
+                f"the tokenizer of {self.name} has no padding token; set `tokenizer.pad_token`"
+            )
         distilled.check(self.threshold, self.temperature, self.window, self.stride)
         self._supports  # noqa: B018 a model that cannot say so is refused now
 
     @classmethod
     def from_pretrained(
-        cls, model: str, *, revision: str | None = None, trust_remote_code: bool = False, **knobs: Any
+        cls,
+        model: str,
+        *,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        **knobs: Any,
     ) -> Self:
         """The judge of a Hub id or a directory; a distilled one's `judge.json` sets what `knobs` leave open.
 
@@ -91,13 +98,19 @@ class NLIJudge:
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         # an empty hypothesis follows from nothing: p = 0, unasked
         readings = self._readings(pairs)
-        rows = self.encode([(window, hypothesis) for parts, hypothesis, _ in readings for window in parts])
+        rows = self.encode(
+            [(window, hypothesis) for parts, hypothesis, _ in readings for window in parts]
+        )
         by_row: dict[int, float] = {}
         for batch in batches([len(row["input_ids"]) for row in rows], self.batch_tokens):
-            padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt").to(self.model.device)
+            padded = self.tokenizer.pad([rows[row] for row in batch], return_tensors="pt").to(
+                self.model.device
+            )
             with torch.inference_mode():
                 by_row |= zip(batch, self._supports(padded).tolist(), strict=True)
-        probs = (by_row[row] for row in range(len(rows)))  # batches are of similar lengths, in another order
+        probs = (
+            by_row[row] for row in range(len(rows))
+        )  # batches are of similar lengths, in another order
         verdicts = []
         for parts, _, note in readings:
             found = list(islice(probs, len(parts)))
@@ -109,14 +122,19 @@ class NLIJudge:
 
     def inputs(self, pairs: Sequence[Pair]) -> list[list[tuple[str, str]]]:
         """What is read of each pair: (window of the premise, hypothesis), none for an empty hypothesis."""
-        return [[(window, hypothesis) for window in parts] for parts, hypothesis, _ in self._readings(pairs)]
+        return [
+            [(window, hypothesis) for window in parts]
+            for parts, hypothesis, _ in self._readings(pairs)
+        ]
 
     def encode(self, inputs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         """The rows of tokens that the model reads for what `inputs` gives."""
         if not inputs:
             return []
         if self._seq2seq:
-            texts = [f"premise: {premise} hypothesis: {hypothesis}" for premise, hypothesis in inputs]
+            texts = [
+                f"premise: {premise} hypothesis: {hypothesis}" for premise, hypothesis in inputs
+            ]
             encoded = self.tokenizer(texts, verbose=False, **_PLAIN)
         else:
             premises, hypotheses = map(list, zip(*inputs, strict=True))
@@ -128,17 +146,26 @@ class NLIJudge:
     def _readings(self, pairs: Sequence[Pair]) -> list[tuple[list[str], str, str]]:
         """The windows, the hypothesis as it is read, and what was cut off or why there are no windows."""
         readings: list[tuple[list[str], str, str]] = []
-        for pair, tokens in zip(pairs, self._count([pair.hypothesis for pair in pairs]), strict=True):
+        for pair, tokens in zip(
+            pairs, self._count([pair.hypothesis for pair in pairs]), strict=True
+        ):
             hypothesis, note = well_formed(pair.hypothesis), ""
             if not hypothesis.strip():
                 readings.append(([], "", "there is nothing to judge"))
                 continue
-            if tokens > self._room // 2:  # at least half of what the model holds is left to the premise
+            if (
+                tokens > self._room // 2
+            ):  # at least half of what the model holds is left to the premise
                 hypothesis = windows(hypothesis, self._room // 2, 0, self._count)[0]
                 kept = self._count([hypothesis])[0]
-                tokens, note = kept, f"; the hypothesis was cut from {tokens} tokens to its first {kept}"
+                tokens, note = (
+                    kept,
+                    f"; the hypothesis was cut from {tokens} tokens to its first {kept}",
+                )
             size = min(self.window, self._room - tokens)
-            parts = windows(well_formed(pair.premise), size, min(self.stride, size // 2), self._count)
+            parts = windows(
+                well_formed(pair.premise), size, min(self.stride, size // 2), self._count
+            )
             readings.append((parts or [""], hypothesis, note))
         return readings
 
@@ -146,7 +173,9 @@ class NLIJudge:
         if not texts:
             return []
         # without the marks that a tokenizer puts around each text, and without its warning about long ones
-        own = self.tokenizer(list(map(well_formed, texts)), add_special_tokens=False, verbose=False, **_PLAIN)
+        own = self.tokenizer(
+            list(map(well_formed, texts)), add_special_tokens=False, verbose=False, **_PLAIN
+        )
         return [len(ids) for ids in own["input_ids"]]
 
     @property
@@ -160,7 +189,11 @@ class NLIJudge:
     @cached_property
     def _room(self) -> int:
         """Tokens that premise and hypothesis may take together."""
-        return sys.maxsize if self._limit is None else self._limit - len(self.encode([("", "")])[0]["input_ids"])
+        return (
+            sys.maxsize
+            if self._limit is None
+            else self._limit - len(self.encode([("", "")])[0]["input_ids"])
+        )
 
     @cached_property
     def _supports(self) -> Callable[[Any], torch.Tensor]:
@@ -171,16 +204,25 @@ class NLIJudge:
             yes, no = (self.tokenizer(text_target=label)["input_ids"] for label in LABELS)
             at = shared_length(yes, no)
             if at == min(len(yes), len(no)):
-                raise ConfigError(f"the tokenizer of {config.name_or_path!r} does not tell the labels 1 and 0 apart")
-            return partial(_written, self.model, [config.decoder_start_token_id, *yes[:at]], yes[at], no[at])
+                raise ConfigError(
+                    f"the tokenizer of {config.name_or_path!r} does not tell the labels 1 and 0 apart"
+                )
+            return partial(
+                _written, self.model, [config.decoder_start_token_id, *yes[:at]], yes[at], no[at]
+            )
         wanted = (self.label.lower(),) if self.label else _ENTAILS
-        named = [*config.id2label.items(), *((index, name) for name, index in (config.label2id or {}).items())]
+        named = [
+            *config.id2label.items(),
+            *((index, name) for name, index in (config.label2id or {}).items()),
+        ]
         known = {str(name).lower(): int(index) for index, name in named}
         label = next((known[name] for name in wanted if name in known), None)
         if label is None:
             labels = ", ".join(map(repr, config.id2label.values()))
             told = f"{self.name} has no label {wanted[0]!r}; its labels are {labels}"
-            raise ConfigError(f"{told}: name the one that means support as `label`, or take a model of entailment")
+            raise ConfigError(
+                f"{told}: name the one that means support as `label`, or take a model of entailment"
+            )
         exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
         return partial(_classified, self.model, label, exclusive)
 
@@ -203,4 +245,6 @@ def _writes(config: Any, made: str) -> bool:
     if config.is_encoder_decoder and "ForConditionalGeneration" in made:
         return True
     told = f"{config.name_or_path!r} is neither a sequence classifier nor a seq2seq model (its architecture: {made})"
-    raise ConfigError(f"{told}; a causal LM judges with the judge 'generator', an encoder with 'embedding'")
+    raise ConfigError(
+        f"{told}; a causal LM judges with the judge 'generator', an encoder with 'embedding'"
+    )

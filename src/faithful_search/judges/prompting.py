@@ -44,10 +44,14 @@ class Prompt(msgspec.Struct, frozen=True):
         """
         known = {*self.fields, *self.optional}
         if not set(self.fields) <= set(values) <= known:
-            raise ConfigError(f"the prompt {self.id} takes {', '.join(sorted(known))}; got {', '.join(sorted(values))}")
+            raise ConfigError(
+                f"the prompt {self.id} takes {', '.join(sorted(known))}; got {', '.join(sorted(values))}"
+            )
         # a lone surrogate, as JSON may carry one, could be neither hashed nor sent
         clean = {name: well_formed(text) for name, text in values.items()}
-        code = hashlib.sha256("\0".join(f"{name}\0{clean[name]}" for name in sorted(clean)).encode()).hexdigest()[:16]
+        code = hashlib.sha256(
+            "\0".join(f"{name}\0{clean[name]}" for name in sorted(clean)).encode()
+        ).hexdigest()[:16]
 
         def block(slot: re.Match[str]) -> str:
             name, heading = slot[1], slot[2]
@@ -57,7 +61,9 @@ class Prompt(msgspec.Struct, frozen=True):
             return f"{heading}:\n<{name}-{code}>\n{text}\n</{name}-{code}>"
 
         # blank lines are closed up before the text goes in, which must arrive as it is
-        template = _SLOT.sub(lambda slot: slot[0] if block(slot) else "", self.user.replace("{{code}}", code))
+        template = _SLOT.sub(
+            lambda slot: slot[0] if block(slot) else "", self.user.replace("{{code}}", code)
+        )
         user = _SLOT.sub(block, _BLANKS.sub("\n\n", template).strip())
         return [{"role": "system", "content": self.system}, {"role": "user", "content": user}]
 
@@ -72,7 +78,9 @@ def load(name: str) -> Prompt:
 
 def names() -> list[str]:
     """The prompts there are."""
-    return sorted(entry.name.removesuffix(".md") for entry in _FOLDER.iterdir() if entry.name.endswith(".md"))
+    return sorted(
+        entry.name.removesuffix(".md") for entry in _FOLDER.iterdir() if entry.name.endswith(".md")
+    )
 
 
 def read(name: str, text: str) -> Prompt:
@@ -87,7 +95,13 @@ def read(name: str, text: str) -> Prompt:
     needed = tuple(field for field in fields if not field.endswith("?"))
     optional = tuple(field.rstrip("?") for field in fields if field.endswith("?"))
     return Prompt(
-        name, said["version"], needed, optional, system.strip(), user.strip(), hashlib.sha256(text.encode()).hexdigest()
+        name,
+        said["version"],
+        needed,
+        optional,
+        system.strip(),
+        user.strip(),
+        hashlib.sha256(text.encode()).hexdigest(),
     )
 
 

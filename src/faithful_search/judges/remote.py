@@ -24,7 +24,11 @@ T = TypeVar("T")
 CHUNK, CHARACTERS = 64, 2_000_000
 _PATH = "/judge"
 _MOST_BYTES = 16_000_000
-_COMPARING = ("lexical", "embedding", "nli")  # kinds of judges that compare texts, see `judges.reads_queries`
+_COMPARING = (
+    "lexical",
+    "embedding",
+    "nli",
+)  # kinds of judges that compare texts, see `judges.reads_queries`
 _START = "is `faithful-search serve-judge` running there?"
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -53,12 +57,16 @@ class RemoteJudge:
     timeout: float = 300.0
     concurrency: int = 8
     patience: Patience = field(default_factory=lambda: Patience(retries=5))
-    _background: Background = field(default_factory=lambda: Background(4), init=False, repr=False, compare=False)
+    _background: Background = field(
+        default_factory=lambda: Background(4), init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         check_address(self.url, "http://127.0.0.1:8001", TOKEN)
         if urlsplit(self.url).query or self.timeout <= 0 or self.concurrency < 1:
-            raise ConfigError(f"timeout and concurrency must be positive, and the url without a query; got {self}")
+            raise ConfigError(
+                f"timeout and concurrency must be positive, and the url without a query; got {self}"
+            )
 
     @property
     def base(self) -> str:
@@ -82,7 +90,11 @@ class RemoteJudge:
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
         distinct = list(dict.fromkeys(pairs))  # repeated pairs would only fill the requests
-        answers = self._run(map_concurrently(self._ask, _chunks(distinct), self.concurrency)) if distinct else []
+        answers = (
+            self._run(map_concurrently(self._ask, _chunks(distinct), self.concurrency))
+            if distinct
+            else []
+        )
         found = dict(zip(distinct, chain.from_iterable(answers), strict=True))
         return [found[pair] for pair in pairs]
 
@@ -122,7 +134,10 @@ class RemoteJudge:
             reply = await self._http.post(f"{self.base}{_PATH}", json=asked, headers=headers)
             found = msgspec.json.decode(reply.body, type=_Reply).verdicts or []
             # what is not a number from 0 to 1 with a label, nor an abstention, is not taken for a verdict
-            sound = [one.label is None if one.p is None else one.label is not None and 0 <= one.p <= 1 for one in found]
+            sound = [
+                one.label is None if one.p is None else one.label is not None and 0 <= one.p <= 1
+                for one in found
+            ]
             if len(found) == len(chunk) and all(sound):
                 return found
             raise ValueError("other verdicts")
@@ -130,10 +145,14 @@ class RemoteJudge:
             why = f"its reply does not hold the verdicts; {_START}"
         except ToolError as error:
             if error.status in (401, 403):
-                told = f"the judge at {self.base} answers {error.status}: {TOKEN} must hold its token"
+                told = (
+                    f"the judge at {self.base} answers {error.status}: {TOKEN} must hold its token"
+                )
                 raise JudgeError(told) from None
             if error.status in (404, 405):
-                raise JudgeError(f"at {self.base} is a server, but no served judge ({error}); {_START}") from None
+                raise JudgeError(
+                    f"at {self.base} is a server, but no served judge ({error}); {_START}"
+                ) from None
             if error.status == 413 and len(chunk) > 1:  # this server takes less at once
                 half = len(chunk) // 2
                 return [*await self._ask(chunk[:half]), *await self._ask(chunk[half:])]

@@ -77,21 +77,33 @@ def audit(
     given, folder, piped = AuditSettings(**settings), Path(out), str(source) == STDIN
     names, at_first = metrics_of(given, judge, policy), _counted(judge)
     with ExitStack() as opened:
-        path = _spooled(Path(opened.enter_context(TemporaryDirectory()))) if piped else local_file(source)
+        path = (
+            _spooled(Path(opened.enter_context(TemporaryDirectory())))
+            if piped
+            else local_file(source)
+        )
         rows = Source(path, given)
         scorer = Scorer(names, judge, given.how, policy, rows.reader)
         header = _header(source, given, scorer)
         results_folder(folder)  # after source and corpus were read: a wrong name leaves no folder
         instead, scores = "use another folder, or --overwrite", folder / SCORES
-        before = same_settings(folder / SUMMARY, header, instead, "settings", scores) if resume else {}
-        if given.corpus is not None:  # only now: the one that is there belongs to the audit that is there
-            scorer = replace(scorer, reader=replace(rows.reader, corpus=SearchedCorpus.of(given.corpus, folder)))
+        before = (
+            same_settings(folder / SUMMARY, header, instead, "settings", scores) if resume else {}
+        )
+        if (
+            given.corpus is not None
+        ):  # only now: the one that is there belongs to the audit that is there
+            scorer = replace(
+                scorer, reader=replace(rows.reader, corpus=SearchedCorpus.of(given.corpus, folder))
+            )
         log = opened.enter_context(ScoreLog(scores, resume))
         if piped:  # only now, for the same reason; its rows are read again to be shown
             shutil.copyfile(path, folder / SPOOLED)
         if not before:
             write_metrics(folder / SUMMARY, Audit(settings=header, finished=False).to_dict())
-        bar = (on_progress or progress_bar)(total=total_rows([path], given.limit), desc="auditing", unit="row")
+        bar = (on_progress or progress_bar)(
+            total=total_rows([path], given.limit), desc="auditing", unit="row"
+        )
         with answers_kept(judge, folder, resume), bar:
             _score(rows, scorer, log, given.workers, bar)
         log.finish(whole=given.limit is None and not rows.error)
@@ -102,7 +114,9 @@ def audit(
     write_metrics(folder / SUMMARY, found.to_dict())
     if not found.n:
         first = found.unread[0]
-        raise DataError(f"{source}: none of its rows ({found.errors}) can be read; row {first.row}: {first.why}")
+        raise DataError(
+            f"{source}: none of its rows ({found.errors}) can be read; row {first.row}: {first.why}"
+        )
     return found
 
 
@@ -112,8 +126,14 @@ def bill(source: PathLike, judge: "EndpointJudge", **settings: Any) -> str:
     Rows after the first ones are taken to be like these.
     """
     if str(source) == STDIN:
-        raise ConfigError("the standard input can be read only once: save it to a file for an estimate")
-    given, path, dry = AuditSettings(**settings), local_file(source), replace(judge, dry=True, on_progress=None)
+        raise ConfigError(
+            "the standard input can be read only once: save it to a file for an estimate"
+        )
+    given, path, dry = (
+        AuditSettings(**settings),
+        local_file(source),
+        replace(judge, dry=True, on_progress=None),
+    )
     rows = Source(path, given)
     scorer, read = Scorer(metrics_of(given, dry), dry, given.how, None, rows.reader), 0
     for batch in chunks(islice(rows, _READ), _ROWS):
@@ -122,25 +142,40 @@ def bill(source: PathLike, judge: "EndpointJudge", **settings: Any) -> str:
     total, stats = total_rows([path], given.limit) or read, dry.stats
     dry.close()
     calls, hits, asked, answered = (
-        round(total / read * count) for count in (stats.calls, stats.hits, stats.prompt_tokens, stats.completion_tokens)
+        round(total / read * count)
+        for count in (stats.calls, stats.hits, stats.prompt_tokens, stats.completion_tokens)
     )
     basis = "" if total == read else f", from the first {read:,}"
     kept = f" ({hits:,} answers are in the cache)" if hits else ""
-    cost = f"cost {total / read * stats.cost:.4f}" if stats.cost else "its cost unknown without --judge-prices"
+    cost = (
+        f"cost {total / read * stats.cost:.4f}"
+        if stats.cost
+        else "its cost unknown without --judge-prices"
+    )
     minutes = f"{calls / judge.concurrency / 60:.1f} min if a call takes 1 s"  # nothing is known of the server
     tokens = f"{asked:,} + {answered:,} tokens"
     return f"{total:,} rows{basis}: about {calls:,} calls{kept}, {tokens}, {cost}, {minutes}; 4 characters are a token"
 
 
-def metrics_of(given: AuditSettings, judge: Judge | None, policy: Generator | None = None) -> tuple[str, ...]:
+def metrics_of(
+    given: AuditSettings, judge: Judge | None, policy: Generator | None = None
+) -> tuple[str, ...]:
     """Which metrics are measured. Raises `ConfigError`, before anything is written, for those that cannot be."""
-    usual = [name for name in metrics.names() if policy is not None or name != "evidence_sensitivity"]
+    usual = [
+        name for name in metrics.names() if policy is not None or name != "evidence_sensitivity"
+    ]
     names = tuple(dict.fromkeys(usual if given.metrics is None else given.metrics))
     if not names:
         raise ConfigError(f"no metrics named; there are: {', '.join(metrics.names())}")
-    asks = [name for name, reward in Scorer(names, judge, given.how).rewards.items() if reward.needs_policy]
+    asks = [
+        name
+        for name, reward in Scorer(names, judge, given.how).rewards.items()
+        if reward.needs_policy
+    ]
     if asks and policy is None:
-        raise ConfigError(f"{', '.join(asks)} measures a model: name the policy that wrote the trajectories")
+        raise ConfigError(
+            f"{', '.join(asks)} measures a model: name the policy that wrote the trajectories"
+        )
     return names
 
 
@@ -151,12 +186,20 @@ def _header(source: PathLike, given: AuditSettings, scorer: Scorer) -> dict[str,
         "source": Path(source).name.encode(errors="replace").decode(),  # as it is written
         "metrics": list(scorer.metrics),
         "judge": scorer.judge.name if scorer.judge is not None else "lexical",
-        "prompts": [prompting.load(name).id for name in prompting.names() if prompted and name not in _NO_VERDICT],
+        "prompts": [
+            prompting.load(name).id
+            for name in prompting.names()
+            if prompted and name not in _NO_VERDICT
+        ],
         "how": scorer.how,
         "dialect": given.dialect,
         "text_column": given.text_column,
-        "corpus": None if given.corpus is None else f"{Path(given.corpus).name} (SHA-256 {digest(given.corpus)[:16]})",
-        "policy": None if scorer.policy is None else str(getattr(scorer.policy, "name", type(scorer.policy).__name__)),
+        "corpus": None
+        if given.corpus is None
+        else f"{Path(given.corpus).name} (SHA-256 {digest(given.corpus)[:16]})",
+        "policy": None
+        if scorer.policy is None
+        else str(getattr(scorer.policy, "name", type(scorer.policy).__name__)),
         "version": __version__,
     }
 
@@ -175,7 +218,11 @@ def _score(rows: Source, scorer: Scorer, log: ScoreLog, workers: int | None, bar
     if scorer.policy is not None or scorer.asks_model:
         workers = 1  # the model is in this process, or its requests are concurrent already
     elif workers is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
     size = width_of(scorer.judge, _JUDGED if scorer.asks_model else _ROWS)
     for lines in in_order(scorer.score, chunks(_missing(rows, log, bar), size), workers):
         log.add(lines)
@@ -190,13 +237,23 @@ def _missing(rows: Source, log: ScoreLog, bar: Any) -> Iterator[Raw]:
             yield raw
 
 
-def _usage(judge: Judge | None, at_first: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+def _usage(
+    judge: Judge | None, at_first: Mapping[str, Any], earlier: Mapping[str, Any]
+) -> dict[str, Any]:
     """What the judge has counted, if it does (requests, tokens, cost, notes), since the audit began and in earlier
     runs of it."""
     now = _counted(judge)
-    counts = {name: value - at_first[name] + earlier.get(name, 0) for name, value in now.items() if name != "notes"}
+    counts = {
+        name: value - at_first[name] + earlier.get(name, 0)
+        for name, value in now.items()
+        if name != "notes"
+    }
     notes = [Counter(counted.get("notes", {})) for counted in (now, at_first, earlier)]
-    return {**earlier, **counts, "notes": dict(notes[0] - notes[1] + notes[2])} if counts or earlier else {}
+    return (
+        {**earlier, **counts, "notes": dict(notes[0] - notes[1] + notes[2])}
+        if counts or earlier
+        else {}
+    )
 
 
 def _counted(judge: Judge | None) -> dict[str, Any]:

@@ -59,7 +59,9 @@ class BatchScorer:
 
     def __call__(self, batch: Any) -> Any:
         if clash := [name for name in self._types if name in batch]:
-            raise ConfigError(f"the batch has columns {', '.join(clash)} already: give a prefix for the new ones")
+            raise ConfigError(
+                f"the batch has columns {', '.join(clash)} already: give a prefix for the new ones"
+            )
         if isinstance(batch, Mapping):
             rows = (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
             return {**batch, **self._columns(rows)}
@@ -82,7 +84,10 @@ class BatchScorer:
 
     @cached_property
     def _types(self) -> dict[str, str]:
-        kinds = {**dict.fromkeys((*self._scorer.rewards, *COUNTS), "double"), **dict.fromkeys(TEXTS, "string")}
+        kinds = {
+            **dict.fromkeys((*self._scorer.rewards, *COUNTS), "double"),
+            **dict.fromkeys(TEXTS, "string"),
+        }
         return {f"{self.prefix}{name}": kind for name, kind in kinds.items()}
 
     def _columns(self, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -90,7 +95,9 @@ class BatchScorer:
         found: list[dict[str, Any]] = []
         for line in map(LINE.decode, self._scorer.score(raws).values()):
             own: dict[str, Any] = {"read_as": line.dialect, "read_error": line.error or ""}
-            if line.error is None:  # of a row that could not be read nothing is known: NaN, not 0 calls
+            if (
+                line.error is None
+            ):  # of a row that could not be read nothing is known: NaN, not 0 calls
                 own |= line.values
                 own["issues"] = float(sum(line.issues.values()))
                 own["abstained"] = float(sum(cell.abstained for cell in line.scores.values()))
@@ -101,5 +108,7 @@ class BatchScorer:
             made[column] = np.array(values, dtype=np.float64 if kind == "double" else object)
         return made
 
-    def __getstate__(self) -> dict[str, Any]:  # without the rewards that were made: the other side makes its own
+    def __getstate__(
+        self,
+    ) -> dict[str, Any]:  # without the rewards that were made: the other side makes its own
         return {item.name: getattr(self, item.name) for item in fields(self)}

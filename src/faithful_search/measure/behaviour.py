@@ -17,7 +17,12 @@ ERRORS = ("wrong answer", "wrong formatting", "limits")
 
 def tool_counts(trajectories: Iterable[Trajectory]) -> Counter[str]:
     """Calls per tool name, as the policy wrote them."""
-    return Counter(step.call.name for trajectory in trajectories for step in trajectory.steps if step.call is not None)
+    return Counter(
+        step.call.name
+        for trajectory in trajectories
+        for step in trajectory.steps
+        if step.call is not None
+    )
 
 
 def tool_ratios(counts: Mapping[str, int], tools: Sequence[str]) -> dict[str, float]:
@@ -54,7 +59,9 @@ def no_share(trajectory: Trajectory) -> float | None:
 def retry_share(trajectory: Trajectory, tools: Sequence[str]) -> float | None:
     """The share of such no's after which the same turn calls another of the tools; `None` without a no."""
     retried = [
-        before.call is not None and step.call is not None and step.call.name in {*tools} - {before.call.name}
+        before.call is not None
+        and step.call is not None
+        and step.call.name in {*tools} - {before.call.name}
         for before, step in _judged(trajectory)
         if not step.helpful
     ]
@@ -64,7 +71,9 @@ def retry_share(trajectory: Trajectory, tools: Sequence[str]) -> float | None:
 def _judged(trajectory: Trajectory) -> list[tuple[Step, Step]]:
     """The steps with a verdict on evidence, each behind the step that had received it."""
     return [
-        (before, step) for before, step in pairwise(trajectory.steps) if before.evidence and step.helpful is not None
+        (before, step)
+        for before, step in pairwise(trajectory.steps)
+        if before.evidence and step.helpful is not None
     ]
 
 
@@ -72,7 +81,9 @@ def error_of(trajectory: Trajectory) -> str | None:
     """One of `ERRORS`, or `None` where the answer is an exact match. Limits of turns or tokens come first."""
     if Correctness().score(trajectory).value == 1.0:
         return None
-    if (trajectory.stop_reason or "").endswith("_limit"):  # turn_limit, token_limit, turn_token_limit
+    if (trajectory.stop_reason or "").endswith(
+        "_limit"
+    ):  # turn_limit, token_limit, turn_token_limit
         return "limits"
     return "wrong answer" if (trajectory.answer or "").strip() else "wrong formatting"
 
@@ -80,7 +91,11 @@ def error_of(trajectory: Trajectory) -> str | None:
 def error_counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
     """How many episodes failed for each reason, and `total` of them; `episodes` is how many there are."""
     found = Counter(filter(None, map(error_of, trajectories)))
-    return {**{kind: found[kind] for kind in ERRORS}, "total": found.total(), "episodes": len(trajectories)}
+    return {
+        **{kind: found[kind] for kind in ERRORS},
+        "total": found.total(),
+        "episodes": len(trajectories),
+    }
 
 
 def error_table(counts: Mapping[str, Mapping[str, int]]) -> str:

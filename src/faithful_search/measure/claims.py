@@ -37,11 +37,17 @@ def claims_of(trajectory: Trajectory, judge: Judge | None = None) -> list[Claim]
     if any(item.settled for item in asked):  # no claims could be made of it
         return [Claim(trajectory.answer or "", None)]
     pairs, alone = [item.pair for item in asked], distinct(trajectory)
-    each = [msgspec.structs.replace(pair, premise=passages([item])) for pair in pairs for item in alone]
+    each = [
+        msgspec.structs.replace(pair, premise=passages([item])) for pair in pairs for item in alone
+    ]
     verdicts = ask(judge, [*pairs, *each])  # at once: a served judge reads them side by side
     by_source = iter(verdicts[len(pairs) :])
     return [
-        Claim(pair.hypothesis, verdict.label, tuple(item.id for item in alone if next(by_source).label))
+        Claim(
+            pair.hypothesis,
+            verdict.label,
+            tuple(item.id for item in alone if next(by_source).label),
+        )
         for pair, verdict in zip(pairs, verdicts[: len(pairs)], strict=True)
     ]
 

@@ -17,7 +17,12 @@ from .stats import NOTHING, Estimate, question_means
 from .summary import SUMMARY, Audit
 
 RESULTS = "metrics.json"
-_MADE = ("judge", "prompts", "how", "version")  # settings by which figures differ, though the agents do not
+_MADE = (
+    "judge",
+    "prompts",
+    "how",
+    "version",
+)  # settings by which figures differ, though the agents do not
 NAMELESS = "\0"  # how the key of a row without question and id begins: it is in no pair
 SHOWN = 10  # questions whose value fell most, and rose most, of each metric
 
@@ -66,32 +71,62 @@ class Comparison(msgspec.Struct, frozen=True):
         found = {}
         for place, name in enumerate(self.names[1:]):
             parts: dict[str, list[str]] = {"better": [], "worse": [], "higher": [], "lower": []}
-            known = [(metric, row[place]) for metric, row in self.differences.items() if row[place].value is not None]
+            known = [
+                (metric, row[place])
+                for metric, row in self.differences.items()
+                if row[place].value is not None
+            ]
             for metric, change in known:
                 if is_clear(change):
                     up, good = (change.value or 0) > 0, about(metric).direction
-                    word = ("higher" if up else "lower") if not good else "better" if up == (good > 0) else "worse"
+                    word = (
+                        ("higher" if up else "lower")
+                        if not good
+                        else "better"
+                        if up == (good > 0)
+                        else "worse"
+                    )
                     parts[word].append(f"{metric} ({interval(change, sign=True)})")
             lines = [f"{word}: {', '.join(named)}" for word, named in parts.items() if named]
             rest = len(known) - sum(map(len, parts.values()))
-            lines += [f"no clear difference: {rest} of {len(known)} metrics"] if rest or not known else []
-            found[f"{name} against {self.names[0]}, on {self.shared[place]:,} shared questions"] = lines
+            lines += (
+                [f"no clear difference: {rest} of {len(known)} metrics"]
+                if rest or not known
+                else []
+            )
+            found[f"{name} against {self.names[0]}, on {self.shared[place]:,} shared questions"] = (
+                lines
+            )
         return found
 
     def table(self) -> list[list[str]]:
         """Cells, header first: each side's estimate, then each paired difference with the number of its questions."""
         first, *others = self.names
-        rows = [["metric", *(f"{name} [95% CI]" for name in self.names), *(f"{name} − {first}" for name in others)]]
+        rows = [
+            [
+                "metric",
+                *(f"{name} [95% CI]" for name in self.names),
+                *(f"{name} − {first}" for name in others),
+            ]
+        ]
         for metric, row in self.rows.items():
-            apart = [marked(own) + (f" (n={own.n})" if own.n else "") for own in self.differences[metric]]
+            apart = [
+                marked(own) + (f" (n={own.n})" if own.n else "") for own in self.differences[metric]
+            ]
             rows.append([metric, *map(interval, row), *apart])
         return rows
 
     def __str__(self) -> str:
-        chance = 0.05 * sum(change.value is not None for row in self.differences.values() for change in row)
+        chance = 0.05 * sum(
+            change.value is not None for row in self.differences.values() for change in row
+        )
         legend = f"* the interval of the paired difference leaves out 0; about {chance:.0f} of these would by chance"
         below = filter(None, [legend, warning(self.rows), *self.notes])
-        told = (line for title, lines in self.told().items() for line in (title, *(f"  {line}" for line in lines)))
+        told = (
+            line
+            for title, lines in self.told().items()
+            for line in (title, *(f"  {line}" for line in lines))
+        )
         return "\n\n".join(["\n".join(told), aligned(self.table()), "\n".join(below)])
 
 
@@ -103,10 +138,14 @@ def open_sides(paths: Sequence[PathLike]) -> list[Side]:
     """
     sides = [side for path in paths for side in _sides(str(path))]
     if len(sides) < 2:
-        raise ConfigError(f"nothing to compare {sides[0].name} with: name another audit or evaluation")
+        raise ConfigError(
+            f"nothing to compare {sides[0].name} with: name another audit or evaluation"
+        )
     times = Counter(side.name for side in sides)
     return [  # out/a/audit and out/b/audit are told apart by the folder before
-        msgspec.structs.replace(side, name=f"{Path(side.folder).parent}/{side.name}") if times[side.name] > 1 else side
+        msgspec.structs.replace(side, name=f"{Path(side.folder).parent}/{side.name}")
+        if times[side.name] > 1
+        else side
         for side in sides
     ]
 
@@ -123,9 +162,13 @@ def compare(sides: Sequence[Side]) -> Comparison:
                 f"{side.name} shares no question with {start.name} (one there is {next(iter(asked[0]), None)!r}): "
                 "only answers to the same questions can be paired"
             )
-        both = {name: (start.made[name], side.made[name]) for name in start.made if name in side.made}
+        both = {
+            name: (start.made[name], side.made[name]) for name in start.made if name in side.made
+        }
         if named := "; ".join(
-            f"{name}: {old!r} there, {new!r} here" for name, (old, new) in both.items() if old != new
+            f"{name}: {old!r} there, {new!r} here"
+            for name, (old, new) in both.items()
+            if old != new
         ):
             other = f"{side.name} was measured in another way than {start.name}"
             notes.append(f"{other}, which may be the difference: {named}")
@@ -138,12 +181,16 @@ def compare(sides: Sequence[Side]) -> Comparison:
     # No difference where a judge abstained too often for a mean: the rows it answered are not a fair sample
     differences = {
         metric: [
-            NOTHING if first.value is None or own.value is None else difference(runs[0], run, metric)
+            NOTHING
+            if first.value is None or own.value is None
+            else difference(runs[0], run, metric)
             for own, run in zip(rest, runs[1:], strict=True)
         ]
         for metric, (first, *rest) in rows.items()
     }
-    return Comparison([side.name for side in sides], [*map(len, asked)], shared, rows, differences, notes)
+    return Comparison(
+        [side.name for side in sides], [*map(len, asked)], shared, rows, differences, notes
+    )
 
 
 def changes(sides: Sequence[Side], metric: str) -> list[Change]:
@@ -152,10 +199,15 @@ def changes(sides: Sequence[Side], metric: str) -> list[Change]:
     if not all(metric in run.values for run in runs):
         return []
     first, *others = means = [question_means(run.questions, run.values[metric]) for run in runs]
-    spans = {key: [own[key] - value for own in others if key in own] for key, value in first.items()}
+    spans = {
+        key: [own[key] - value for own in others if key in own] for key, value in first.items()
+    }
     most = sorted((max(span, key=abs), str(key)) for key, span in spans.items() if any(span))
     # Both ends: the greatest changes alone could all be of one direction
-    fell, rose = [item for item in most if item[0] < 0][:SHOWN], [item for item in most if item[0] > 0][-SHOWN:]
+    fell, rose = (
+        [item for item in most if item[0] < 0][:SHOWN],
+        [item for item in most if item[0] > 0][-SHOWN:],
+    )
     places: list[dict[str, list[int]]] = [{} for _ in sides]  # the rows of each question
     for side, own in zip(sides, places, strict=True):
         for question, row in zip(side.evaluation.questions, side.rows, strict=False):
@@ -182,7 +234,9 @@ def _sides(path: str) -> Iterator[Side]:
             if isinstance(value, Mapping) and "values" in value and wanted in ("", name)
         }
     except OSError as error:
-        raise DataError(f"cannot read {path}: neither an audit's folder nor one with {RESULTS} ({error})") from error
+        raise DataError(
+            f"cannot read {path}: neither an audit's folder nor one with {RESULTS} ({error})"
+        ) from error
     except ValueError as error:
         raise DataError(f"{file}: no evaluations ({error})") from error
     if not held:
@@ -197,7 +251,9 @@ def _audit(folder: Path) -> Side:
     try:
         audit = Audit.from_dict(msgspec.json.decode((folder / SUMMARY).read_bytes()))
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder} holds scores, but no {SUMMARY} that can be read ({error}): audit again") from error
+        raise DataError(
+            f"{folder} holds scores, but no {SUMMARY} that can be read ({error}): audit again"
+        ) from error
     if not audit.finished:
         raise DataError(f"the audit in {folder} has not ended: run the same command again first")
     questions, rows = [], []
@@ -205,7 +261,9 @@ def _audit(folder: Path) -> Side:
     calls: dict[str, list[int]] = {name: [] for name in audit.tools.counts}
     for line in read_scores(folder / SCORES, audit.n + audit.errors):
         if line.error is None:
-            questions.append((line.question or "").strip() or line.id or f"{NAMELESS}{folder}, row {line.row}")
+            questions.append(
+                (line.question or "").strip() or line.id or f"{NAMELESS}{folder}, row {line.row}"
+            )
             rows.append(line.row)
             for name, column in values.items():
                 column.append(line.values.get(name))

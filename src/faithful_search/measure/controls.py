@@ -31,14 +31,21 @@ from .stats import Estimate, mean_ci, paired_difference
 from .writing import results_folder, write_metrics
 
 OPEN, CLOSED, BLOCKED, CHANGED = CONDITIONS = ("open", "closed", "blocked", "changed")
-FOLLOW, MEMORY, EM_CHANGED, SAME = "follow_rate", "memory_share", "exact_match_changed", "same_answer"
+FOLLOW, MEMORY, EM_CHANGED, SAME = (
+    "follow_rate",
+    "memory_share",
+    "exact_match_changed",
+    "same_answer",
+)
 EM_UNREMEMBERED = "exact_match_unremembered"
 QUESTIONS = 100  # an evaluation also asks under the conditions: with the tiny policy 8 seconds of a core each
 Match = Callable[[str | None, Sequence[str]], float]
 """Compares an answer with gold answers: `text.exact_match`, `text.sub_exact_match`."""
 ROLLOUTS, SETTINGS, RESULTS = "rollouts.jsonl", "settings.json", "controls.json"
 RIGHT, DECORATED = "right", "decorated"
-Values = dict[str, dict[Hashable, float]]  # each metric's value for each question that it says something about
+Values = dict[
+    str, dict[Hashable, float]
+]  # each metric's value for each question that it says something about
 _WITHOUT = {BLOCKED: "with the gold evidence blocked", CLOSED: "with tools that returned nothing"}
 
 
@@ -53,13 +60,24 @@ def control_tasks(tasks: Sequence[Task], limit: int = QUESTIONS) -> list[Task]:
     """
     first = list({task.id: task for task in tasks}.values())[:limit]
     made = {CHANGED: CounterfactualWorld(bundled_world()).change, BLOCKED: blocked_in_world}
-    return [under(name, other) for name, make in made.items() for task in first if (other := make(task)) is not None]
+    return [
+        under(name, other)
+        for name, make in made.items()
+        for task in first
+        if (other := make(task)) is not None
+    ]
 
 
 def blocked_in_world(task: Task) -> Task | None:
     """A question of the bundled world without the evidence that states the facts of its chain, or their reverse."""
-    pairs = {frozenset((fact.get("subject"), fact.get("object"))) for fact in task.meta.get("chain", ())}
-    texts = [item.text for item in bundled_world().statements if frozenset((item.subject, item.object)) in pairs]
+    pairs = {
+        frozenset((fact.get("subject"), fact.get("object"))) for fact in task.meta.get("chain", ())
+    }
+    texts = [
+        item.text
+        for item in bundled_world().statements
+        if frozenset((item.subject, item.object)) in pairs
+    ]
     return _without(task, texts) if texts else None
 
 
@@ -115,7 +133,9 @@ def recalled(rollout: Trajectory, before: Trajectory, right: Match = exact_match
     answer = rollout.answer or ""
     if declines(answer):
         return False
-    again = exact_match(answer, [before.answer or ""]) and not holds(passages(rollout.evidence.values()), answer)
+    again = exact_match(answer, [before.answer or ""]) and not holds(
+        passages(rollout.evidence.values()), answer
+    )
     return bool(right(answer, before.answers) or again)
 
 
@@ -156,7 +176,10 @@ def control_values(
     for condition, names in ((CHANGED, (FOLLOW, EM_CHANGED)), (BLOCKED, (MEMORY,))):
         asked = [by_id.get(f"{question}@{condition}") for question in questions]
         both = zip(asked, rollouts, strict=True)
-        found = [compared(condition, control, before) if control is not None else {} for control, before in both]
+        found = [
+            compared(condition, control, before) if control is not None else {}
+            for control, before in both
+        ]
         if any(found):
             rows |= {name: [own.get(name) for own in found] for name in names}
     return rows
@@ -164,7 +187,9 @@ def control_values(
 
 def unremembered(tasks: Iterable[Task]) -> frozenset[str] | None:
     """The questions on facts that the policy was never taught (`meta["remembered"]` is false); `None`: no task says."""
-    told: Mapping[str, Any] = {task.id: task.meta["remembered"] for task in tasks if "remembered" in task.meta}
+    told: Mapping[str, Any] = {
+        task.id: task.meta["remembered"] for task in tasks if "remembered" in task.meta
+    }
     return frozenset(id for id, known in told.items() if known is False) if told else None
 
 
@@ -214,15 +239,30 @@ def plan(
     condition, no question, or a repeated id.
     """
     if unknown := [name for name in conditions if name not in CONDITIONS]:
-        raise ConfigError(f"unknown condition {', '.join(unknown)}; there are: {', '.join(CONDITIONS)}")
+        raise ConfigError(
+            f"unknown condition {', '.join(unknown)}; there are: {', '.join(CONDITIONS)}"
+        )
     if not tasks:
         raise ConfigError("no questions to ask")
-    if repeated := [f"{id}" for id, count in Counter(task.id for task in tasks).items() if count > 1]:
-        raise ConfigError(f"questions are told apart by their ids, and these are repeated: {', '.join(repeated)}")
-    reasons = {BLOCKED: "whose gold evidence is not known", CHANGED: "whose facts cannot be changed"}
-    asked = {name: {task.id: task for task in tasks} for name in (OPEN, CLOSED) if name in (OPEN, *conditions)}
+    if repeated := [
+        f"{id}" for id, count in Counter(task.id for task in tasks).items() if count > 1
+    ]:
+        raise ConfigError(
+            f"questions are told apart by their ids, and these are repeated: {', '.join(repeated)}"
+        )
+    reasons = {
+        BLOCKED: "whose gold evidence is not known",
+        CHANGED: "whose facts cannot be changed",
+    }
+    asked = {
+        name: {task.id: task for task in tasks}
+        for name in (OPEN, CLOSED)
+        if name in (OPEN, *conditions)
+    }
     if BLOCKED in conditions:
-        asked[BLOCKED] = {task.id: other for task in tasks if (other := blocked_in_world(task)) is not None}
+        asked[BLOCKED] = {
+            task.id: other for task in tasks if (other := blocked_in_world(task)) is not None
+        }
         others = [task for task in tasks if task.id not in asked[BLOCKED]]
         try:
             if others and corpus is not None:
@@ -230,10 +270,18 @@ def plan(
         except ConfigError as error:  # a server's passages cannot be read
             reasons[BLOCKED] = f"since {error}"
     if CHANGED in conditions:
-        asked[CHANGED] = {task.id: other for task in tasks if changes and (other := changes(task)) is not None}
+        asked[CHANGED] = {
+            task.id: other for task in tasks if changes and (other := changes(task)) is not None
+        }
     gaps = {name: len(tasks) - len(own) for name, own in asked.items()}
-    left_out = {name: f"{gap} of {len(tasks)} questions left out, {reasons[name]}" for name, gap in gaps.items() if gap}
-    return Plan([under(name, task) for name, own in asked.items() for task in own.values()], left_out)
+    left_out = {
+        name: f"{gap} of {len(tasks)} questions left out, {reasons[name]}"
+        for name, gap in gaps.items()
+        if gap
+    }
+    return Plan(
+        [under(name, task) for name, own in asked.items() for task in own.values()], left_out
+    )
 
 
 def kept(folder: Path, settings: Mapping[str, Any]) -> set[str]:
@@ -248,7 +296,9 @@ def kept(folder: Path, settings: Mapping[str, Any]) -> set[str]:
     found = {item.id for item in read_jsonl(rollouts, on_error=lambda number, error: None)}
     # half a line alone is of a run that was killed at its first rollout
     if not all("@" in id for id in found) or (not found and b"\n" in rollouts.read_bytes()):
-        raise ConfigError(f"{rollouts} holds something else than the rollouts of a study: {instead}")
+        raise ConfigError(
+            f"{rollouts} holds something else than the rollouts of a study: {instead}"
+        )
     return found
 
 
@@ -280,7 +330,9 @@ def run_study(
 
 
 def compare(
-    rollouts: Iterable[Trajectory], right: Match = exact_match, left_out: Mapping[str, str] | None = None
+    rollouts: Iterable[Trajectory],
+    right: Match = exact_match,
+    left_out: Mapping[str, str] | None = None,
 ) -> Study:
     """The study of rollouts that exist already, each of the id QUESTION@CONDITION. Errors as those of `run_study`."""
     values: dict[str, Values] = {}
@@ -310,10 +362,16 @@ def compare(
         raise ConfigError(f"no question could be asked: {why}; the same command tries again")
     rows, differences = {}, {}
     for condition, columns in values.items():
-        rows[condition] = {metric: mean_ci([*own.values()], bounds=(0.0, 1.0)) for metric, own in columns.items()}
+        rows[condition] = {
+            metric: mean_ci([*own.values()], bounds=(0.0, 1.0)) for metric, own in columns.items()
+        }
         if condition != OPEN:
-            pairs = {metric: (values[OPEN][metric], columns[metric]) for metric in (RIGHT, DECORATED)}
-            differences[condition] = {metric: paired_difference(*pair) for metric, pair in pairs.items()}
+            pairs = {
+                metric: (values[OPEN][metric], columns[metric]) for metric in (RIGHT, DECORATED)
+            }
+            differences[condition] = {
+                metric: paired_difference(*pair) for metric, pair in pairs.items()
+            }
     return Study(rows, differences, _sentence(values), dict(left_out or {}), failed)
 
 

@@ -57,7 +57,9 @@ class Document(msgspec.Struct, frozen=True):
             "scores": self.scores,
             "reasons": self.reasons,
         }
-        return {name: value for name, value in found.items() if value not in (None, "", [], {})}  # 0 is kept
+        return {
+            name: value for name, value in found.items() if value not in (None, "", [], {})
+        }  # 0 is kept
 
 
 class Converted(msgspec.Struct):
@@ -73,14 +75,22 @@ class Converted(msgspec.Struct):
         lines = [f"rows that could not be read: {len(self.unread)}"] if self.unread else []
         lines += [f"  {why}" for why in self.unread[:NAMED]]
         if self.secrets:
-            named = ", ".join(map(str, self.secrets[:NAMED])) + (", …" if len(self.secrets) > NAMED else "")
+            named = ", ".join(map(str, self.secrets[:NAMED])) + (
+                ", …" if len(self.secrets) > NAMED else ""
+            )
             what = "were taken out" if scrub else "are still there: --scrub takes them out"
             lines.append(f"things that look like keys, in rows {named}, {what}")
         return lines
 
 
 def convert(
-    source: PathLike, out: PathLike, to: str, *, scores: PathLike | None = None, scrub: bool = False, **settings: Any
+    source: PathLike,
+    out: PathLike,
+    to: str,
+    *,
+    scores: PathLike | None = None,
+    scrub: bool = False,
+    **settings: Any,
 ) -> Converted:
     """Write each row that can be read in another format, one of `WRITERS`.
 
@@ -147,21 +157,26 @@ def _with_scores(rows: Source, scores: PathLike | None) -> Iterator[tuple[Raw, L
             line = next(lines, None)
         own = line if line is not None and line.row == raw.number else None
         if own is not None and own.digest != raw.digest:
-            raise DataError(f"{scores}: row {raw.number} is not the row that was scored; audit the file again")
+            raise DataError(
+                f"{scores}: row {raw.number} is not the row that was scored; audit the file again"
+            )
         yield raw, own
 
 
 def atif(document: Document) -> dict[str, Any]:
     """The agent trajectory interchange format (ATIF) 1.8: the question is the user's step, each turn the agent's."""
     read = document.trajectory
-    steps: list[dict[str, Any]] = [] if read.question is None else [{"source": "user", "message": read.question}]
+    steps: list[dict[str, Any]] = (
+        [] if read.question is None else [{"source": "user", "message": read.question}]
+    )
     for think, calls, answer in _turns(read):
         step: dict[str, Any] = {"source": "agent", "message": answer or ""}
         if think:
             step["reasoning_content"] = think
         if calls:
             step["tool_calls"] = [
-                {"tool_call_id": call.id, "function_name": call.name, "arguments": call.arguments} for call in calls
+                {"tool_call_id": call.id, "function_name": call.name, "arguments": call.arguments}
+                for call in calls
             ]
             results = [{"source_call_id": call.id, "content": call.response} for call in calls]
             step["observation"] = {"results": results}
@@ -178,19 +193,32 @@ def atif(document: Document) -> dict[str, Any]:
 def openai(document: Document) -> dict[str, Any]:
     """OpenAI's chat messages, beside them what an audit looks for: id, question, answers."""
     read = document.trajectory
-    messages: list[dict[str, Any]] = [] if read.question is None else [{"role": "user", "content": read.question}]
+    messages: list[dict[str, Any]] = (
+        [] if read.question is None else [{"role": "user", "content": read.question}]
+    )
     for think, calls, answer in _turns(read):
         message: dict[str, Any] = {"role": "assistant", "content": answer or ""}
         if think:
             message["reasoning_content"] = think  # where servers of open models put it
         if calls:
             message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _json(call.arguments)}}
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": _json(call.arguments)},
+                }
                 for call in calls
             ]
         messages.append(message)
-        messages += [{"role": "tool", "tool_call_id": call.id, "content": call.response} for call in calls]
-    row = {"id": document.name, "question": read.question, "answers": list(read.answers), "messages": messages}
+        messages += [
+            {"role": "tool", "tool_call_id": call.id, "content": call.response} for call in calls
+        ]
+    row = {
+        "id": document.name,
+        "question": read.question,
+        "answers": list(read.answers),
+        "messages": messages,
+    }
     return {**row, "metadata": document.metadata}
 
 
@@ -199,7 +227,10 @@ def pi(document: Document) -> list[dict[str, Any]]:
 
     The scores are an entry of their own, outside the conversation.
     """
-    read, time = document.trajectory, document.now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    read, time = (
+        document.trajectory,
+        document.now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    )
     # Pi requires a provider and a cost for each message, which a trajectory does not have
     counts = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}
     usage = {**counts, "totalTokens": 0, "cost": {**counts, "total": 0}}
@@ -215,7 +246,8 @@ def pi(document: Document) -> list[dict[str, Any]]:
         content: list[dict[str, Any]] = [{"type": "thinking", "thinking": think}] if think else []
         content += text(answer) if answer is not None else []
         content += [
-            {"type": "toolCall", "id": call.id, "name": call.name, "arguments": call.arguments} for call in calls
+            {"type": "toolCall", "id": call.id, "name": call.name, "arguments": call.arguments}
+            for call in calls
         ]
         reason = "toolUse" if calls else "stop"
         messages.append({"role": "assistant", "content": content, **made_by, "stopReason": reason})
@@ -223,7 +255,10 @@ def pi(document: Document) -> list[dict[str, Any]]:
             answered = {"toolCallId": call.id, "toolName": call.name, "isError": call.failed}
             messages.append({"role": "toolResult", **answered, "content": text(call.response)})
     milliseconds = int(document.now.timestamp() * 1000)
-    entries = [{"type": "message", "message": {**message, "timestamp": milliseconds}} for message in messages]
+    entries = [
+        {"type": "message", "message": {**message, "timestamp": milliseconds}}
+        for message in messages
+    ]
     entries.append({"type": "custom", "customType": "faithful-search", "data": document.metadata})
     header = {"type": "session", "version": 3, "id": document.name, "timestamp": time, "cwd": "/"}
     lines, before = [{**header, "harness": "faithful-search"}], None
@@ -237,11 +272,18 @@ def trajectory(document: Document) -> dict[str, Any]:
     """Our own trajectory, as `fs.read_jsonl` reads it; scores and reasons are in its `meta`, as in an evaluation's."""
     read = document.trajectory
     given = {"scores": document.scores, "reasons": document.reasons} if document.scores else {}
-    made: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(read, meta={**read.meta, **given}))
+    made: dict[str, Any] = msgspec.to_builtins(
+        msgspec.structs.replace(read, meta={**read.meta, **given})
+    )
     return made
 
 
-WRITERS: dict[str, Callable[[Document], Any]] = {"atif": atif, "openai": openai, "pi": pi, "trajectory": trajectory}
+WRITERS: dict[str, Callable[[Document], Any]] = {
+    "atif": atif,
+    "openai": openai,
+    "pi": pi,
+    "trajectory": trajectory,
+}
 """By format, what makes of a row a value to be written as JSON; a list is one value a line."""
 
 
@@ -264,11 +306,24 @@ def _turns(trajectory: Trajectory) -> Iterator[tuple[str, list[_Call], str | Non
             if step.call is not None:
                 count += 1
                 # What could not be parsed goes along as it was written
-                arguments = step.call.arguments or ({"raw": step.call.raw} if step.call.raw.strip() else {})
-                found = [{"id": one.id, "title": one.title, "url": one.url, "text": one.text} for one in step.evidence]
-                shown = [{name: text for name, text in one.items() if text or name == "text"} for one in found]
-                response, failed = _json(shown) if shown else step.note, not shown and bool(step.note)
-                calls.append(_Call(f"call_{count}", step.call.name or UNKNOWN, arguments, response, failed))
+                arguments = step.call.arguments or (
+                    {"raw": step.call.raw} if step.call.raw.strip() else {}
+                )
+                found = [
+                    {"id": one.id, "title": one.title, "url": one.url, "text": one.text}
+                    for one in step.evidence
+                ]
+                shown = [
+                    {name: text for name, text in one.items() if text or name == "text"}
+                    for one in found
+                ]
+                response, failed = (
+                    _json(shown) if shown else step.note,
+                    not shown and bool(step.note),
+                )
+                calls.append(
+                    _Call(f"call_{count}", step.call.name or UNKNOWN, arguments, response, failed)
+                )
         answer = next((step.answer for step in steps if step.answer is not None), None)
         yield (steps[0].think or "").strip(), calls, answer
 

@@ -88,11 +88,18 @@ def difference(before: Evaluation, after: Evaluation, metric: str) -> Estimate:
 def differences(before: Evaluation, after: Evaluation) -> dict[str, dict[str, Any]]:
     """The difference of every row that both have, as plain JSON types: `value`, `low`, `high`, `n`."""
     found = {name: difference(before, after, name) for name in before.rows if name in after.rows}
-    return {name: {key: getattr(of, key) for key in ("value", "low", "high", "n")} for name, of in found.items()}
+    return {
+        name: {key: getattr(of, key) for key in ("value", "low", "high", "n")}
+        for name, of in found.items()
+    }
 
 
 def run_episodes(
-    agent: Engine | ServedAgent, tasks: Sequence[Task], what: str, file: Path | None = None, tokens: bool = True
+    agent: Engine | ServedAgent,
+    tasks: Sequence[Task],
+    what: str,
+    file: Path | None = None,
+    tokens: bool = True,
 ) -> list[Trajectory]:
     """The agent's rollouts of the tasks, with a progress bar on a terminal; without their token ids where not `tokens`.
 
@@ -104,19 +111,29 @@ def run_episodes(
     with ExitStack() as opened:
         ledger = opened.enter_context(Ledger(file, "evaluation")) if file else None
         if ledger is not None:
-            done |= {item.id: item for item in (Trajectory.from_json(line) for _, line in ledger.read())}
+            done |= {
+                item.id: item for item in (Trajectory.from_json(line) for _, line in ledger.read())
+            }
         missing = {name: task for name, task in named.items() if name not in done}
-        bar = progress_bar(total=len(named), initial=len(named) - len(missing), desc=what, unit="rollout")
+        bar = progress_bar(
+            total=len(named), initial=len(named) - len(missing), desc=what, unit="rollout"
+        )
         opened.enter_context(bar)
 
         def keep(rollout: Trajectory) -> None:
-            done[rollout.id] = rollout = rollout if tokens else msgspec.structs.replace(rollout, tokens=None)
+            done[rollout.id] = rollout = (
+                rollout if tokens else msgspec.structs.replace(rollout, tokens=None)
+            )
             if ledger is not None:
                 ledger.append([f"{rollout.to_json()}\n".encode()])
             bar.update(1)
 
         # what failed is not kept, so that it is asked again the next time
-        ended = dict(zip(missing, agent.run(missing.values(), on_end=keep), strict=True)) if missing else {}
+        ended = (
+            dict(zip(missing, agent.run(missing.values(), on_end=keep), strict=True))
+            if missing
+            else {}
+        )
     return [done[name] if name in done else ended[name] for name in named]
 
 
@@ -142,7 +159,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def metrics(self) -> dict[str, Any]:
         """What `metrics.json` holds: results, paired differences of rows that both have, settings, model, steps."""
         evaluated = {"before": self.before, "after": self.after}
-        found: dict[str, Any] = {name: own.to_dict() for name, own in evaluated.items() if own is not None}
+        found: dict[str, Any] = {
+            name: own.to_dict() for name, own in evaluated.items() if own is not None
+        }
         if self.before is not None and self.after is not None:
             found["differences"] = differences(self.before, self.after)
         return {**found, "settings": self.settings, "model": self.model, "steps": self.steps}

@@ -49,8 +49,14 @@ def local_file(path: PathLike) -> Path:
 
 def inside(folder: Path) -> list[Path]:
     """The files of a folder that can be read, by name: the rows have the same numbers wherever it lies."""
-    found = sorted(path for path in folder.rglob("*") if path.name.removesuffix(".gz").lower().endswith(_READ))
-    audits = {path.parent for path in found if path.name == "audit.json" and path.with_name("scores.jsonl").exists()}
+    found = sorted(
+        path for path in folder.rglob("*") if path.name.removesuffix(".gz").lower().endswith(_READ)
+    )
+    audits = {
+        path.parent
+        for path in found
+        if path.name == "audit.json" and path.with_name("scores.jsonl").exists()
+    }
     return [path for path in found if not (path.name in _AUDIT and path.parent in audits)]
 
 
@@ -62,8 +68,16 @@ def _from_hub(address: str) -> Path:
     name, _, inner = rest.partition("/")
     name, _, revision = name.partition("@")
     # A data set may also hold images or models: only what can be read is downloaded
-    wanted = [inner, f"{inner}/*"] if inner else [f"*{end}{packed}" for end in _READ for packed in ("", ".gz")]
-    options: dict[str, Any] = {"repo_type": "dataset", "revision": revision or None, "allow_patterns": wanted}
+    wanted = (
+        [inner, f"{inner}/*"]
+        if inner
+        else [f"*{end}{packed}" for end in _READ for packed in ("", ".gz")]
+    )
+    options: dict[str, Any] = {
+        "repo_type": "dataset",
+        "revision": revision or None,
+        "allow_patterns": wanted,
+    }
     try:
         found = Path(snapshot_download(f"{owner}/{name}", **options))
     except Exception as error:  # of the Hub's client, of its HTTP library, or of the disk
@@ -79,7 +93,9 @@ def read_json(path: PathLike) -> Iterator[tuple[int, bytes]]:
     Raises `DataError` when the file cannot be read, or has another form; also on the way, after the rows before.
     """
     if str(path) == STDIN:
-        return _episodes((number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip())
+        return _episodes(
+            (number, line) for number, line in enumerate(sys.stdin.buffer, start=1) if line.strip()
+        )
     file = local_file(path)
     if not file.is_dir():
         return _file_rows(file)
@@ -108,7 +124,9 @@ def _file_rows(file: Path) -> Iterator[tuple[int, bytes]]:
         return _parquet_rows(file)
     if name.endswith(".eval"):
         return _samples(file)
-    raise DataError(f"{file}: expected {', '.join(_READ)} (also .gz), a folder of these, or - for JSON lines on stdin")
+    raise DataError(
+        f"{file}: expected {', '.join(_READ)} (also .gz), a folder of these, or - for JSON lines on stdin"
+    )
 
 
 def _episodes(rows: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
@@ -118,7 +136,9 @@ def _episodes(rows: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         return
     value = _decoded(first[1])
     rows = chain([first], rows)
-    if isinstance(value, dict) and "eval" in value and isinstance(value.get("samples"), list):  # inspect's, as JSON
+    if (
+        isinstance(value, dict) and "eval" in value and isinstance(value.get("samples"), list)
+    ):  # inspect's, as JSON
         yield from enumerate(map(msgspec.json.encode, value["samples"]), start=1)
     elif (group := formats.group(value)) is None:
         yield from rows
@@ -126,7 +146,9 @@ def _episodes(rows: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         lines: dict[str, list[bytes]] = {}
         for _, data in rows:
             value = _decoded(data)
-            group = formats.group(value) or group  # a line that names no episode belongs to the one before it
+            group = (
+                formats.group(value) or group
+            )  # a line that names no episode belongs to the one before it
             # A broken line stays one, so that the format can say how many there were
             lines.setdefault(group, []).append(b"null" if value is None else data.strip())
         for number, own in enumerate(lines.values(), start=1):
@@ -150,11 +172,15 @@ def _elements(path: Path) -> Iterator[bytes]:
         try:
             _, at = read(text, mark.start())
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: row {number + 1} is not JSON, or cut off ({error})") from error
+            raise DataError(
+                f"{path}: row {number + 1} is not JSON, or cut off ({error})"
+            ) from error
         number += 1
         yield text[mark.start() : at].encode() + b"\n"
     if array and mark is None:
-        raise DataError(f"{path}: the array is not closed after row {number}; the file seems cut off")
+        raise DataError(
+            f"{path}: the array is not closed after row {number}; the file seems cut off"
+        )
     if mark and text[mark.end() :]:
         raise DataError(f"{path}: text after the end of the array, whose last row is {number}")
 
@@ -164,11 +190,17 @@ def _samples(path: Path) -> Iterator[tuple[int, bytes]]:
         import zipfile_zstd  # noqa: F401 - lets zipfile read the compression that newer logs have
     try:
         with _reading(path), zipfile.ZipFile(path) as log:
-            names = sorted(name for name in log.namelist() if name.startswith("samples/") and name.endswith(".json"))
+            names = sorted(
+                name
+                for name in log.namelist()
+                if name.startswith("samples/") and name.endswith(".json")
+            )
             for number, name in enumerate(names, start=1):
                 yield number, log.read(name) + b"\n"
     except NotImplementedError as error:
-        raise DataError(f"{path} is compressed in a way that needs: pip install 'faithful-search[inspect]'") from error
+        raise DataError(
+            f"{path} is compressed in a way that needs: pip install 'faithful-search[inspect]'"
+        ) from error
 
 
 def _parquet(path: Path) -> Any:
@@ -182,7 +214,9 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, bytes]]:
     encoder = msgspec.json.Encoder(enc_hook=str)  # dates and decimals as text
     batches = _parquet(path).iter_batches(batch_size=64)
     with _reading(path):
-        for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=1):
+        for number, row in enumerate(
+            chain.from_iterable(batch.to_pylist() for batch in batches), start=1
+        ):
             yield number, encoder.encode(row) + b"\n"
 
 
@@ -190,5 +224,11 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, bytes]]:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:  # pyarrow's are ValueErrors
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:  # pyarrow's are ValueErrors
         raise DataError(f"cannot read {path}: {error}") from error

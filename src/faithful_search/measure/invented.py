@@ -34,7 +34,9 @@ class SearchedCorpus:
     def of(cls, corpus: Corpus, folder: Path) -> "SearchedCorpus":
         """Read a corpus (see `tools.retrieval.corpus.passages`) once; `corpus.npy` is written into the folder."""
         hashes = array("Q")
-        for passage in progress_bar(iterable=passages(corpus), desc="reading the corpus", unit="passage"):
+        for passage in progress_bar(
+            iterable=passages(corpus), desc="reading the corpus", unit="passage"
+        ):
             hashes.extend(_hash(_words(sentence)) for sentence in sentences(passage.text))
         path = folder / KEPT
         with replacing(path) as partial, partial.open("wb") as file:
@@ -47,7 +49,10 @@ class SearchedCorpus:
         said = sentences(evidence.text)
         whole = said[:-1] if said and _CUT.search(said[-1]) else said
         words = [found for found in map(_words, whole) if found]
-        table, hashes = _table(self.path), np.array([_hash(found) for found in words], dtype=np.uint64)
+        table, hashes = (
+            _table(self.path),
+            np.array([_hash(found) for found in words], dtype=np.uint64),
+        )
         known = table[np.minimum(np.searchsorted(table, hashes), max(0, len(table) - 1))] == hashes
         lengths = np.array([len(found) for found in words])
         return not words or bool(lengths[known].sum() * 2 >= lengths.sum())
@@ -77,4 +82,6 @@ def _words(sentence: str) -> list[str]:
 
 
 def _hash(words: list[str]) -> int:
-    return int.from_bytes(blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
+    )

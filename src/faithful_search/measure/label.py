@@ -58,7 +58,10 @@ class LabelledPair(msgspec.Struct, frozen=True):
         """A pair with its verdict; `judge` is the name of one whose verdicts do not say it."""
         return LabelledPair(
             id=cut.id,
-            **{name: getattr(cut.pair, name) for name in ("question", "premise", "hypothesis", "task")},
+            **{
+                name: getattr(cut.pair, name)
+                for name in ("question", "premise", "hypothesis", "task")
+            },
             label=bool(said.label),
             p=said.p,
             judge=said.judge or judge,
@@ -96,14 +99,18 @@ def label(
     given, bar = LabelSettings(**settings), on_progress or progress_bar
     judge, read = reward(given.metric, judge).judge, _files(files)
     folder = results_folder(Path(out))
-    with Records(folder / PAIRS, "labelling", LabelledPair, lambda row: (row.id, (row.label, row.judge))) as labels:
+    with Records(
+        folder / PAIRS, "labelling", LabelledPair, lambda row: (row.id, (row.label, row.judge))
+    ) as labels:
         begun = _begun(given, judge, folder).with_files(read.values())
         # before the first label: those of a run that is killed must still say whose they are
         write_metrics(folder / PROVENANCE, msgspec.to_builtins(begun))
         with answers_kept(judge, folder):
             cuts: Iterable[Cut] = _cuts(read, given, judge, bar)
             if given.sample is not None:
-                cuts = bar(iterable=sampled(cuts, given.sample, given.seed), desc="labelling", unit="pair")
+                cuts = bar(
+                    iterable=sampled(cuts, given.sample, given.seed), desc="labelling", unit="pair"
+                )
             unjudged = _ask(judge, labels, cuts)
         found = msgspec.structs.replace(
             begun.with_files(read.values()),
@@ -118,8 +125,12 @@ def label(
         write_metrics(folder / PROVENANCE, msgspec.to_builtins(found))
     if not any(file.pairs for file in found.files):
         first = next((f"; {file.name}, {why}" for file in found.files for why in file.reasons), "")
-        rows, skipped = (sum(getattr(file, name) for file in found.files) for name in ("rows", "skipped"))
-        raise DataError(f"no {found.metric} pair in the {rows} rows read, {skipped} of which could not be{first}")
+        rows, skipped = (
+            sum(getattr(file, name) for file in found.files) for name in ("rows", "skipped")
+        )
+        raise DataError(
+            f"no {found.metric} pair in the {rows} rows read, {skipped} of which could not be{first}"
+        )
     provenance.write_card(folder, found)
     return found
 
@@ -137,9 +148,13 @@ def _files(files: Sequence[PathLike]) -> dict[Path, File]:
     if not files:
         raise ConfigError("name at least one file of trajectories")
     if any(str(file) == STDIN for file in files):
-        raise ConfigError("labels name the files they come from: save the standard input to a file first")
+        raise ConfigError(
+            "labels name the files they come from: save the standard input to a file first"
+        )
     given = map(local_file, files)
-    paths = dict.fromkeys(own for path in given for own in (inside(path) if path.is_dir() else [path]))
+    paths = dict.fromkeys(
+        own for path in given for own in (inside(path) if path.is_dir() else [path])
+    )
     return {path: File.of(path) for path in paths}
 
 
@@ -154,7 +169,10 @@ def _begun(given: LabelSettings, judge: Judge, folder: Path) -> Provenance:
         **kind,
         abstained=0,
         unjudged=[],
-        settings={name: getattr(given, name) for name in ("sample", "seed", "limit", "dialect", "text_column")},
+        settings={
+            name: getattr(given, name)
+            for name in ("sample", "seed", "limit", "dialect", "text_column")
+        },
         license=given.license or before.license,
         version=__version__,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -165,11 +183,23 @@ def _begun(given: LabelSettings, judge: Judge, folder: Path) -> Provenance:
 def _ask(judge: Judge, labels: Records[LabelledPair], cuts: Iterable["Cut"]) -> list[str]:
     """Label the pairs that have no label yet; returns those that the judge abstained from, and why."""
     width = width_of(judge, 512 if is_lexical(judge) else 32)
-    missing = (cut for cut in cuts if cut.id not in labels.kept)  # as they are read: files may exceed the memory
+    missing = (
+        cut for cut in cuts if cut.id not in labels.kept
+    )  # as they are read: files may exceed the memory
     unjudged = []
     for answered in ask_in_parts(judge, missing, lambda cut: cut.pair, width):
-        labels.add([LabelledPair.of(cut, own, judge.name) for cut, own in answered if own.label is not None])
-        unjudged += [f"{cut.trajectory}, step {cut.step}: {own.why}" for cut, own in answered if own.abstained]
+        labels.add(
+            [
+                LabelledPair.of(cut, own, judge.name)
+                for cut, own in answered
+                if own.label is not None
+            ]
+        )
+        unjudged += [
+            f"{cut.trajectory}, step {cut.step}: {own.why}"
+            for cut, own in answered
+            if own.abstained
+        ]
     return unjudged
 
 
@@ -179,7 +209,9 @@ def sampled(cuts: Iterable["Cut"], count: int, seed: int) -> list["Cut"]:
     return [cut for _, cut in sorted(chosen, key=lambda item: item[0])]
 
 
-def _cuts(files: dict[Path, File], given: LabelSettings, judge: Judge, bar: Progress) -> Iterator["Cut"]:
+def _cuts(
+    files: dict[Path, File], given: LabelSettings, judge: Judge, bar: Progress
+) -> Iterator["Cut"]:
     """The pairs of all files, each the first time that it comes; what is met on the way is counted in `files`."""
     # Only a judge that makes claims of answers is needed for cutting, and then in this process, where its cache is
     writes = given.metric == "answer_support" and isinstance(judge, Writer)
@@ -220,14 +252,24 @@ def pairs_of(
     left_out = [f"row {row.number}: {row.error}" for row in rows if row.trajectory is None]
     cuts, settled = [], 0
     asked = cut(reward(metric, judge), [*read.values()])
-    for number, item in ((number, item) for number, own in zip(read, asked, strict=True) for item in own):
+    for number, item in (
+        (number, item) for number, own in zip(read, asked, strict=True) for item in own
+    ):
         if item.settled is None:
-            text = json.dumps([item.pair.premise, item.pair.hypothesis, item.pair.question, item.pair.task])
-            digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # equal pairs are one row of the dataset
+            text = json.dumps(
+                [item.pair.premise, item.pair.hypothesis, item.pair.question, item.pair.task]
+            )
+            digest = hashlib.sha256(text.encode()).hexdigest()[
+                :16
+            ]  # equal pairs are one row of the dataset
             cuts.append(Cut(digest, item.pair, f"{source}:{number}", item.step))
-        elif item.settled.abstained:  # the row could not be cut, or no claims could be made of the answer
+        elif (
+            item.settled.abstained
+        ):  # the row could not be cut, or no claims could be made of the answer
             left_out.append(f"row {number}: {item.settled.why}")
         else:
             settled += 1
     written = dict(Counter(trajectory.dialect or "unknown" for trajectory in read.values()))
-    return cuts, File("", "", len(rows), len(cuts) + settled, settled, len(left_out), left_out, written)
+    return cuts, File(
+        "", "", len(rows), len(cuts) + settled, settled, len(left_out), left_out, written
+    )

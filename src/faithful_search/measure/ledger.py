@@ -47,10 +47,16 @@ class Ledger:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with suppress(OSError):  # closing flushes again what a full disk refused; `append` has reported that
+        with suppress(
+            OSError
+        ):  # closing flushes again what a full disk refused; `append` has reported that
             self._file.close()
         if isinstance(error, (KeyboardInterrupt, JudgeError)):
-            what = f"the judge cannot be asked: {error}" if isinstance(error, JudgeError) else "interrupted"
+            what = (
+                f"the judge cannot be asked: {error}"
+                if isinstance(error, JudgeError)
+                else "interrupted"
+            )
             told = f"{what}; {self.count} lines are in {self.path}, run the same again to go on"
             raise type(error)(told) from error
 
@@ -97,7 +103,9 @@ class Ledger:
             raise self._unwritten(error) from error
 
     def _unwritten(self, error: OSError) -> DataError:
-        return DataError(f"cannot write {self.path}: {error}; {self.count} lines are in it, run again to go on")
+        return DataError(
+            f"cannot write {self.path}: {error}; {self.count} lines are in it, run again to go on"
+        )
 
 
 class Records(Ledger, Generic[T]):
@@ -106,7 +114,9 @@ class Records(Ledger, Generic[T]):
     Raises `DataError` for a line that holds no such value: people edit datasets, and a label is never thrown away.
     """
 
-    def __init__(self, path: Path, what: str, kind: type[T], keep: Callable[[T], tuple[Hashable, Any]]) -> None:
+    def __init__(
+        self, path: Path, what: str, kind: type[T], keep: Callable[[T], tuple[Hashable, Any]]
+    ) -> None:
         super().__init__(path, what)
         self.kept: dict[Hashable, Any] = {}
         self._keep = keep
@@ -143,15 +153,26 @@ def same_settings(
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         before = found[part] if part else found
-        pairs = [(name, before.get(name), value) for name, value in json.loads(json.dumps(redact(dict(now)))).items()]
+        pairs = [
+            (name, before.get(name), value)
+            for name, value in json.loads(json.dumps(redact(dict(now)))).items()
+        ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path} does not say how what lies there was made ({error}): {instead}") from error
-    if differing := "; ".join(f"{name}: {old!r} there, {new!r} now" for name, old, new in pairs if old != new):
-        raise ConfigError(f"{path.parent} holds what was made with other settings ({differing}): {instead}")
+        raise ConfigError(
+            f"{path} does not say how what lies there was made ({error}): {instead}"
+        ) from error
+    if differing := "; ".join(
+        f"{name}: {old!r} there, {new!r} now" for name, old, new in pairs if old != new
+    ):
+        raise ConfigError(
+            f"{path.parent} holds what was made with other settings ({differing}): {instead}"
+        )
     return dict(found)
 
 
-def answers_kept(judge: Judge | None, folder: Path, resume: bool = True) -> AbstractContextManager[None]:
+def answers_kept(
+    judge: Judge | None, folder: Path, resume: bool = True
+) -> AbstractContextManager[None]:
     """Keep the answers of a paid judge without a cache (one with `keeping`) in the folder until the run ends; `resume`
     says whether those of an earlier run, which was interrupted, are used.
     """

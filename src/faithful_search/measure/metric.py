@@ -42,13 +42,17 @@ class TrajectoryMetric(evaluate.Metric):
     returns: ClassVar[str]
     paper: ClassVar[str]  # BibTeX
     example: ClassVar[str] = "predictions=[text], details=True"
-    prompts: ClassVar[tuple[str, ...]] = ()  # files in `judges/prompts` that a prompted judge may be asked with
+    prompts: ClassVar[
+        tuple[str, ...]
+    ] = ()  # files in `judges/prompts` that a prompted judge may be asked with
     needs_references: ClassVar[bool] = False
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         if self.num_process > 1:
-            raise ConfigError(f"{self.measure} is computed in one process: gather the trajectories there")
+            raise ConfigError(
+                f"{self.measure} is computed in one process: gather the trajectories there"
+            )
         self._added: list[tuple[Any, Any, str | None]] = []
 
     def _info(self) -> evaluate.MetricInfo:
@@ -56,25 +60,39 @@ class TrajectoryMetric(evaluate.Metric):
         told = USAGE.format(returns=self.returns, name=self.measure, example=self.example)
         return evaluate.MetricInfo(self.about, self.paper, features, told, license="Apache-2.0")
 
-    def add(self, *, prediction: Any = None, reference: Any = None, question: Any = None, **plural: Any) -> None:
+    def add(
+        self, *, prediction: Any = None, reference: Any = None, question: Any = None, **plural: Any
+    ) -> None:
         """Add one trajectory."""
         # `evaluate.combine` adds single rows under the plural names
         row = {"predictions": prediction, "references": reference, "questions": question} | plural
         self.add_batch(**{name: [value] for name, value in row.items()})
 
-    def add_batch(self, *, predictions: Any = None, references: Any = None, questions: Any = None) -> None:
+    def add_batch(
+        self, *, predictions: Any = None, references: Any = None, questions: Any = None
+    ) -> None:
         """Add several trajectories, to be measured by the next `compute()`."""
-        if isinstance(predictions, (str, bytes, Mapping, Trajectory)) or not isinstance(predictions, Iterable):
-            raise ConfigError(f"predictions must be a list of trajectories, not one {type(predictions).__name__}")
+        if isinstance(predictions, (str, bytes, Mapping, Trajectory)) or not isinstance(
+            predictions, Iterable
+        ):
+            raise ConfigError(
+                f"predictions must be a list of trajectories, not one {type(predictions).__name__}"
+            )
         rows = list(predictions)
         if not rows:
             raise DataError(NO_ROWS)
         if all(isinstance(row, Mapping) and "role" in row for row in rows):
-            raise ConfigError("predictions is one conversation, not a list of them: pass predictions=[messages]")
+            raise ConfigError(
+                "predictions is one conversation, not a list of them: pass predictions=[messages]"
+            )
         columns = [rows]
         for name, column in (("references", references), ("questions", questions)):
-            if column is not None and (isinstance(column, (str, bytes)) or len(column) != len(rows)):
-                raise ConfigError(f"give a list {name}=[…] with one for each of the {len(rows)} predictions")
+            if column is not None and (
+                isinstance(column, (str, bytes)) or len(column) != len(rows)
+            ):
+                raise ConfigError(
+                    f"give a list {name}=[…] with one for each of the {len(rows)} predictions"
+                )
             columns.append([None] * len(rows) if column is None else column)
         self._added += zip(*columns, strict=True)
 
@@ -106,9 +124,13 @@ class TrajectoryMetric(evaluate.Metric):
             address = {"url": judge_url} if judge_url else {}
             judge = judges.load(judge, judge_model, **(judge_options or {}), **address)
         elif judge_model or judge_url or judge_options:
-            raise ConfigError("judge_model, judge_url and judge_options need the judge's kind: judge='endpoint', say")
+            raise ConfigError(
+                "judge_model, judge_url and judge_options need the judge's kind: judge='endpoint', say"
+            )
         elif judge is not None and not isinstance(judge, Judge):
-            raise ConfigError(f"judge must be a Judge or one of {', '.join(judges.KINDS)}, not {judge!r:.80}")
+            raise ConfigError(
+                f"judge must be a Judge or one of {', '.join(judges.KINDS)}, not {judge!r:.80}"
+            )
         if isinstance(policy, (str, os.PathLike)):
             policy = open_policy(str(policy), "a policy")
         scorer = Scorer((self.measure,), judge, how, policy, knobs=knobs)
@@ -116,7 +138,9 @@ class TrajectoryMetric(evaluate.Metric):
             asked = "the Generator that wrote the trajectories, its Hub id or directory"
             raise ConfigError(f"{self.measure} measures a model: pass policy=, {asked}")
         rows = _read(given, dialect, fenced)
-        if self.needs_references and not any(row.trajectory.answers for row in rows if row.trajectory):
+        if self.needs_references and not any(
+            row.trajectory.answers for row in rows if row.trajectory
+        ):
             asked = "pass references=[…], one string or list each"
             raise ConfigError(f"{self.measure} compares with gold answers: {asked}")
         written = scorer.score_rows(rows)
@@ -125,7 +149,11 @@ class TrajectoryMetric(evaluate.Metric):
         result: dict[str, Any] = {}
         for name in scorer.rewards:
             result |= _flat(name, found.rows[name], found.n)
-        result |= {"judge": self._judged_by(scorer.rewards), "trajectories": found.n, "dialects": found.dialects}
+        result |= {
+            "judge": self._judged_by(scorer.rewards),
+            "trajectories": found.n,
+            "dialects": found.dialects,
+        }
         result |= self.corpus(found)
         told = [{"index": at, **msgspec.json.decode(line)} for at, line in written.items()]
         for own in told:
@@ -139,7 +167,9 @@ class TrajectoryMetric(evaluate.Metric):
 
     def _judged_by(self, rewards: Mapping[str, Reward]) -> str | None:
         """The judge's name, as in its verdicts: with the prompts and their versions where it is prompted."""
-        judge = next(filter(None, (getattr(reward, "judge", None) for reward in rewards.values())), None)
+        judge = next(
+            filter(None, (getattr(reward, "judge", None) for reward in rewards.values())), None
+        )
         if not isinstance(judge, Writer):
             return judge and judge.name
         return " ".join([judge.name, *(prompting.load(name).id for name in self.prompts)])  # type: ignore[attr-defined]
@@ -151,7 +181,9 @@ def tool_figures(found: Audit) -> dict[str, Any]:
     return entropy | {"tool_calls": found.tools.counts, "tool_ratios": found.tools.ratios}
 
 
-def _read(given: Sequence[tuple[Any, Any, str | None]], dialect: str | None, fenced: bool) -> list[Row]:
+def _read(
+    given: Sequence[tuple[Any, Any, str | None]], dialect: str | None, fenced: bool
+) -> list[Row]:
     """Each prediction as the audit reads a row of a file; a question and answers that are given stand for its own."""
     if not given:
         raise DataError(NO_ROWS)
@@ -159,7 +191,9 @@ def _read(given: Sequence[tuple[Any, Any, str | None]], dialect: str | None, fen
         dialects.load(dialect)  # an unknown name is one error, not one for each row
     raws = []
     for at, (prediction, _, _) in enumerate(given):
-        whole = msgspec.to_builtins(prediction) if isinstance(prediction, Trajectory) else prediction
+        whole = (
+            msgspec.to_builtins(prediction) if isinstance(prediction, Trajectory) else prediction
+        )
         row = {"trajectory": whole} if isinstance(whole, (list, tuple)) else whole
         raws.append(Raw(at, "", json.dumps(row, default=_plain).encode()))
     reader = Reader(dialect, fenced=fenced).beside(raws)
@@ -170,7 +204,9 @@ def _read(given: Sequence[tuple[Any, Any, str | None]], dialect: str | None, fen
         known: dict[str, Any] = {} if reference is None else {"answers": gold_answers(reference)}
         known |= {} if question is None else {"question": question}
         if row.trajectory is not None:
-            rows[at] = msgspec.structs.replace(row, trajectory=msgspec.structs.replace(row.trajectory, **known))
+            rows[at] = msgspec.structs.replace(
+                row, trajectory=msgspec.structs.replace(row.trajectory, **known)
+            )
     return rows
 
 
@@ -185,4 +221,6 @@ def _flat(name: str, estimate: Estimate, rows: int) -> dict[str, Any]:
     parts = ("stderr", "low", "high", "n", "not_applicable", "abstained")
     found = {name: estimate.value, **{f"{name}_{part}": getattr(estimate, part) for part in parts}}
     found[f"{name}_not_applicable_share"] = estimate.not_applicable / rows
-    return found | ({f"{name}_warning": WARNING} if name.endswith("_lexical") and estimate.n else {})
+    return found | (
+        {f"{name}_warning": WARNING} if name.endswith("_lexical") and estimate.n else {}
+    )

@@ -49,7 +49,9 @@ class Result(msgspec.Struct, frozen=True):
     direction: int = 1
 
 
-RESULTS = msgspec.json.decode((files(__package__) / "results.json").read_bytes(), type=dict[str, Result])
+RESULTS = msgspec.json.decode(
+    (files(__package__) / "results.json").read_bytes(), type=dict[str, Result]
+)
 """By the results' names, most of them without the ending that says how it is found out."""
 
 
@@ -91,7 +93,9 @@ def load(name: str, judge: Judge | None = None, how: How = "squad", **knobs: Any
     if name not in metrics:
         raise ConfigError(f"unknown metric {name!r}; there are: {', '.join(sorted(metrics))}")
     found = metrics[name]
-    own = {field.name for reward in found.values() for field in dataclasses.fields(reward)} - _SET_HERE
+    own = {
+        field.name for reward in found.values() for field in dataclasses.fields(reward)
+    } - _SET_HERE
     if unknown := sorted(set(knobs) - own):
         has = ", ".join(sorted(own)) or "none"
         raise ConfigError(f"the metric {name!r} has no knob {', '.join(unknown)}; it has: {has}")
@@ -115,11 +119,15 @@ def _all(judge: Judge, how: How) -> dict[str, Rewards]:
         "think_search_faithfulness": {f"think_search_{judged}": rewards.ThinkSearch(judge)},
         "think_answer_faithfulness": answer,
         "citation_validity": {"citation_validity": rewards.Citation()},
-        "answer_support": {"answer_support" if reads else "answer_support_lexical": rewards.AnswerSupport(judge)},
+        "answer_support": {
+            "answer_support" if reads else "answer_support_lexical": rewards.AnswerSupport(judge)
+        },
         "evidence_sensitivity": {"evidence_sensitivity": rewards.EvidenceSensitivity()},
         "answer_correctness": correct,
         "protocol_format": {"protocol_format": rewards.Format()},
-        "query_provenance": {f"query_from_{source}_lexical": QueryProvenance(source) for source in SOURCES},
+        "query_provenance": {
+            f"query_from_{source}_lexical": QueryProvenance(source) for source in SOURCES
+        },
         "tool_use": {
             "repeated_calls": rewards.ToolUse("repeated"),
             "unused_evidence_lexical": rewards.ToolUse("unused"),

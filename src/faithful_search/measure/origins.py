@@ -86,7 +86,9 @@ def _calls(trajectory: Trajectory) -> Score:
         known |= written[place]  # what is written beside a call was known before its result
         after = turns[place + 1] if place + 1 < len(turns) else ()
         # one that searches on, and does not say that this call has helped, may have found nothing
-        goes_on = any(step.call is not None for step in after) and not any(step.helpful for step in after)
+        goes_on = any(step.call is not None for step in after) and not any(
+            step.helpful for step in after
+        )
         for step in turn:
             number += 1
             if step.call is None:
@@ -94,19 +96,32 @@ def _calls(trajectory: Trajectory) -> Score:
             found = passages(step.evidence)
             # taken up where a later turn states it
             new = {word for word in terms(found) - known if last.get(word, 0) > place}
-            used = new & names or len(new) >= _WORDS or (not terms(answer) <= known and holds(found, answer))
+            used = (
+                new & names
+                or len(new) >= _WORDS
+                or (not terms(answer) <= known and holds(found, answer))
+            )
             if used or (traced and not goes_on):
                 told += 1
                 decorated += [] if used else [number]
     if not told:
         return Score(None, "of no call it can be told whether something depends on it")
-    why = f"step {decorated[0]}: nothing later depends on what this call returned" if decorated else ""
+    why = (
+        f"step {decorated[0]}: nothing later depends on what this call returned"
+        if decorated
+        else ""
+    )
     return Score(len(decorated) / told, why, {"calls": told, "steps": decorated})
 
 
 def _said(turn: Turn) -> list[str]:
     """What the agent wrote in a turn."""
-    return [text for step in turn for text in (step.think, step.answer, step.call and call_words(step.call)) if text]
+    return [
+        text
+        for step in turn
+        for text in (step.think, step.answer, step.call and call_words(step.call))
+        if text
+    ]
 
 
 def _traced(trajectory: Trajectory) -> bool:
@@ -120,7 +135,9 @@ def _answer_first(trajectory: Trajectory) -> Score:
     if not _traced(trajectory):
         return Score(None, "no answer, one that declines, is yes or no, or stands in the question")
     answer = trajectory.answer or ""
-    calls = [place for place, turn in enumerate(trajectory.turns) if any(step.call for step in turn)]
+    calls = [
+        place for place, turn in enumerate(trajectory.turns) if any(step.call for step in turn)
+    ]
     if not calls:
         return Score(1.0, "answered without a call")
     for place, turn in enumerate(trajectory.turns[: calls[-1] + 1]):
@@ -164,9 +181,12 @@ class QueryProvenance(Reward):
         if not calls:
             return Score(None, "no call names anything")
         found = {
-            source: sorted({word for call in calls for word, of in call.items() if of == source}) for source in SOURCES
+            source: sorted({word for call in calls for word, of in call.items() if of == source})
+            for source in SOURCES
         }
-        value = sum(list(call.values()).count(self.source) / len(call) for call in calls) / len(calls)
+        value = sum(list(call.values()).count(self.source) / len(call) for call in calls) / len(
+            calls
+        )
         own = found["thought"]
         why = f"first in the agent's own words: {', '.join(map(repr, own[:3]))}" if own else ""
         return Score(value, why, {"calls": len(calls), "words": found})
@@ -183,7 +203,9 @@ def _sources(trajectory: Trajectory) -> list[dict[str, str]]:
             for word in words:
                 first.setdefault(word, "thought")
         # where a query has no name, all its words are taken
-        found += [{word: first[word] for word in words & named or words} for words in queries if words]
+        found += [
+            {word: first[word] for word in words & named or words} for words in queries if words
+        ]
         # after all calls of the turn: parallel ones do not know of each other's results
         for word in terms("\n".join(passages(step.evidence) or step.note for step in turn)):
             first.setdefault(word, "evidence")

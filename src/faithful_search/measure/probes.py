@@ -21,7 +21,9 @@ UNSEEN_BLANKS = (
 BLANK_TURNS = 3
 """Turns of an episode with blanked tools: two verdicts, which is enough to see what an agent does then."""
 
-UNSEEN_SNIPPETS: tuple[tuple[str, str], ...] = tuple(map(tuple, bundled_json("unseen_snippets.json")))
+UNSEEN_SNIPPETS: tuple[tuple[str, str], ...] = tuple(
+    map(tuple, bundled_json("unseen_snippets.json"))
+)
 """Passages on nothing in particular, for measuring how a policy takes replacements that no training showed it."""
 
 
@@ -39,14 +41,21 @@ class Blanked(Toolbox):
     def __init__(self, inner: Toolbox, word: str | Sequence[str] = "content") -> None:
         super().__init__(list(inner.tools.values()), **inner.settings)
         self._inner = inner
-        self._lanes, self._background = inner._lanes, inner._background  # it runs and counts as the inner one
+        self._lanes, self._background = (
+            inner._lanes,
+            inner._background,
+        )  # it runs and counts as the inner one
         self.words = (word,) if isinstance(word, str) else tuple(word)
 
     async def _answer(self, call: ToolCall, session: Session) -> Observation:
         observation = await super()._answer(call, session)
-        word = self.words[int(key_of(tool=call.name, arguments=call.arguments)[:8], 16) % len(self.words)]
+        word = self.words[
+            int(key_of(tool=call.name, arguments=call.arguments)[:8], 16) % len(self.words)
+        ]
         blank = tuple(
-            msgspec.structs.replace(item, text=word, title=item.title and word, url=item.url and word)
+            msgspec.structs.replace(
+                item, text=word, title=item.title and word, url=item.url and word
+            )
             for item in observation.evidence
         )
         return msgspec.structs.replace(observation, evidence=blank)
@@ -57,6 +66,10 @@ class Blanked(Toolbox):
 
 def blank_engine(engine: Engine) -> Engine:
     """The engine with blanked tools, for episodes of at most `BLANK_TURNS` turns."""
-    limits = msgspec.structs.replace(engine.limits, turns=min(BLANK_TURNS, engine.limits.turns), force_answer=False)
+    limits = msgspec.structs.replace(
+        engine.limits, turns=min(BLANK_TURNS, engine.limits.turns), force_answer=False
+    )
     toolbox = Blanked(engine.toolbox, UNSEEN_BLANKS)
-    return Engine(engine.generator, toolbox, engine.dialect, limits, engine.sampling, engine.concurrency)
+    return Engine(
+        engine.generator, toolbox, engine.dialect, limits, engine.sampling, engine.concurrency
+    )

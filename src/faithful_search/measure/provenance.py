@@ -50,7 +50,10 @@ class File(msgspec.Struct, frozen=True):
         """With what was counted in a batch of its rows."""
         return msgspec.structs.replace(
             self,
-            **{name: getattr(self, name) + getattr(more, name) for name in ("rows", "pairs", "settled", "skipped")},
+            **{
+                name: getattr(self, name) + getattr(more, name)
+                for name in ("rows", "pairs", "settled", "skipped")
+            },
             reasons=[*self.reasons, *more.reasons][:NAMED],
             dialects=dict(Counter(self.dialects) + Counter(more.dialects)),
         )
@@ -85,7 +88,9 @@ class Provenance(msgspec.Struct, frozen=True):
 
     def with_files(self, files: Iterable[File]) -> "Provenance":
         """With these files beside those of earlier runs; of the same file the record that read more of it."""
-        found = {file.sha256: file for file in self.files}  # by content: a file may have been renamed
+        found = {
+            file.sha256: file for file in self.files
+        }  # by content: a file may have been renamed
         for file in files:
             found[file.sha256] = max(file, found.get(file.sha256, file), key=lambda own: own.rows)
         return msgspec.structs.replace(self, files=list(found.values()))

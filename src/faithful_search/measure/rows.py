@@ -29,8 +29,25 @@ from .settings import WHOLE, Reading
 
 MESSAGES_COLUMNS = ("messages", "conversation", "conversations", "chat")
 TEXT_COLUMNS = (
-    *("text", "trajectory", "completion", "response", "output", "solution", "gen_text_store", "rollout"),
-    *("prediction", "generation", "generated_text", "full_response", "completions", "responses", "sequence"),
+    *(
+        "text",
+        "trajectory",
+        "completion",
+        "response",
+        "output",
+        "solution",
+        "gen_text_store",
+        "rollout",
+    ),
+    *(
+        "prediction",
+        "generation",
+        "generated_text",
+        "full_response",
+        "completions",
+        "responses",
+        "sequence",
+    ),
 )
 PROMPT_COLUMNS = ("prompt", "input")
 ID_COLUMNS = ("id", "_id", "qid", "uid")
@@ -88,7 +105,9 @@ class Reader:
         """The row's trajectory, or the reason why it has none; never raises."""
         try:
             read = self.parse(raw.data)
-            return Row(raw.number, raw.digest, self.corpus.without_invented(read) if self.corpus else read)
+            return Row(
+                raw.number, raw.digest, self.corpus.without_invented(read) if self.corpus else read
+            )
         except (DataError, DialectError) as error:
             why = str(error)
         except Exception as error:  # whatever a row holds, the others are read
@@ -115,12 +134,16 @@ class Reader:
             raise DataError(f"expected a JSON object, found {type(row).__name__}")
         if self.text_column is None and _is_ours(row):  # a named column wins over our own fields
             return _stored(row)
-        written = (None if self.text_column else formats.read(row)) or _written(row, self.text_column)
+        written = (None if self.text_column else formats.read(row)) or _written(
+            row, self.text_column
+        )
         if isinstance(written, dict) and (_is_ours(written) or formats.read(written) is None):
             return _annotated(_stored(written), row)
         own = row.get("dialect")  # files may mix dialects, a column for each row's
         name = self.dialect or (own if isinstance(own, str) and own else None)
-        read = dialects.parse(written, name, question=_question(row), fenced=self.fenced, usual=self.usual)
+        read = dialects.parse(
+            written, name, question=_question(row), fenced=self.fenced, usual=self.usual
+        )
         return _annotated(read, row)
 
 
@@ -154,7 +177,9 @@ class Source:
             self.error = str(error)
 
 
-def read_trajectories(path: PathLike, dialect: str | None = None, text_column: str | None = None) -> Iterator[Row]:
+def read_trajectories(
+    path: PathLike, dialect: str | None = None, text_column: str | None = None
+) -> Iterator[Row]:
     """Yield every row of a file: its trajectory, or the reason why it has none.
 
     A row is what `Trajectory.to_json` wrote, an object with chat `messages`, or an object with a column of text; its
@@ -175,7 +200,10 @@ def read_trajectories(path: PathLike, dialect: str | None = None, text_column: s
 
 
 def pick(
-    path: PathLike, rows: Iterable[int], given: Reading = WHOLE, corpus: SearchedCorpus | None = None
+    path: PathLike,
+    rows: Iterable[int],
+    given: Reading = WHOLE,
+    corpus: SearchedCorpus | None = None,
 ) -> Iterator[tuple[int, Trajectory]]:
     """Read those rows of a source again, with their numbers; what cannot be read is left out."""
     if wanted := set(rows):
@@ -200,7 +228,9 @@ def _decode(data: bytes) -> Any:
 def _is_ours(row: Mapping[str, Any]) -> bool:
     """Whether these are the fields of a `Trajectory`: others have columns named `steps`, too."""
     steps = row.get("steps")
-    if not isinstance(steps, list) or not all(isinstance(step, dict) and step.keys() <= _STEP for step in steps):
+    if not isinstance(steps, list) or not all(
+        isinstance(step, dict) and step.keys() <= _STEP for step in steps
+    ):
         return False
     return any(steps) or bool(row.get("dialect") or row.get("text"))
 
@@ -211,7 +241,9 @@ def _stored(row: Mapping[str, Any]) -> Trajectory:
     try:
         with suppress(msgspec.ValidationError):
             return msgspec.convert(own, Trajectory)
-        return msgspec.convert(_without_none(own), Trajectory)  # Parquet has `None` where a field was left out
+        return msgspec.convert(
+            _without_none(own), Trajectory
+        )  # Parquet has `None` where a field was left out
     except msgspec.ValidationError as error:
         raise DataError(f"not a trajectory: {error}") from None
 
@@ -229,7 +261,9 @@ def _written(row: Mapping[str, Any], text_column: str | None) -> Any:
     if column is None:
         missing = f"{text_column!r} with text" if text_column else "with messages or text"
         hint = "" if text_column else f". {formats.refusal(row)}"
-        raise DataError(f"no column {missing}; it has: {', '.join(map(str, row)) or 'nothing'}{hint}")
+        raise DataError(
+            f"no column {missing}; it has: {', '.join(map(str, row)) or 'nothing'}{hint}"
+        )
     value = row[column]
     if not isinstance(value, list) or column in MESSAGES_COLUMNS:
         return value
@@ -238,7 +272,11 @@ def _written(row: Mapping[str, Any], text_column: str | None) -> Any:
 
 
 def _is_written(value: Any) -> bool:
-    return (isinstance(value, str) and bool(value.strip())) or isinstance(value, dict) or _is_messages(value)
+    return (
+        (isinstance(value, str) and bool(value.strip()))
+        or isinstance(value, dict)
+        or _is_messages(value)
+    )
 
 
 def _is_messages(value: Any) -> bool:

@@ -33,7 +33,9 @@ from .settings import How
 T = TypeVar("T")
 R = TypeVar("R")
 SCORES = "scores.jsonl"
-ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
+ENCODER = msgspec.json.Encoder(
+    enc_hook=lambda value: value.tolist() if hasattr(value, "tolist") else str(value)
+)
 """Writes numbers and arrays of numpy as Python's, whatever else JSON has no form for as text."""
 _TOLD = ("id", "question", "answer", "answers", "dialect", "stop_reason")
 """What a line says of its trajectory besides the scores."""
@@ -46,7 +48,11 @@ def open_policy(policy: str, what: str, trust_remote_code: bool = False) -> Gene
     return open_generator(policy, trust_remote_code=trust_remote_code)
 
 
-def each(function: Callable[[Sequence[T]], list[R]], items: Sequence[T], instead: Callable[[Exception], R]) -> list[R]:
+def each(
+    function: Callable[[Sequence[T]], list[R]],
+    items: Sequence[T],
+    instead: Callable[[Exception], R],
+) -> list[R]:
     """The function of all items at once; when it fails, of each alone, with `instead` for those that it fails on."""
     try:
         return function(items)
@@ -103,7 +109,9 @@ class Scorer:
         judge = self.judge or GroundingJudge()
         said = each(judge.judge_batch, pairs, partial(_silent, judge.name)) if pairs else []
         verdicts = dict(zip(pairs, said, strict=True))
-        columns: dict[str, Iterator[Score]] = {}  # iterators, since rows that could not be read have no entry in them
+        columns: dict[
+            str, Iterator[Score]
+        ] = {}  # iterators, since rows that could not be read have no entry in them
         for name, reward in self.rewards.items():
             failed = partial(_failed, reward.name)
             if isinstance(reward, JudgedReward) and name in asked:
@@ -122,16 +130,25 @@ class Scorer:
                 **known,
                 **{name: getattr(trajectory, name) for name in _TOLD},
                 "scores": {
-                    name: {"value": self.rewards[name].measure(one), "why": one.why, "parts": one.parts}
+                    name: {
+                        "value": self.rewards[name].measure(one),
+                        "why": one.why,
+                        "parts": one.parts,
+                    }
                     for name, one in scores.items()
                 },
                 "tools": dict(sorted(tool_counts([trajectory]).items())),
                 "evidence": sum(len(step.evidence) for step in trajectory.steps),
-                "issues": dict(sorted(Counter(issue.kind for issue in trajectory.all_issues()).items())),
+                "issues": dict(
+                    sorted(Counter(issue.kind for issue in trajectory.all_issues()).items())
+                ),
             }
             try:
                 return ENCODER.encode(record) + b"\n"
-            except (TypeError, ValueError) as error:  # a judge's reason may hold half a surrogate pair
+            except (
+                TypeError,
+                ValueError,
+            ) as error:  # a judge's reason may hold half a surrogate pair
                 why = f"its scores have no JSON form ({error})"
         return ENCODER.encode({**known, "error": why}) + b"\n"
 
@@ -146,7 +163,9 @@ def cut(reward: JudgedReward, trajectories: Sequence[Trajectory]) -> list[list[A
 
 
 def _judged(
-    reward: JudgedReward, verdicts: Mapping[Pair, Verdict], asked: Sequence[tuple[Trajectory, list[Asked]]]
+    reward: JudgedReward,
+    verdicts: Mapping[Pair, Verdict],
+    asked: Sequence[tuple[Trajectory, list[Asked]]],
 ) -> list[Score]:
     return [
         reward.judged(trajectory, own, [item.settled or verdicts[item.pair] for item in own])
@@ -177,7 +196,11 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def abstained(self) -> bool:
-        return self.value is None and b"abstained" in bytes(self.parts) and bool(self.whole.parts.get("abstained"))
+        return (
+            self.value is None
+            and b"abstained" in bytes(self.parts)
+            and bool(self.whole.parts.get("abstained"))
+        )
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -199,7 +222,10 @@ class Line(msgspec.Struct, frozen=True):
     @property
     def values(self) -> dict[str, float | None]:
         own = {name: cell.value for name, cell in self.scores.items()}
-        return own | {"answered": float(self.answer is not None), "calls": float(sum(self.tools.values()))}
+        return own | {
+            "answered": float(self.answer is not None),
+            "calls": float(sum(self.tools.values())),
+        }
 
     @property
     def complete(self) -> bool:
@@ -233,7 +259,9 @@ class ScoreLog(Ledger):
         for place, data in self.read():
             with suppress(ValueError):  # a damaged line: its row is scored again
                 line = LINE.decode(data)
-                self._known.pop(line.digest, None)  # also where the later line abstained: it is asked again
+                self._known.pop(
+                    line.digest, None
+                )  # also where the later line abstained: it is asked again
                 if line.complete:
                     self._known[line.digest] = place
 
@@ -257,9 +285,18 @@ class ScoreLog(Ledger):
         if not self._known and self.count == len(self.places):
             return  # a first run, whose lines are in order
         rows, places = set(self.rows), set(self.places)
-        others = [] if whole else [place for place in sorted(self._known.values()) if place not in places]
+        others = (
+            []
+            if whole
+            else [place for place in sorted(self._known.values()) if place not in places]
+        )
         rest = (line for line in map(self.line, others) if LINE.decode(line).row not in rows)
-        self.replace(chain((self._numbered(self.rows[at], self.places[at]) for at in np.argsort(self.rows)), rest))
+        self.replace(
+            chain(
+                (self._numbered(self.rows[at], self.places[at]) for at in np.argsort(self.rows)),
+                rest,
+            )
+        )
 
     def _numbered(self, row: int, place: int) -> bytes:
         """The line at this place as that of the row, which may stand elsewhere than when it was scored."""

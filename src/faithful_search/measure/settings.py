@@ -45,9 +45,13 @@ class AuditSettings(Reading):
     """What an audit measures, and in how many processes."""
 
     workers: int | None = flag(None, "processes; by default one for each core")
-    metrics: tuple[str, ...] | None = flag(None, "names, separated by commas; by default all that need no policy")
+    metrics: tuple[str, ...] | None = flag(
+        None, "names, separated by commas; by default all that need no policy"
+    )
     how: How = flag("squad", "normaliser of answers")
-    corpus: str | None = flag(None, "the only corpus that was searched; evidence that it does not hold was invented")
+    corpus: str | None = flag(
+        None, "the only corpus that was searched; evidence that it does not hold was invented"
+    )
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,9 @@ class Estimate(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if self.value is None:
             return f"- (n={self.n})"
-        band = "" if self.low is None or self.high is None else f" [{self.low:.3f}, {self.high:.3f}]"
+        band = (
+            "" if self.low is None or self.high is None else f" [{self.low:.3f}, {self.high:.3f}]"
+        )
         return f"{self.value:.3f}{band} (n={self.n})"
 
 
@@ -60,7 +62,9 @@ def left_out(estimate: Estimate, rows: int, not_applicable: int, abstained: int)
 
 
 def mean_ci(
-    values: Sequence[float] | Floats, clusters: Clusters | None = None, bounds: tuple[float, float] | None = None
+    values: Sequence[float] | Floats,
+    clusters: Clusters | None = None,
+    bounds: tuple[float, float] | None = None,
 ) -> Estimate:
     """The mean with its 95 % interval.
 
@@ -99,7 +103,9 @@ def mean_ci(
     return Estimate(mean, max(least, mean - half), min(most, mean + half), n, stderr)
 
 
-def question_means(questions: Sequence[Hashable], values: Sequence[float | None]) -> dict[Hashable, float]:
+def question_means(
+    questions: Sequence[Hashable], values: Sequence[float | None]
+) -> dict[Hashable, float]:
     """The mean value of each question, in order of appearance; values that are `None` are left out."""
     groups: dict[Hashable, list[float]] = defaultdict(list)
     for question, value in zip(questions, values, strict=True):
@@ -131,7 +137,10 @@ def bootstrap(
         return NOTHING
     rows = rows[:, None] if rows.ndim == 1 else rows
     if statistic is None:
-        rows, statistic = np.column_stack([rows[:, 0], np.ones(len(rows))]), lambda sums: sums[:, 0] / sums[:, 1]
+        rows, statistic = (
+            np.column_stack([rows[:, 0], np.ones(len(rows))]),
+            lambda sums: sums[:, 0] / sums[:, 1],
+        )
     if clusters is not None:
         unit = numbered(clusters)
         sums = np.zeros((unit.max() + 1, rows.shape[1]))
@@ -180,12 +189,17 @@ def pooled_estimate(columns: Columns, function: Function, questions: Clusters) -
     """The function of all rollouts' sums with its bootstrap interval; n counts the questions that say something."""
     table = as_table(columns, list(columns), len(questions))
     used: NDArray[np.bool_] = np.any(table, axis=1)
-    estimate = bootstrap(table[used], lambda sums: function(by_name(columns, sums)), numbered(questions)[used])
+    estimate = bootstrap(
+        table[used], lambda sums: function(by_name(columns, sums)), numbered(questions)[used]
+    )
     return msgspec.structs.replace(estimate, not_applicable=int((~used).sum()))
 
 
 def pooled_difference(
-    first: Columns, second: Columns, function: Function, asked: tuple[Sequence[Hashable], Sequence[Hashable]]
+    first: Columns,
+    second: Columns,
+    function: Function,
+    asked: tuple[Sequence[Hashable], Sequence[Hashable]],
 ) -> Estimate:
     """second - first over the questions that both were `asked`, which are resampled for both alike; n counts those that
     say something in either.
@@ -207,7 +221,11 @@ def pooled_difference(
 
 def as_table(columns: Columns, keys: Sequence[Any], rows: int) -> Floats:
     nothing = np.zeros(rows)
-    return np.array([columns.get(key, nothing) for key in keys], dtype=np.float64).reshape(len(keys), rows).T
+    return (
+        np.array([columns.get(key, nothing) for key in keys], dtype=np.float64)
+        .reshape(len(keys), rows)
+        .T
+    )
 
 
 def by_name(keys: Iterable[Any], sums: Floats) -> dict[Any, Floats]:
@@ -240,5 +258,7 @@ def divided(above: Floats, below: Floats) -> Floats:
 def _finite(values: ArrayLike) -> Floats:
     data = np.asarray(values, dtype=np.float64)
     if not np.isfinite(data).all():
-        raise DataError("a value is not a finite number; leave out what does not apply before taking a mean")
+        raise DataError(
+            "a value is not a finite number; leave out what does not apply before taking a mean"
+        )
     return data

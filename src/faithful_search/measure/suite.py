@@ -9,7 +9,15 @@ import msgspec
 from ..errors import DataError
 from ..judges import Judge, is_lexical, reads_queries
 from ..judges.facts import FactsJudge
-from ..rewards import AnswerSupport, Citation, CitationStatesFact, Correctness, EvidenceSensitivity, Format, Reward
+from ..rewards import (
+    AnswerSupport,
+    Citation,
+    CitationStatesFact,
+    Correctness,
+    EvidenceSensitivity,
+    Format,
+    Reward,
+)
 from ..rollout import Engine
 from ..tasks import Task
 from ..trajectory import Trajectory
@@ -26,7 +34,9 @@ from .verdicts import GAP, Verdicts, verdict_rows
 NO, RETRY = "no_on_blank", "retry_on_blank"
 
 
-def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: bool = False) -> dict[str, Reward]:
+def default_rewards(
+    dialect: str = "pou", judge: Judge | None = None, facts: bool = False
+) -> dict[str, Reward]:
     """The suite's metrics that are rewards, by the name of their row.
 
     Answer and form always; Proof-of-Use's metrics where the dialect has the verdicts that they check; VERITAS's where
@@ -42,7 +52,11 @@ def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: boo
     rewards: dict[str, Reward] = {"exact_match": Correctness("em"), "f1": Correctness("f1")}
     if reads:
         rewards["lm_accuracy"] = Correctness("judge", judge=judge)
-    rewards |= {"valid_format": Format(), "decorated": Decorated(), "answer_first": Decorated("answer_first")}
+    rewards |= {
+        "valid_format": Format(),
+        "decorated": Decorated(),
+        "answer_first": Decorated("answer_first"),
+    }
     cites = Citation().covers(dialect)
     if cites:
         rewards |= {
@@ -60,7 +74,11 @@ def default_rewards(dialect: str = "pou", judge: Judge | None = None, facts: boo
         if states is not None and reads_queries(states):
             rewards |= {"citation_states_fact": CitationStatesFact(states), GAP: Verdicts(states)}
     if judge is not None or not cites:
-        for name in ("info_think_faithfulness", "think_search_faithfulness", "think_answer_faithfulness"):
+        for name in (
+            "info_think_faithfulness",
+            "think_search_faithfulness",
+            "think_answer_faithfulness",
+        ):
             rewards |= metrics.load(name, judge)
     return rewards
 
@@ -93,7 +111,9 @@ def evaluate_policy(
     bound = {name: reward.bind(policy=engine.generator) for name, reward in rewards.items()}
     questions = [task.id for task in tasks]
     forced, names = engine.limits.force_answer, engine.toolbox.names
-    return evaluate_rollouts(rollouts, questions, bound, names, forced, blind, controlled, unremembered(tasks))
+    return evaluate_rollouts(
+        rollouts, questions, bound, names, forced, blind, controlled, unremembered(tasks)
+    )
 
 
 def run_suite(
@@ -103,9 +123,14 @@ def run_suite(
     control tasks. With a folder as `run_episodes` with a file.
     """
     seen = tasks if Citation().covers(engine.dialect.name) else ()
-    asked = {"evaluating": (engine, tasks), "blanked": (blank_engine(engine), seen), "controls": (engine, controls)}
+    asked = {
+        "evaluating": (engine, tasks),
+        "blanked": (blank_engine(engine), seen),
+        "controls": (engine, controls),
+    }
     rollouts, blanked, controlled = (
-        run_episodes(agent, own, what, folder and folder / f"{what}.jsonl") for what, (agent, own) in asked.items()
+        run_episodes(agent, own, what, folder and folder / f"{what}.jsonl")
+        for what, (agent, own) in asked.items()
     )
     return rollouts, blanked, controlled
 
@@ -128,26 +153,39 @@ def evaluate_rollouts(
     that `exact_match_unremembered` is of, `None` leaves that row out.
     """
     if len(questions) != len(trajectories):
-        raise DataError(f"{len(trajectories)} trajectories for {len(questions)} question ids: give one for each")
+        raise DataError(
+            f"{len(trajectories)} trajectories for {len(questions)} question ids: give one for each"
+        )
     scores = {name: reward.score_batch(trajectories) for name, reward in rewards.items()}
     # `Verdicts` has no value for a rollout: its rows are computed from all rollouts together
     seen = scores.pop(GAP, [])
-    values = {name: [rewards[name].measure(score) for score in column] for name, column in scores.items()}
+    values = {
+        name: [rewards[name].measure(score) for score in column] for name, column in scores.items()
+    }
     calls = [tool_counts([item]) for item in trajectories]
     # a rollout of others may not say how it ended
-    ended = [item.stop_reason or ("answered" if item.answer is not None else "unknown") for item in trajectories]
+    ended = [
+        item.stop_reason or ("answered" if item.answer is not None else "unknown")
+        for item in trajectories
+    ]
     for reason in ("answered", "answered_forced") if forced else ("answered",):
         values[reason] = [float(reason == own) for own in ended]
     values["calls"] = [float(own.total()) for own in calls]
     values |= control_values(trajectories, questions, controls)
     if unremembered is not None and "exact_match" in values:
         paired = zip(values["exact_match"], questions, strict=True)
-        values[EM_UNREMEMBERED] = [value if question in unremembered else None for value, question in paired]
+        values[EM_UNREMEMBERED] = [
+            value if question in unremembered else None for value, question in paired
+        ]
     scored = []
     for number, item in enumerate(trajectories):
         own = {name: column[number] for name, column in values.items()}
-        reasons = {name: column[number].why for name, column in scores.items() if column[number].why}
-        scored.append(msgspec.structs.replace(item, meta={**item.meta, "scores": own, "reasons": reasons}))
+        reasons = {
+            name: column[number].why for name, column in scores.items() if column[number].why
+        }
+        scored.append(
+            msgspec.structs.replace(item, meta={**item.meta, "scores": own, "reasons": reasons})
+        )
     # below, what other episodes than these were measured by
     if blind:
         values[NO] = [no_share(item) for item in blind]
@@ -156,8 +194,14 @@ def evaluate_rollouts(
     bounds = {name: reward.bounds for name, reward in rewards.items()} | {"calls": (0.0, math.inf)}
     rows = {}
     for name, column in values.items():
-        kept = [(value, question) for value, question in zip(column, questions, strict=True) if value is not None]
-        estimate = mean_ci([value for value, _ in kept], [name for _, name in kept], bounds.get(name, (0.0, 1.0)))
+        kept = [
+            (value, question)
+            for value, question in zip(column, questions, strict=True)
+            if value is not None
+        ]
+        estimate = mean_ci(
+            [value for value, _ in kept], [name for _, name in kept], bounds.get(name, (0.0, 1.0))
+        )
         abstained = sum(bool(score.parts.get("abstained")) for score in scores.get(name, []))
         rows[name] = left_out(estimate, len(kept), len(column) - len(kept) - abstained, abstained)
     rows |= verdict_rows(seen, questions) if GAP in rewards else {}

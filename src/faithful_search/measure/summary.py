@@ -26,7 +26,12 @@ NAMED = 20
 TOOLS = 32
 """The entropy is over this many tools at most, those called most: agents also call tools that do not exist."""
 PRIMARY = (
-    *("info_think_faithfulness", "info_think_lexical", "think_answer_faithfulness", "think_answer_sub_em"),
+    *(
+        "info_think_faithfulness",
+        "info_think_lexical",
+        "think_answer_faithfulness",
+        "think_answer_sub_em",
+    ),
     *("citation_validity", "answer_support", "answer_support_lexical"),
 )
 """The first of these that was measured stands for faithfulness as a whole."""
@@ -96,7 +101,10 @@ class Audit(Measured, msgspec.Struct, frozen=True):
     @property
     def primary(self) -> str | None:
         """What a row's faithfulness is judged by when the worst are shown."""
-        return next((name for name in PRIMARY if name in self.rows and self.rows[name].value is not None), None)
+        return next(
+            (name for name in PRIMARY if name in self.rows and self.rows[name].value is not None),
+            None,
+        )
 
     def __str__(self) -> str:
         rows = {**self.rows, ENTROPY: self.tools.entropy}
@@ -105,7 +113,9 @@ class Audit(Measured, msgspec.Struct, frozen=True):
             "report/audit.txt.j2",
             audit=self,
             sentences=sentences(self),
-            measured=table(Evaluation(rows, questions=[], values={}, tool_calls={}), None, ("estimate", "")),
+            measured=table(
+                Evaluation(rows, questions=[], values={}, tool_calls={}), None, ("estimate", "")
+            ),
             divided=aligned([["by dialect", *self.by_dialect], *self.divided()]),
             named=NAMED,
         )
@@ -113,12 +123,20 @@ class Audit(Measured, msgspec.Struct, frozen=True):
 
     def divided(self) -> list[list[str]]:
         """A line for each metric, a cell for each dialect: the estimate with its interval and n."""
-        cells = {name: [own.get(name, NOTHING) for own in self.by_dialect.values()] for name in self.rows}
-        return [[name, *(f"{interval(cell)} (n={cell.n})" for cell in own)] for name, own in cells.items()]
+        cells = {
+            name: [own.get(name, NOTHING) for own in self.by_dialect.values()] for name in self.rows
+        }
+        return [
+            [name, *(f"{interval(cell)} (n={cell.n})" for cell in own)]
+            for name, own in cells.items()
+        ]
 
     def notes(self) -> list[str]:
         """What readers should know about the judge, for example that another model answered."""
-        return [f"judge: {what} ({count:,} times)" for what, count in self.usage.get("notes", {}).items()]
+        return [
+            f"judge: {what} ({count:,} times)"
+            for what, count in self.usage.get("notes", {}).items()
+        ]
 
 
 def summarize(
@@ -142,7 +160,9 @@ def summarize(
     # values by metric: NaN where it does not apply, infinite where a judge abstained
     columns: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
     called: list[dict[str, int]] = []
-    same_calls: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}  # most rows share one of a few
+    same_calls: dict[
+        tuple[tuple[str, int], ...], dict[str, int]
+    ] = {}  # most rows share one of a few
     for line in lines:
         if line.error is not None:
             counts["errors"] += 1
@@ -151,17 +171,28 @@ def summarize(
         asked = line.question.strip() if line.question else ""
         # A row without a question is a question of its own; a digest, since a million texts take much memory
         named = (asked or f"\0{line.row}").encode("utf-8", "surrogatepass")
-        questions.append(int.from_bytes(blake2b(named, digest_size=8).digest(), "little", signed=True))
+        questions.append(
+            int.from_bytes(blake2b(named, digest_size=8).digest(), "little", signed=True)
+        )
         written.append(sys.intern(line.dialect or "unknown"))
         endings[line.stop_reason or ("answered" if line.answer is not None else "no_answer")] += 1
         issues.update(line.issues)
         called.append(same_calls.setdefault(tuple(line.tools.items()), line.tools))
         missing = [name for name, cell in line.scores.items() if cell.abstained]
         for name, value in line.values.items():
-            columns[name].append(math.inf if name in missing else math.nan if value is None else value)
-        unjudged = [*unjudged, *(Left(line.row, line.scores[name].why, name) for name in missing)][:NAMED]
+            columns[name].append(
+                math.inf if name in missing else math.nan if value is None else value
+            )
+        unjudged = [*unjudged, *(Left(line.row, line.scores[name].why, name) for name in missing)][
+            :NAMED
+        ]
         bare = not (line.tools or line.evidence)
-        so = {"clean": not line.issues, "bare": bare, "unasked": not asked, "abstained": bool(missing)}
+        so = {
+            "clean": not line.issues,
+            "bare": bare,
+            "unasked": not asked,
+            "abstained": bool(missing),
+        }
         counts.update(name for name, holds in so.items() if holds)
         counts["evidence"] += line.evidence
 
@@ -175,7 +206,9 @@ def summarize(
             values = np.array(own)[within]
             kept = np.isfinite(values)
             estimate = mean_ci(values[kept], units[within][kept], limits.get(name, (0.0, 1.0)))
-            found[name] = left_out(estimate, int(kept.sum()), int(np.isnan(values).sum()), int(np.isinf(values).sum()))
+            found[name] = left_out(
+                estimate, int(kept.sum()), int(np.isnan(values).sum()), int(np.isinf(values).sum())
+            )
         return found
 
     fields: dict[str, Any] = {**counts, **known}
@@ -187,14 +220,20 @@ def summarize(
         issues=dict(issues.most_common()),
         dialects=dict(dialects.most_common()),
         stop_reasons=dict(endings.most_common()),
-        by_dialect={name: estimates(name) for name, _ in dialects.most_common()} if len(dialects) > 1 else {},
+        by_dialect={name: estimates(name) for name, _ in dialects.most_common()}
+        if len(dialects) > 1
+        else {},
         tools=_tools(called, units, available),
         bounds=dict(bounds),
         **fields,
     )
 
 
-def _tools(called: Sequence[Mapping[str, int]], questions: NDArray[np.int64], available: Sequence[str] | None) -> Tools:
+def _tools(
+    called: Sequence[Mapping[str, int]],
+    questions: NDArray[np.int64],
+    available: Sequence[str] | None,
+) -> Tools:
     calls: Counter[str] = Counter()
     for own in called:
         calls.update(own)
@@ -205,7 +244,9 @@ def _tools(called: Sequence[Mapping[str, int]], questions: NDArray[np.int64], av
     return Tools(counts, tool_ratios(calls, names), entropy)
 
 
-def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | None = None) -> list[int]:
+def choose_rows(
+    scores: PathLike, metric: str | None, count: int, rows: int | None = None
+) -> list[int]:
     """Which rows to show, ascending: half of them are the lowest by `metric`, up to a quarter have each kind of issue
     once, the others are spread evenly over the file. Rows that could not be read are not among them.
     """
@@ -224,6 +265,8 @@ def choose_rows(scores: PathLike, metric: str | None, count: int, rows: int | No
     chosen = dict.fromkeys(row for _, row in sorted(judged)[: (count + 1) // 2])
     fresh = dict.fromkeys(row for row in kinds.values() if row not in chosen)
     chosen |= dict.fromkeys([*fresh][: count // 4])
-    rest = [row for row in found if row not in chosen]  # evenly, since files are often sorted by something
+    rest = [
+        row for row in found if row not in chosen
+    ]  # evenly, since files are often sorted by something
     wanted = count - len(chosen)
     return sorted([*chosen, *(rest[place * len(rest) // wanted] for place in range(wanted))])

@@ -87,7 +87,9 @@ class Verdicts(PolicyReward):
         for own in asked:
             found = [(stratum, next(labels).label, next(answers)[0]) for _, stratum, _ in own]
             if any(label is None for _, label, _ in found):
-                scores.append(Score(None, "the judge abstained", {"abstained": True, "verdicts": []}))
+                scores.append(
+                    Score(None, "the judge abstained", {"abstained": True, "verdicts": []})
+                )
                 continue
             # rounded, as an evaluation keeps them in JSON: read back, it must give the same rows
             verdicts = [Seen(stratum, bool(label), round(q, 6)) for stratum, label, q in found]
@@ -108,7 +110,11 @@ def _asked(judge: Judge, trajectory: Trajectory) -> Iterator[tuple[int, str, Pai
                 continue
             stratum = f"{stratum} {wanted.relation}"
         change = Change.of(trajectory.meta)
-        yield at, stratum, Pair(passages(previous.evidence), query, trajectory.question or "", "states", change)
+        yield (
+            at,
+            stratum,
+            Pair(passages(previous.evidence), query, trajectory.question or "", "states", change),
+        )
 
 
 def verdict_columns(verdicts: Sequence[Sequence[Seen]]) -> Columns:
@@ -142,8 +148,12 @@ def verdict_rows(scores: Sequence[Score], questions: Sequence[Hashable]) -> dict
 def gap(sums: Mapping[Any, Floats]) -> Floats:
     """Mean p(yes) with the fact minus without it, in each draw; NaN where no stratum has both kinds."""
     strata = dict.fromkeys(key[0] for key in sums)
-    n1, n0 = (np.array([sums[stratum, states, "n"] for stratum in strata]) for states in (True, False))
-    q1, q0 = (np.array([sums[stratum, states, "q"] for stratum in strata]) for states in (True, False))
+    n1, n0 = (
+        np.array([sums[stratum, states, "n"] for stratum in strata]) for states in (True, False)
+    )
+    q1, q0 = (
+        np.array([sums[stratum, states, "q"] for stratum in strata]) for states in (True, False)
+    )
     weights = np.nan_to_num(divided(n1 * n0, n1 + n0))  # 0 where a resample has drawn one kind only
     gaps = np.nan_to_num(divided(q1, n1) - divided(q0, n0))
     return divided((weights * gaps).sum(axis=0), weights.sum(axis=0))
@@ -154,7 +164,9 @@ def auroc(sums: Mapping[Any, Floats]) -> Floats:
     won, pairs = np.zeros(1), np.zeros(1)
     for stratum in dict.fromkeys(key[0] for key in sums):
         below, stating = np.zeros(1), np.zeros(1)
-        for place in sorted({key[2] for key in sums if key[0] == stratum and isinstance(key[2], int)}):
+        for place in sorted(
+            {key[2] for key in sums if key[0] == stratum and isinstance(key[2], int)}
+        ):
             n1, n0 = (sums.get((stratum, states, place), np.zeros(1)) for states in (True, False))
             won = won + n1 * (below + n0 / 2)
             below, stating = below + n0, stating + n1

@@ -24,17 +24,26 @@ def explain(
     golds = [line.strip() for line in reference.splitlines() if line.strip()]
     columns: dict[str, Any] = {"predictions": [text], "references": [golds or None]}
     try:
-        result = metric.compute(**columns, questions=[question.strip() or None], details=True, **settings)
+        result = metric.compute(
+            **columns, questions=[question.strip() or None], details=True, **settings
+        )
     except FaithfulSearchError as error:
         return str(error), []  # the page shows what is wrong in place of the summary
     found = result["details"][0]
     rows = [
-        [name, "does not apply" if score["value"] is None else f"{score['value']:.3f}", score["why"]]
+        [
+            name,
+            "does not apply" if score["value"] is None else f"{score['value']:.3f}",
+            score["why"],
+        ]
         for name, score in found["scores"].items()
     ]
     issues = ", ".join(f"{kind} ({count})" for kind, count in found["issues"].items()) or "none"
     judge = result["judge"] or "none needed"
-    return f"dialect: {found['dialect']}; answer: {found['answer']}; issues: {issues}; judge: {judge}", rows
+    return (
+        f"dialect: {found['dialect']}; answer: {found['answer']}; issues: {issues}; judge: {judge}",
+        rows,
+    )
 
 
 def build(metric: "TrajectoryMetric", **settings: Any) -> "gradio.Blocks":
@@ -44,10 +53,16 @@ def build(metric: "TrajectoryMetric", **settings: Any) -> "gradio.Blocks":
     inputs = [
         gradio.Textbox(EXAMPLE, label="Trajectory", lines=12, max_lines=30),
         gradio.Textbox(QUESTION, label="Question"),
-        gradio.Textbox(REFERENCE, label="Gold answers, one a line", visible=metric.needs_references),
+        gradio.Textbox(
+            REFERENCE, label="Gold answers, one a line", visible=metric.needs_references
+        ),
     ]
-    table = gradio.Dataframe(headers=["result", "value", "why"], datatype="str", label="Results", wrap=True)
+    table = gradio.Dataframe(
+        headers=["result", "value", "why"], datatype="str", label="Results", wrap=True
+    )
     outputs = [gradio.Textbox(label="Read as"), table]
     scored = partial(explain, metric, **settings)
     told = {"title": metric.name, "description": metric.description}
-    return gradio.Interface(scored, inputs, outputs, **told, api_name="score", flagging_mode="never")
+    return gradio.Interface(
+        scored, inputs, outputs, **told, api_name="score", flagging_mode="never"
+    )

@@ -66,12 +66,16 @@ def in_order(function: Callable[[T], R], batches: Iterator[T], workers: int) -> 
 def _set_up(function: Callable[[Any], Any]) -> None:
     global _function
     _function = function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches workers too, but the parent decides what happens
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches workers too, but the parent decides what happens
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    if (parent := parent_process()) is not None:  # one that is killed cannot tell its workers to end
+    if (
+        parent := parent_process()
+    ) is not None:  # one that is killed cannot tell its workers to end
         parent.join()
         os._exit(1)
 

@@ -34,10 +34,18 @@ def write_metrics(path: str | os.PathLike[str], metrics: Mapping[str, Any]) -> P
     """
     try:
         plain = redact(dict(metrics))
-        text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False, default=lambda one: redact(_plain(one)))
+        text = json.dumps(
+            plain,
+            indent=2,
+            ensure_ascii=False,
+            allow_nan=False,
+            default=lambda one: redact(_plain(one)),
+        )
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}: these metrics are not JSON ({error})") from error
-    return write_whole(Path(path), f"{text}\n".encode(errors="replace"))  # the name of a file need not be UTF-8
+    return write_whole(
+        Path(path), f"{text}\n".encode(errors="replace")
+    )  # the name of a file need not be UTF-8
 
 
 def filled(package: str, template: str, **values: Any) -> str:
@@ -46,7 +54,9 @@ def filled(package: str, template: str, **values: Any) -> str:
     """
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
+    )
     as_json = partial(json.dumps, indent=2, ensure_ascii=False, default=str)
     environment.filters |= {"text": as_markdown, "code": _code, "json": as_json}
     return environment.from_string((files(package) / template).read_text("utf-8")).render(values)
@@ -54,7 +64,9 @@ def filled(package: str, template: str, **values: Any) -> str:
 
 def card_of(package: str, template: str, data: Any, **values: Any) -> bytes:
     """A card: front matter (`huggingface_hub.CardData`) and a filled template, without the secrets of `wire.redact`."""
-    return str(redact(f"---\n{data.to_yaml()}\n---\n\n{filled(package, template, **values)}")).encode()
+    return str(
+        redact(f"---\n{data.to_yaml()}\n---\n\n{filled(package, template, **values)}")
+    ).encode()
 
 
 def results_folder(out: Path) -> Path:

@@ -10,7 +10,11 @@ from ..judges import GroundingJudge, Judge
 from .answer_likelihood_gap import AnswerLikelihoodGap as AnswerLikelihoodGap
 from .answer_support import AnswerSupport as AnswerSupport
 from .base import JudgedReward as JudgedReward, Reward as Reward, Score as Score
-from .citation import Citation as Citation, cited_evidence as cited_evidence, step_validity as step_validity
+from .citation import (
+    Citation as Citation,
+    cited_evidence as cited_evidence,
+    step_validity as step_validity,
+)
 from .citation_states_fact import CitationStatesFact as CitationStatesFact
 from .correctness import Correctness as Correctness
 from .evidence_sensitivity import EvidenceSensitivity as EvidenceSensitivity
@@ -28,7 +32,11 @@ from .think_search import ThinkSearch as ThinkSearch
 from .tool_use import ToolUse as ToolUse
 from .world_rubric import WorldRubric as WorldRubric
 
-FAITHFULNESS = ("info_think", "think_search", "think_answer")  # what the curriculum of `veritas_mix` holds back
+FAITHFULNESS = (
+    "info_think",
+    "think_search",
+    "think_answer",
+)  # what the curriculum of `veritas_mix` holds back
 
 
 def load(name: str) -> type[Reward]:
@@ -69,8 +77,12 @@ def pou_mix(
     parts: dict[str, Reward | Adaptive] = {"citation": Citation()}
     if sensitivity:
         parts["evidence_sensitivity"] = EvidenceSensitivity(budget, **probing)
-    parts["answer"] = Adaptive(support or AnswerSupport(), correctness or Correctness(), beta, tau, kappa, alpha)
-    return Mix(parts, only_right=tuple(parts) if process_on_right else (), state0=MixState(alpha_start))
+    parts["answer"] = Adaptive(
+        support or AnswerSupport(), correctness or Correctness(), beta, tau, kappa, alpha
+    )
+    return Mix(
+        parts, only_right=tuple(parts) if process_on_right else (), state0=MixState(alpha_start)
+    )
 
 
 def answer_only_mix(correctness: Reward | None = None) -> Mix:
@@ -103,14 +115,22 @@ def self_eval_mix(
         rubric_tokens: how long an explained score may be.
         watched_by: scored and logged beside R_t with a weight of 0: what the policy's own scores are compared with.
     """
-    answer, rubric = correctness or SelfCorrectness(temperature), SelfRubric(temperature, rubric_tokens)
-    weighed: list[tuple[Reward, float]] = [(answer, 0.5), (rubric, 1.0)] if trajectory else [(answer, 1.0)]
+    answer, rubric = (
+        correctness or SelfCorrectness(temperature),
+        SelfRubric(temperature, rubric_tokens),
+    )
+    weighed: list[tuple[Reward, float]] = (
+        [(answer, 0.5), (rubric, 1.0)] if trajectory else [(answer, 1.0)]
+    )
     weighed += [(StepFormat(), 0.2)] + ([(watched_by, 0.0)] if watched_by else [])
     return _weighed({one.name: (one, weight) for one, weight in weighed})
 
 
 def pokee_mix(
-    judge: Judge | None = None, *, metric: Literal["judge", "em", "f1"] = "judge", format_weight: float = 0.1
+    judge: Judge | None = None,
+    *,
+    metric: Literal["judge", "em", "f1"] = "judge",
+    format_weight: float = 0.1,
 ) -> Mix:
     """PokeeResearch's reward (sections 3.2 and 3.3): a right answer earns 1, a valid format a little, nothing else.
 
@@ -128,7 +148,9 @@ def pokee_mix(
     """
     if format_weight < 0:
         raise ConfigError(f"pokee_mix: format_weight must be at least 0, got {format_weight}")
-    form: dict[str, tuple[Reward, float]] = {"format": (Format(), format_weight)} if format_weight else {}
+    form: dict[str, tuple[Reward, float]] = (
+        {"format": (Format(), format_weight)} if format_weight else {}
+    )
     return _weighed({"correctness": (Correctness(metric, "pokee", judge), 1.0), **form})
 
 
@@ -174,7 +196,9 @@ def veritas_mix(
     }
     kept = {name: pair for name, pair in every.items() if pair[1]}
     if warmup is not None:  # names that no part could have stay in it, for `Mix` to refuse
-        warmup = replace(warmup, parts=tuple(name for name in warmup.parts if name in kept or name not in every))
+        warmup = replace(
+            warmup, parts=tuple(name for name in warmup.parts if name in kept or name not in every)
+        )
     absent = {name: 0.0 for name in FAITHFULNESS if name in kept}
     return _weighed(kept, warmup=warmup, absent=absent)
 

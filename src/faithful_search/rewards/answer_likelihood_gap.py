@@ -65,16 +65,24 @@ class AnswerLikelihoodGap(PolicyReward):
         if not isinstance(policy, Scorer):
             needed = "AnswerLikelihoodGap needs log-probabilities of given tokens: bind a TransformersGenerator"
             raise ConfigError(f"{needed}; {type(policy).__name__} does not give them")
-        transcripts, pool = Transcripts(policy.tokenizer), sources(trajectories, self.snippets, self.gather)
+        transcripts, pool = (
+            Transcripts(policy.tokenizer),
+            sources(trajectories, self.snippets, self.gather),
+        )
         found = [self._question(trajectory, transcripts, pool) for trajectory in trajectories]
         asked = [item for item in found if isinstance(item, _Question)]
         prompts = [context for item in asked for context in (item.context, item.without)]
         choices = [[item.answer] for item in asked for _ in range(2)]
         # asked even when there is nothing to ask: where weights are shared out, others need this process's passes
         logprobs = iter([row[0] for row in policy.choice_logprobs(prompts, choices)])
-        return [item if isinstance(item, Score) else item.score(next(logprobs), next(logprobs)) for item in found]
+        return [
+            item if isinstance(item, Score) else item.score(next(logprobs), next(logprobs))
+            for item in found
+        ]
 
-    def _question(self, trajectory: Trajectory, transcripts: Transcripts, pool: list[Source]) -> "_Question | Score":
+    def _question(
+        self, trajectory: Trajectory, transcripts: Transcripts, pool: list[Source]
+    ) -> "_Question | Score":
         """What the policy is asked about a trajectory, or its score where there is nothing to ask."""
         answer = (trajectory.answer or "").strip()
         if not answer:
@@ -84,7 +92,9 @@ class AnswerLikelihoodGap(PolicyReward):
         if not gone:
             return Score(0.0, "the answer rests on no evidence", {"applies": False})
         if any(step.same_turn for step in trajectory.steps):
-            return Score(None, "calls made in one turn share a response, of which no part can be exchanged")
+            return Score(
+                None, "calls made in one turn share a response, of which no part can be exchanged"
+            )
         transcript = transcripts.of(trajectory)
         tokens = transcript.tokens
         mention = find_mention(transcript.chat.tokenizer, tokens, answer)
@@ -92,7 +102,9 @@ class AnswerLikelihoodGap(PolicyReward):
             return Score(None, f"no turn holds the answer as it was read: {answer!r}")
         step, start, end = mention
         # a passage that holds the answer would not be without it
-        fair = [source for source in pool if answer.casefold() not in " ".join(source[1:]).casefold()]
+        fair = [
+            source for source in pool if answer.casefold() not in " ".join(source[1:]).casefold()
+        ]
         rng = random.Random(f"{self.seed}:{trajectory.id}")
         responses = {}  # those before the mention that show some of the evidence, without it
         for index, shown in enumerate(trajectory.steps[:step]):
@@ -116,9 +128,17 @@ class _Question(NamedTuple):
 
     def score(self, logprob: float, without: float) -> Score:
         n = len(self.answer)
-        gap = 0.0 if logprob == without else (logprob - without) / n  # a policy may rule the answer out in both
+        gap = (
+            0.0 if logprob == without else (logprob - without) / n
+        )  # a policy may rule the answer out in both
         told = f"step {self.step}: the answer is as probable without the evidence ({gap:+.3f} nats a token)"
-        parts = {"gap": gap, "logprob": logprob / n, "logprob_without": without / n, "tokens": n, "step": self.step}
+        parts = {
+            "gap": gap,
+            "logprob": logprob / n,
+            "logprob_without": without / n,
+            "tokens": n,
+            "step": self.step,
+        }
         return Score(math.tanh(gap / 2), "" if gap > 0 else told, {"applies": True, **parts})
 
 
@@ -137,6 +157,8 @@ def find_mention(tokenizer: Any, tokens: Tokens, answer: str) -> tuple[int, int,
             until = text[:end]
             # of a character that several tokens make, the first ones decode to a sign that stands for it
             counts = range(1, len(turn) + 1)
-            read = bisect_left(counts, True, key=lambda k: decode(tokenizer, turn[:k]).startswith(until))
+            read = bisect_left(
+                counts, True, key=lambda k: decode(tokenizer, turn[:k]).startswith(until)
+            )
             return step, token_at(tokenizer, turn, begin), read + 1
     return None

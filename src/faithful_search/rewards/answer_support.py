@@ -58,15 +58,23 @@ class AnswerSupport(JudgedReward):
 
     def __post_init__(self) -> None:
         if self.evidence not in ("auto", "cited", "retrieved"):
-            raise ConfigError(f"AnswerSupport: evidence {self.evidence!r} is not 'auto', 'cited' or 'retrieved'")
+            raise ConfigError(
+                f"AnswerSupport: evidence {self.evidence!r} is not 'auto', 'cited' or 'retrieved'"
+            )
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
         return self.pairs_batch([trajectory])[0]
 
     def pairs_batch(self, trajectories: Sequence[Trajectory]) -> list[list[Asked]]:
         """Each claim with the evidence; none where there is no evidence or no answer."""
-        premises = [passages(self.evidence_for(item)) if _answer(item) else "" for item in trajectories]
-        claims = iter(self._claims([item for item, premise in zip(trajectories, premises, strict=True) if premise]))
+        premises = [
+            passages(self.evidence_for(item)) if _answer(item) else "" for item in trajectories
+        ]
+        claims = iter(
+            self._claims(
+                [item for item, premise in zip(trajectories, premises, strict=True) if premise]
+            )
+        )
         found = []
         for item, premise in zip(trajectories, premises, strict=True):
             own = next(claims) if premise else []
@@ -74,21 +82,28 @@ class AnswerSupport(JudgedReward):
             if isinstance(own, Verdict):
                 found.append([Asked(step, Pair(premise, _answer(item), question), own)])
             else:
-                found.append([Asked(step, Pair(premise, claim, question, change=change)) for claim in own])
+                found.append(
+                    [Asked(step, Pair(premise, claim, question, change=change)) for claim in own]
+                )
         return found
 
     def _claims(self, trajectories: Sequence[Trajectory]) -> list[list[str] | Verdict]:
         """The claims of each answer, or a verdict that says why there are none."""
         if not isinstance(self.judge, Writer):
             return [sentences(_answer(item)) for item in trajectories]
-        asked = [Request("claims", {"question": one.question or "", "answer": _answer(one)}) for one in trajectories]
+        asked = [
+            Request("claims", {"question": one.question or "", "answer": _answer(one)})
+            for one in trajectories
+        ]
         try:
             texts, failed = self.judge.write_batch(asked) if asked else [], "nothing was written"
         except JudgeError as error:
             texts, failed = [None] * len(asked), str(error)
         claims: list[list[str] | Verdict] = []
         for text in texts:
-            written = list(filter(None, (_BULLET.sub("", line).strip() for line in (text or "").splitlines())))
+            written = list(
+                filter(None, (_BULLET.sub("", line).strip() for line in (text or "").splitlines()))
+            )
             none = [line.rstrip(".").upper() for line in written] == ["NONE"]
             missing = Verdict(None, None, f"no claims were made of the answer: {failed}", "claims")
             claims.append([] if none else written or missing)
@@ -103,10 +118,15 @@ class AnswerSupport(JudgedReward):
         elif _answer(trajectory) and self.evidence_for(trajectory):
             why = "the answer makes no claim"
         else:
-            why, applies = "the answer cites no evidence" if _answer(trajectory) else "no answer given", True
+            why, applies = (
+                "the answer cites no evidence" if _answer(trajectory) else "no answer given",
+                True,
+            )
         return Score(0.0, why, {"applies": applies, "evidence": used})
 
-    def judged(self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> Score:
+    def judged(
+        self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]
+    ) -> Score:
         score, used = super().judged(trajectory, asked, verdicts), self._used(trajectory)
         texts = [item.pair.hypothesis for item in asked]
         parts = {**score.parts, "evidence": used, "claims": len(texts), "texts": texts}
@@ -115,14 +135,20 @@ class AnswerSupport(JudgedReward):
         against = [text for text, verdict in zip(texts, verdicts, strict=True) if not verdict.label]
         parts["supported"] = len(texts) - len(against)
         # without steps: what the whole answer earned is not the last step's alone
-        return Score(score.value, f"not supported by the {used} evidence: {against[0]!r}" if against else "", parts)
+        return Score(
+            score.value,
+            f"not supported by the {used} evidence: {against[0]!r}" if against else "",
+            parts,
+        )
 
     def evidence_for(self, trajectory: Trajectory) -> tuple[Evidence, ...]:
         """The passages that the answer must rest on, each once."""
         if self._used(trajectory) == "cited":
             return cited_evidence(trajectory)
         # a passage that was returned twice would be read, and paid for, twice
-        found = {(item.title, item.text): item for step in trajectory.steps for item in step.evidence}
+        found = {
+            (item.title, item.text): item for step in trajectory.steps for item in step.evidence
+        }
         return tuple(found.values())
 
     def _used(self, trajectory: Trajectory) -> str:

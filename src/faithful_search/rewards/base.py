@@ -44,7 +44,9 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
         value, many = self.value or 0.0, sum(step is not None for step in self.steps)
         earned = tuple((step or 0.0) / many for step in self.steps) if many else ()
         rest = value - sum(earned)
-        return earned, 0.0 if abs(rest) < 1e-9 else rest  # a smaller one is the rounding of their sums
+        return earned, 0.0 if abs(
+            rest
+        ) < 1e-9 else rest  # a smaller one is the rounding of their sums
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,15 @@ class Reward(ABC):
     # a copy, since rewards are values: one that was given a policy is not the one that a run's configuration names
     def bind(self, **resources: Any) -> Self:
         """A copy that has, as have the rewards within it, those of `resources` (`policy=…`) that are its fields."""
-        inner = {name: own.bind(**resources) for name, own in vars(self).items() if isinstance(own, Reward)}
+        inner = {
+            name: own.bind(**resources)
+            for name, own in vars(self).items()
+            if isinstance(own, Reward)
+        }
         knobs = {knob.name for knob in dataclasses.fields(self)}
-        return dataclasses.replace(self, **inner | {name: one for name, one in resources.items() if name in knobs})
+        return dataclasses.replace(
+            self, **inner | {name: one for name, one in resources.items() if name in knobs}
+        )
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,9 @@ class PolicyReward(BatchReward):
     def bound_policy(self) -> Generator:
         """The policy. Raises `ConfigError` when none is bound."""
         if self.policy is None:
-            raise ConfigError(f"{type(self).__name__} asks the policy itself: use .bind(policy=generator)")
+            raise ConfigError(
+                f"{type(self).__name__} asks the policy itself: use .bind(policy=generator)"
+            )
         return self.policy
 
 
@@ -172,17 +182,24 @@ class JudgedReward(BatchReward):
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         asked = self.pairs_batch(trajectories)
-        verdicts = iter(ask(self.judge, [item.pair for own in asked for item in own if item.settled is None]))
+        verdicts = iter(
+            ask(self.judge, [item.pair for own in asked for item in own if item.settled is None])
+        )
         scores = []
         for trajectory, own in zip(trajectories, asked, strict=True):
             found = [item.settled or next(verdicts) for item in own]
             scores.append(self.judged(trajectory, own, found) if own else self.empty(trajectory))
         return scores
 
-    def judged(self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> Score:
+    def judged(
+        self, trajectory: Trajectory, asked: Sequence[Asked], verdicts: Sequence[Verdict]
+    ) -> Score:
         """The score of a trajectory with these pairs and verdicts."""
         both = list(zip(asked, verdicts, strict=True))
-        judge = next((said.judge for item, said in both if item.settled is None and said.judge), self.judge_name)
+        judge = next(
+            (said.judge for item, said in both if item.settled is None and said.judge),
+            self.judge_name,
+        )
         told: list[dict[str, Any]] = []
         for item, said in both:
             told.append({"step": item.step, "p": said.p, "label": said.label, "why": said.why})
@@ -193,7 +210,14 @@ class JudgedReward(BatchReward):
         if missing is not None:
             return Score(None, f"the judge abstained: {missing.why}", {"abstained": True, **parts})
         values = [float(verdict.p if self.soft else verdict.label) for verdict in verdicts]  # type: ignore[arg-type]
-        against = next((f"step {item.step}: {said.why or NOT_UPHELD}" for item, said in both if not said.label), "")
+        against = next(
+            (
+                f"step {item.step}: {said.why or NOT_UPHELD}"
+                for item, said in both
+                if not said.label
+            ),
+            "",
+        )
         by_step = {item.step: value for item, value in zip(asked, values, strict=True)}
         # where a step has several pairs, the mean over pairs is not the mean over steps: then none has a share
         numbers = range(1, len(trajectory.steps) + 1) if len(by_step) == len(asked) else ()
@@ -205,7 +229,9 @@ def ask(judge: Judge, pairs: Sequence[Pair]) -> list[Verdict]:
     """The judge's verdicts, equal pairs asked about once; where it cannot be asked at all, verdicts that abstain."""
     different = list(dict.fromkeys(pairs))
     try:
-        verdicts = dict(zip(different, judge.judge_batch(different) if different else [], strict=True))
+        verdicts = dict(
+            zip(different, judge.judge_batch(different) if different else [], strict=True)
+        )
     except JudgeError as error:
         verdicts = dict.fromkeys(different, Verdict(None, None, str(error), judge.name))
     return [verdicts[pair] for pair in pairs]

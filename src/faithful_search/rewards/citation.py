@@ -66,7 +66,9 @@ class Citation(Reward):
             previous, step = trajectory.steps[number - 1 : number + 1]
             why = f"step {number + 1}: {_problem(previous, step, checks[number - 1])}"
         columns = zip(CHECKS, map(list, zip(*checks, strict=True)), strict=True)
-        return Score(sum(values) / len(values), why, {"applies": True, **dict(columns)}, (None, *values))
+        return Score(
+            sum(values) / len(values), why, {"applies": True, **dict(columns)}, (None, *values)
+        )
 
     def measure(self, score: Score) -> float | None:
         """The share of steps with R_cite^t = +1: (R_cite + 1) / 2."""
@@ -77,10 +79,14 @@ class Citation(Reward):
 def _problem(previous: Step, step: Step, check: tuple[bool, ...]) -> str:
     parsed, consistent, _ = check
     if not parsed:
-        return next((issue.why for issue in step.issues if issue.kind in UNPARSED), "no readable verdict")
+        return next(
+            (issue.why for issue in step.issues if issue.kind in UNPARSED), "no readable verdict"
+        )
     if not consistent:
         mixed = next((issue.why for issue in step.issues if issue.kind == MIXED), "")
-        return mixed or ("says yes but cites nothing" if step.helpful else "says no but cites evidence")
+        return mixed or (
+            "says yes but cites nothing" if step.helpful else "says no but cites evidence"
+        )
     held = {item.id for item in previous.evidence}
     absent = next(ref for ref in step.refs if ref not in held)
     return f"cites {absent}, which the previous response does not hold"
@@ -94,8 +100,17 @@ def step_checks(trajectory: Trajectory) -> list[tuple[bool, bool, bool]]:
         parse, consistent = helpful is not None, helpful is bool(refs)
         if step.issues:  # most steps have none, and this runs on every step of a corpus
             kinds = {issue.kind for issue in step.issues}
-            parse, consistent = parse and kinds.isdisjoint(UNPARSED), consistent and MIXED not in kinds
-        checks.append((parse, consistent, not refs or {item.id for item in previous.evidence}.issuperset(refs)))
+            parse, consistent = (
+                parse and kinds.isdisjoint(UNPARSED),
+                consistent and MIXED not in kinds,
+            )
+        checks.append(
+            (
+                parse,
+                consistent,
+                not refs or {item.id for item in previous.evidence}.issuperset(refs),
+            )
+        )
     return checks
 
 
@@ -108,7 +123,9 @@ def cited_evidence(trajectory: Trajectory) -> tuple[Evidence, ...]:
     """The evidence that valid yes-steps cite, in order of first citation, each once."""
     found: dict[str, Evidence] = {}
     # not strict: there is one pair less than steps
-    for previous, step, valid in zip(trajectory.steps, trajectory.steps[1:], step_validity(trajectory), strict=False):
+    for previous, step, valid in zip(
+        trajectory.steps, trajectory.steps[1:], step_validity(trajectory), strict=False
+    ):
         if valid and step.refs:
             by_id = {item.id: item for item in previous.evidence}
             found |= {ref: by_id[ref] for ref in step.refs if ref not in found}

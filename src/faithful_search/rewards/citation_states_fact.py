@@ -62,4 +62,6 @@ def check_reads(judge: Judge, who: str) -> None:
     """Raise `ConfigError` for a judge of a kind that compares texts, whatever it is asked about them."""
     if getattr(type(judge), "reads_queries", True) is False:
         asked = "a judge that is asked by prompts ('endpoint', 'generator')"
-        raise ConfigError(f"{who} needs {asked}; {judge.name} compares texts and cannot tell what a query asks for")
+        raise ConfigError(
+            f"{who} needs {asked}; {judge.name} compares texts and cannot tell what a query asks for"
+        )

@@ -36,7 +36,9 @@ class Transcript:
         Raises `DataError` when the step's token ids hold no verdict.
         """
         turn = turn_ids(self.tokens, index)
-        place, lead = locate_verdict(self.chat.tokenizer, turn, f"trajectory {self.trajectory.id!r}, step {index + 1}")
+        place, lead = locate_verdict(
+            self.chat.tokenizer, turn, f"trajectory {self.trajectory.id!r}, step {index + 1}"
+        )
         # a yes that was sampled is asked for as the token that was sampled: a word may be tokenised in several ways
         said_yes = self.trajectory.steps[index].helpful
         return place, [turn[place]] if said_yes else choice_ids(self.chat, lead, "yes")
@@ -68,11 +70,15 @@ def turn_ids(tokens: Tokens, index: int) -> list[int]:
     return tokens.completion_ids[start:middle]
 
 
-def context_of(tokens: Tokens, index: int, k: int, responses: Mapping[int, list[int]] | None = None) -> list[int]:
+def context_of(
+    tokens: Tokens, index: int, k: int, responses: Mapping[int, list[int]] | None = None
+) -> list[int]:
     """Everything up to token `k` of step `index`, as it was or with other tool `responses`, by their step's index."""
     ids = list(tokens.prompt_ids)
     for earlier, (_, middle, end) in enumerate(tokens.turns[:index]):
-        ids += turn_ids(tokens, earlier) + (responses or {}).get(earlier, tokens.completion_ids[middle:end])
+        ids += turn_ids(tokens, earlier) + (responses or {}).get(
+            earlier, tokens.completion_ids[middle:end]
+        )
     return ids + turn_ids(tokens, index)[:k]
 
 
@@ -84,7 +90,9 @@ def decode(tokenizer: Any, ids: list[int]) -> str:
 def token_at(tokenizer: Any, ids: list[int], position: int) -> int:
     """The index of the token that holds the character at `position` of the decoded ids."""
     # a search by halves: a long turn is decoded a few times, and not once for each of its tokens
-    return bisect_right(range(1, len(ids) + 1), position, key=lambda k: len(decode(tokenizer, ids[:k])))
+    return bisect_right(
+        range(1, len(ids) + 1), position, key=lambda k: len(decode(tokenizer, ids[:k]))
+    )
 
 
 def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> tuple[int, str]:
@@ -94,7 +102,9 @@ def locate_verdict(tokenizer: Any, turn: list[int], where: str = "turn") -> tupl
     tag = text.find(VERDICT_TAG, max(0, text.find("<think>")))
     rest = text[tag + len(VERDICT_TAG) :]
     if tag < 0 or not rest.strip():
-        raise DataError(f"{where}: its token ids hold no {VERDICT_TAG}, the parsed step does; are they of one rollout?")
+        raise DataError(
+            f"{where}: its token ids hold no {VERDICT_TAG}, the parsed step does; are they of one rollout?"
+        )
     position = len(text) - len(rest.lstrip())
     index = token_at(tokenizer, turn, position)
     return index, text[len(decode(tokenizer, turn[:index])) : position]

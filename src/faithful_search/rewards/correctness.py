@@ -52,9 +52,13 @@ class Correctness(BatchReward):
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
-            raise ConfigError(f"Correctness: metric {self.metric!r} is not one of {', '.join(map(repr, METRICS))}")
+            raise ConfigError(
+                f"Correctness: metric {self.metric!r} is not one of {', '.join(map(repr, METRICS))}"
+            )
         if (self.metric == "judge") != (self.judge is not None):
-            raise ConfigError("Correctness: metric='judge' and judge=… go together; give both or neither")
+            raise ConfigError(
+                "Correctness: metric='judge' and judge=… go together; give both or neither"
+            )
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
         scores: list[Score | None] = []
@@ -78,9 +82,13 @@ class Correctness(BatchReward):
         for verdict in ask(self.judge, asked) if self.judge else []:
             told = {"judge": verdict.judge or (self.judge.name if self.judge else "")}
             if verdict.label is None:
-                judged.append(Score(None, f"the judge abstained: {verdict.why}", {"abstained": True, **told}))
+                judged.append(
+                    Score(None, f"the judge abstained: {verdict.why}", {"abstained": True, **told})
+                )
             else:
                 why = verdict.why or ("" if verdict.label else NOT_UPHELD)
-                judged.append(Score(float(verdict.label), why, {"p": verdict.p, "exact_match": False, **told}))
+                judged.append(
+                    Score(float(verdict.label), why, {"p": verdict.p, "exact_match": False, **told})
+                )
         found = iter(judged)
         return [score or next(found) for score in scores]  # a score is true, also one of 0.0

@@ -85,9 +85,13 @@ class EvidenceSensitivity(PolicyReward):
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.budget < 1:
-            raise ConfigError(f"EvidenceSensitivity: budget must be at least 1, not {self.budget}; or leave it out")
+            raise ConfigError(
+                f"EvidenceSensitivity: budget must be at least 1, not {self.budget}; or leave it out"
+            )
         if self.draws not in ("question", "rollout"):
-            raise ConfigError(f"EvidenceSensitivity: unknown draws {self.draws!r}; there are: question, rollout")
+            raise ConfigError(
+                f"EvidenceSensitivity: unknown draws {self.draws!r}; there are: question, rollout"
+            )
         if not 0 <= self.hard <= 1:
             raise ConfigError(f"EvidenceSensitivity: hard must be in [0, 1], not {self.hard}")
 
@@ -107,9 +111,13 @@ class EvidenceSensitivity(PolicyReward):
             moves.setdefault(case, []).append(move)
         # exact, in whatever order they come
         premiums = {case: math.fsum(own) / len(own) for case, own in moves.items()}
-        return [self._score(row, own, premiums) for row, own in zip(trajectories, answers, strict=True)]
+        return [
+            self._score(row, own, premiums) for row, own in zip(trajectories, answers, strict=True)
+        ]
 
-    def _score(self, trajectory: Trajectory, answers: "Sequence[_Answered]", premiums: Mapping[bool, float]) -> Score:
+    def _score(
+        self, trajectory: Trajectory, answers: "Sequence[_Answered]", premiums: Mapping[bool, float]
+    ) -> Score:
         if not answers:
             return Score(0.0, "no step whose verdict can be probed", {"applies": False})
         earned, told = {}, []
@@ -120,15 +128,24 @@ class EvidenceSensitivity(PolicyReward):
             told.append({**step, replaced: one.probe.made_by})
         worst = min(answers, key=lambda one: one.move)
         why = f"step {worst.probe.step}: p(yes) did not follow the evidence ({worst.move:+.3f})"
-        parts = {"applies": True, "raw": sum(one.move for one in answers) / len(answers), "steps": told}
+        parts = {
+            "applies": True,
+            "raw": sum(one.move for one in answers) / len(answers),
+            "steps": told,
+        }
         steps = tuple(earned.get(number) for number in range(1, len(trajectory.steps) + 1))
-        return Score(sum(earned.values()) / len(earned), "" if worst.move > 0 else why, parts, steps)
+        return Score(
+            sum(earned.values()) / len(earned), "" if worst.move > 0 else why, parts, steps
+        )
 
     def probes(self, trajectories: Sequence[Trajectory]) -> "list[list[Probe]]":
         """What the policy is asked about each trajectory, step by step. Raises as `score_batch`."""
         transcripts = Transcripts(self.bound_policy.tokenizer)
         pool = sources(trajectories, self.snippets, self.gather)
-        drafts = [[self._draft(row, index, rng, pool) for index, rng in self._chosen(row)] for row in trajectories]
+        drafts = [
+            [self._draft(row, index, rng, pool) for index, rng in self._chosen(row)]
+            for row in trajectories
+        ]
         self._write_lures([draft for own in drafts for draft in own])
         both = zip(trajectories, drafts, strict=True)
         return [_probes(transcripts.of(trajectory), own) if own else [] for trajectory, own in both]
@@ -136,12 +153,16 @@ class EvidenceSensitivity(PolicyReward):
     def _chosen(self, trajectory: Trajectory) -> list[tuple[int, random.Random]]:
         """Indices of the steps that are probed, in order, each with what its other draws come from."""
         validity = enumerate(step_validity(trajectory), start=1)
-        steps = [index for index, valid in validity if valid and trajectory.steps[index - 1].evidence]
+        steps = [
+            index for index, valid in validity if valid and trajectory.steps[index - 1].evidence
+        ]
         count = len(steps) if self.budget is None else min(self.budget, len(steps))
         if self.draws == "question":
             # by what rollouts that reach the same point have in common: the facts found, and whether this finds another
             said = [bool(step.helpful) for step in trajectory.steps]
-            states = {index: f"{sum(said[:index])}:{'yes' if said[index] else 'no'}" for index in steps}
+            states = {
+                index: f"{sum(said[:index])}:{'yes' if said[index] else 'no'}" for index in steps
+            }
             asked = trajectory.question or trajectory.id
             own = {index: random.Random(f"{self.seed}:{asked}:{states[index]}") for index in steps}
             first = sorted(steps, key=lambda index: own[index].random())[:count]
@@ -149,9 +170,15 @@ class EvidenceSensitivity(PolicyReward):
         rng = random.Random(f"{self.seed}:{trajectory.id}")
         return [(index, rng) for index in sorted(rng.sample(steps, count))]
 
-    def _draft(self, trajectory: Trajectory, index: int, rng: random.Random, pool: list[Source]) -> "_Draft":
+    def _draft(
+        self, trajectory: Trajectory, index: int, rng: random.Random, pool: list[Source]
+    ) -> "_Draft":
         """What step `index` is probed with; a lure that nobody has made yet is the template's."""
-        previous, step, question = trajectory.steps[index - 1], trajectory.steps[index], trajectory.question
+        previous, step, question = (
+            trajectory.steps[index - 1],
+            trajectory.steps[index],
+            trajectory.question,
+        )
         query, change = asked_for(previous, question), Change.of(trajectory.meta)
         # the foils of the world that the rollout was in, and whether this probe is made of them
         foils = self.foils.changed(change) if self.foils and change else self.foils
@@ -159,7 +186,9 @@ class EvidenceSensitivity(PolicyReward):
         if step.helpful:
             # what else states the fact goes in every probe, also in one that gets unrelated passages
             stating = {item.id for item in previous.evidence if foils and foils.states(query, item)}
-            changed, by_foils = degrade(previous, {*step.refs, *stating}, question, pool, rng, drawn)
+            changed, by_foils = degrade(
+                previous, {*step.refs, *stating}, question, pool, rng, drawn
+            )
             return _Draft(index, list(changed), "foil" if by_foils else "unrelated")
         passage = drawn.lure(query, rng) if drawn else None
         evidence, place = lure(previous, question, rng, passage)
@@ -198,7 +227,9 @@ def _probes(transcript: Transcript, drafts: Sequence[_Draft]) -> "list[Probe]":
     for draft in drafts:
         index, (place, yes) = draft.index, transcript.yes_at(draft.index)
         responses = {index - 1: transcript.response(index - 1, draft.evidence)}
-        real, perturbed = (context_of(tokens, index, place, changed) for changed in (None, responses))
+        real, perturbed = (
+            context_of(tokens, index, place, changed) for changed in (None, responses)
+        )
         said_yes = bool(transcript.trajectory.steps[index].helpful)
         found.append(Probe(index + 1, said_yes, real, perturbed, [yes], draft.made_by))
     return found

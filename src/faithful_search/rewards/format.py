@@ -47,14 +47,24 @@ class Format(Reward):
         steps, thinks = trajectory.steps, asks_for_thoughts(trajectory.dialect)
         if not steps:
             return Score(0.0, "the trajectory has no steps")
-        problems = enumerate((_problem(steps, number, thinks) for number in range(1, len(steps) + 1)), start=1)
-        number, why = next(((number, f"step {number}: {why}") for number, why in problems if why), (0, ""))
+        problems = enumerate(
+            (_problem(steps, number, thinks) for number in range(1, len(steps) + 1)), start=1
+        )
+        number, why = next(
+            ((number, f"step {number}: {why}") for number, why in problems if why), (0, "")
+        )
         if not why:  # what belongs to no step is put down to the last one
             number = len(steps)
-            why = next((issue.why for issue in trajectory.issues if issue.kind not in NOT_FORMAT), "")
+            why = next(
+                (issue.why for issue in trajectory.issues if issue.kind not in NOT_FORMAT), ""
+            )
         if not why:
             return Score(1.0, steps=(1.0,) * len(steps))
-        return Score(0.0, why, steps=tuple(0.0 if place == number else None for place in range(1, len(steps) + 1)))
+        return Score(
+            0.0,
+            why,
+            steps=tuple(0.0 if place == number else None for place in range(1, len(steps) + 1)),
+        )
 
 
 def step_problem(step: Step, thinks: bool) -> str:

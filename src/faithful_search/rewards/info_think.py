@@ -45,7 +45,9 @@ class InfoThink(JudgedReward):
             premise, hypothesis = returned(turn), thought(after)
             pair = Pair(premise, hypothesis, trajectory.question or "", "info_think")
             acts = any(own.call is not None or own.answer is not None for own in after)
-            if hypothesis and any(map(str.isalnum, premise)):  # "..." is a response that was left out
+            if hypothesis and any(
+                map(str.isalnum, premise)
+            ):  # "..." is a response that was left out
                 found.append(Asked(step, pair))
             # the paper skips these, which pays for not thinking
             elif premise and not hypothesis and acts and thinks and self.unthinking:

@@ -100,10 +100,14 @@ class Warmup:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.end:
-            raise ConfigError(f"Warmup: needs 0 <= start <= end, not start {self.start} and end {self.end}")
+            raise ConfigError(
+                f"Warmup: needs 0 <= start <= end, not start {self.start} and end {self.end}"
+            )
 
     @classmethod
-    def parse(cls, parts: Iterable[str], start: str | int, end: str | int, steps_per_epoch: int) -> Self:
+    def parse(
+        cls, parts: Iterable[str], start: str | int, end: str | int, steps_per_epoch: int
+    ) -> Self:
         """A warm-up whose bounds are written in steps (`20`, "20") or in epochs ("1.0ep"), rounded half up.
 
         Example:
@@ -114,7 +118,9 @@ class Warmup:
         for written in (start, end):
             found = _BOUND.fullmatch(str(written).strip())
             if found is None:
-                raise ConfigError(f"{written!r} is neither a number of steps (20) nor of epochs (1.5ep)")
+                raise ConfigError(
+                    f"{written!r} is neither a number of steps (20) nor of epochs (1.5ep)"
+                )
             steps, epochs = found["steps"], found["epochs"]
             bounds.append(int(steps) if steps else int(float(epochs) * steps_per_epoch + 0.5))
         return cls(tuple(parts), *bounds)
@@ -172,7 +178,9 @@ class Mix(BatchReward):
     """
 
     parts: Mapping[str, Reward | Adaptive] = field(
-        default_factory=lambda: dict(citation=Citation(), evidence_sensitivity=EvidenceSensitivity(), answer=Adaptive())
+        default_factory=lambda: dict(
+            citation=Citation(), evidence_sensitivity=EvidenceSensitivity(), answer=Adaptive()
+        )
     )
     weights: Mapping[str, float] | None = None
     gate: Reward | None = field(default_factory=Format)
@@ -186,19 +194,32 @@ class Mix(BatchReward):
 
     def __post_init__(self) -> None:
         warmed = self.warmup.parts if self.warmup else ()
-        named = {"weights": self.weights or (), "warmup": warmed, "absent": self.absent, "only_right": self.only_right}
+        named = {
+            "weights": self.weights or (),
+            "warmup": warmed,
+            "absent": self.absent,
+            "only_right": self.only_right,
+        }
         for what, given in named.items():
             if unknown := sorted(set(given) - set(self.parts)):
-                raise ConfigError(f"Mix: {what} name {', '.join(unknown)}; the parts are {', '.join(self.parts)}")
+                raise ConfigError(
+                    f"Mix: {what} name {', '.join(unknown)}; the parts are {', '.join(self.parts)}"
+                )
         names = [name for name, _ in self._scored()]
         adaptive = {name for name, part in self.parts.items() if isinstance(part, Adaptive)}
         undecided = self.only_right and self.outcome in (None, *self.only_right)
         for wrong, why in (
             (not self.parts, "needs at least one part"),
             (len(adaptive) > 1, "at most one part may be Adaptive; there is one EMA"),
-            (len(set(names)) < len(names), f"two components share a name: {', '.join(sorted(names))}"),
+            (
+                len(set(names)) < len(names),
+                f"two components share a name: {', '.join(sorted(names))}",
+            ),
             (adaptive & set(self.absent), "absent cannot name an Adaptive part; it is two rewards"),
-            (undecided, "only_right needs a part, not named in it, that says whether an answer is right"),
+            (
+                undecided,
+                "only_right needs a part, not named in it, that says whether an answer is right",
+            ),
         ):
             if wrong:
                 raise ConfigError(f"Mix: {why}")
@@ -225,9 +246,15 @@ class Mix(BatchReward):
         if self._adaptive is None:
             return []
         scores = [row[self._adaptive.outcome.name] for row in components]
-        return [score.value for score in scores if score.value is not None or score.parts.get("abstained")]
+        return [
+            score.value
+            for score in scores
+            if score.value is not None or score.parts.get("abstained")
+        ]
 
-    def advance(self, state: MixState, outcomes: Sequence[float | None], step: int | None = None) -> MixState:
+    def advance(
+        self, state: MixState, outcomes: Sequence[float | None], step: int | None = None
+    ) -> MixState:
         """The state for an update whose global batch had these outcomes: that of `step`, by default the next.
 
         The EMA stays where it is when there are none, and when the judge abstained from more than a tenth of them: what
@@ -262,10 +289,19 @@ class Mix(BatchReward):
     def weights_at(self, step: int) -> dict[str, float]:
         """Each part's weight at a step: its own, as far as the warm-up lets it count."""
         equal = dict.fromkeys(self.parts, 1 / len(self.parts))
-        weights = equal if self.weights is None else {name: self.weights.get(name, 0.0) for name in self.parts}
-        return {name: own * (self.warmup.ramp(name, step) if self.warmup else 1.0) for name, own in weights.items()}
+        weights = (
+            equal
+            if self.weights is None
+            else {name: self.weights.get(name, 0.0) for name in self.parts}
+        )
+        return {
+            name: own * (self.warmup.ramp(name, step) if self.warmup else 1.0)
+            for name, own in weights.items()
+        }
 
-    def _combine_row(self, row: Components, weights: Mapping[str, float], alpha: float | None) -> Score:
+    def _combine_row(
+        self, row: Components, weights: Mapping[str, float], alpha: float | None
+    ) -> Score:
         told: dict[str, Any] = {name: score.value for name, score in row.items()}
         if alpha is not None:
             told["alpha"] = alpha
@@ -275,14 +311,20 @@ class Mix(BatchReward):
                 return _missing(self.gate.name, gate, told)
             if gate.value < 1.0:
                 # the row's value stands at the steps that failed the gate
-                blame = tuple(None if step is None or step >= 1.0 else INVALID for step in gate.steps)
+                blame = tuple(
+                    None if step is None or step >= 1.0 else INVALID for step in gate.steps
+                )
                 return Score(INVALID, gate.why, told, blame)
         outcome = cast(str, self.outcome)  # there is one where `only_right` names a part
         right = self._value(outcome, row[outcome]) if self.only_right else None
         total = 0.0
-        earned: list[tuple[float, tuple[float, ...]]] = []  # weight and credit of what says something of steps
+        earned: list[
+            tuple[float, tuple[float, ...]]
+        ] = []  # weight and credit of what says something of steps
         for name, weight in weights.items():
-            if weight == 0:  # nor does it empty the row: before a warm-up a judge that is down costs nothing
+            if (
+                weight == 0
+            ):  # nor does it empty the row: before a warm-up a judge that is down costs nothing
                 continue
             value, part, shares = 0.0, self.parts[name], [(name, 1.0)]
             if isinstance(part, Adaptive):

@@ -19,7 +19,9 @@ Source = tuple[str, str, str]
 
 TRIES = 32  # passages drawn from the pool before a neutral one is taken
 FOIL_TRIES = 4  # how often foils are asked for a passage that the response does not hold yet
-_BUILT_IN = json.loads((files("faithful_search") / "data" / "replacements.json").read_text(encoding="utf-8"))
+_BUILT_IN = json.loads(
+    (files("faithful_search") / "data" / "replacements.json").read_text(encoding="utf-8")
+)
 # passages on nothing in particular, and ones that answer a `{query}` with a made-up `{name}`
 NEUTRAL: tuple[Passage, ...] = tuple((title, text) for title, text in _BUILT_IN["neutral"])
 LURES: tuple[str, ...] = tuple(_BUILT_IN["lures"])
@@ -46,14 +48,20 @@ class Foils(Protocol):
         """Title and text of a wrong answer to the query in the corpus's own sentences."""
 
 
-def corpus_snippets(rows: Iterable[Mapping[str, Any]], n: int = 256, seed: int = 0) -> tuple[Passage, ...]:
+def corpus_snippets(
+    rows: Iterable[Mapping[str, Any]], n: int = 256, seed: int = 0
+) -> tuple[Passage, ...]:
     """`n` pairs of title and text drawn from a corpus (rows `title`, `text`), for `EvidenceSensitivity(snippets=…)`;
     all of them, where there are no more. The same rows in any order give the same pairs. Raises `ConfigError` when `n`
     is below 1, `DataError` when no row has a text.
     """
     if n < 1:
         raise ConfigError(f"corpus_snippets: n must be at least 1, not {n}")
-    passages = {(str(row.get("title") or ""), str(row["text"])) for row in rows if str(row.get("text") or "").strip()}
+    passages = {
+        (str(row.get("title") or ""), str(row["text"]))
+        for row in rows
+        if str(row.get("text") or "").strip()
+    }
     if not passages:
         raise DataError("corpus_snippets: no row has a text; rows need `title` and `text`")
     # sorted, since a set has another order in each process
@@ -68,7 +76,9 @@ def sources(
     """(question, title, text) of what may replace evidence, of all processes that `gather` knows; sorted, so that the
     order of a batch does not matter."""
     if snippets:
-        return sorted(("", "", given) if isinstance(given, str) else ("", *given) for given in snippets)
+        return sorted(
+            ("", "", given) if isinstance(given, str) else ("", *given) for given in snippets
+        )
     found = {
         (trajectory.question, item.title, item.text)
         for trajectory in trajectories
@@ -106,16 +116,27 @@ def degrade(
 
 
 def _draw(
-    pool: list[Source], question: str | None, topic: frozenset[str], taken: set[str], rng: random.Random
+    pool: list[Source],
+    question: str | None,
+    topic: frozenset[str],
+    taken: set[str],
+    rng: random.Random,
 ) -> Passage:
     """A passage of another question that shares no content word with `topic`; else one of the neutral ones."""
     # a pool may hold thousands of passages: some tries find an unrelated one nearly always
     for asked, title, text in rng.sample(pool, min(TRIES, len(pool))):
-        if asked != question and text not in taken and topic.isdisjoint(content_words(f"{title} {text}")):
+        if (
+            asked != question
+            and text not in taken
+            and topic.isdisjoint(content_words(f"{title} {text}"))
+        ):
             return title, text
     # in a random order, of which `min` takes the first that is neither there already nor on the topic
     neutral = rng.sample(NEUTRAL, len(NEUTRAL))
-    return min(neutral, key=lambda found: (found[1] in taken, not topic.isdisjoint(content_words(" ".join(found)))))
+    return min(
+        neutral,
+        key=lambda found: (found[1] in taken, not topic.isdisjoint(content_words(" ".join(found)))),
+    )
 
 
 def lure(

@@ -40,7 +40,9 @@ class SelfAsked(PolicyReward):
 
     def bind(self, **resources: Any) -> Self:
         # a trainer that samples its policy elsewhere (vLLM) gives that as `sampler`
-        return super().bind(**resources | ({"policy": resources["sampler"]} if "sampler" in resources else {}))
+        return super().bind(
+            **resources | ({"policy": resources["sampler"]} if "sampler" in resources else {})
+        )
 
     def settled(self, trajectory: Trajectory) -> Score | None:
         """The score where there is nothing to ask."""
@@ -56,15 +58,24 @@ class SelfAsked(PolicyReward):
 
     def question(self, trajectory: Trajectory, fence: Fence) -> str:
         """The user message."""
-        question, reference = fence.escape(trajectory.question or ""), fence.escape(" | ".join(trajectory.answers))
+        question, reference = (
+            fence.escape(trajectory.question or ""),
+            fence.escape(" | ".join(trajectory.answers)),
+        )
         asked = f"{self.opening}\nQuestion: {question}\nReference answer: {reference}"
         return f"{asked}\n{self.shown(trajectory, fence)}"
 
     def score_batch(self, trajectories: Sequence[Trajectory]) -> list[Score]:
-        policy, settled = self.bound_policy, [self.settled(trajectory) for trajectory in trajectories]
+        policy, settled = (
+            self.bound_policy,
+            [self.settled(trajectory) for trajectory in trajectories],
+        )
         asked = [item for item, score in zip(trajectories, settled, strict=True) if score is None]
         names = {item.dialect for item in asked}
-        chats = {name: ChatFormat.of(policy.tokenizer, dialects.load(name or "self_eval")) for name in names}
+        chats = {
+            name: ChatFormat.of(policy.tokenizer, dialects.load(name or "self_eval"))
+            for name in names
+        }
         askers = {name: self.asker(chat) for name, chat in chats.items()}
         stop = tuple({text for chat in chats.values() for text in chat.stop})
         sampling = Sampling(self.temperature, max_new_tokens=self.reply_tokens, stop=stop)
@@ -84,9 +95,13 @@ class SelfAsked(PolicyReward):
     def asker(self, chat: ChatFormat) -> Callable[[Trajectory], list[int]]:
         """What makes the ids, of a trajectory, that the policy continues with its reply."""
         guard = guarded(Fence(tags(self.block)), chat.tokenizer)
-        special = {token.content for token in chat.tokenizer.added_tokens_decoder.values() if token.special}
+        special = {
+            token.content for token in chat.tokenizer.added_tokens_decoder.values() if token.special
+        }
         # the agent's own tags stay as they are, also where a tokenizer has them as tokens
-        kept = tuple(token for token in guard.tokens if token in special or not _AGENTS_TAG.fullmatch(token))
+        kept = tuple(
+            token for token in guard.tokens if token in special or not _AGENTS_TAG.fullmatch(token)
+        )
         fence = Fence(guard.pattern, kept, guard.fold)
 
         def ask(trajectory: Trajectory) -> list[int]:

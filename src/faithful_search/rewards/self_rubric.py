@@ -13,7 +13,9 @@ from .self_asked import SelfAsked
 # the paper's scores by the gravest error of a trajectory
 RUBRIC = {"none": 1.0, "minor": 0.7, "moderate": 0.4, "major": 0.2, "critical": 0.0}
 # not what is of another scale, such as 1/5 or 1%
-_SCORE = re.compile(r"score[\s:*_=\"']{1,8}([01](?:\.[0-9]+)?|\.[0-9]+)(?!\s*[/%]|[0-9]|\.[0-9])", re.IGNORECASE)
+_SCORE = re.compile(
+    r"score[\s:*_=\"']{1,8}([01](?:\.[0-9]+)?|\.[0-9]+)(?!\s*[/%]|[0-9]|\.[0-9])", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,14 @@ class SelfRubric(SelfAsked):
     name: ClassVar[str] = "self_rubric"
     opening: ClassVar[str] = "Rate this search."
     block: ClassVar[str] = "trajectory"
-    instructions: ClassVar[str] = (files(__package__) / "self_rubric.txt").read_text(encoding="utf-8").strip()
+    instructions: ClassVar[str] = (
+        (files(__package__) / "self_rubric.txt").read_text(encoding="utf-8").strip()
+    )
 
     def shown(self, trajectory: Trajectory, fence: Fence) -> str:
-        written = trajectory.text or dialects.load(trajectory.dialect or "self_eval").render(trajectory)
+        written = trajectory.text or dialects.load(trajectory.dialect or "self_eval").render(
+            trajectory
+        )
         return f"<trajectory>\n{fence.escape(written)}\n</trajectory>"
 
     def read(self, reply: str) -> float | None:

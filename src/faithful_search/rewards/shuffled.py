@@ -48,7 +48,9 @@ class Shuffled(BatchReward):
         taken = list(range(len(scores)))
         for group in groups.values():
             # seeded by the rollouts, so that the exchange differs from step to step and a rerun repeats it
-            rng = random.Random(f"{self.seed}:{':'.join(trajectories[number].id or '' for number in group)}")
+            rng = random.Random(
+                f"{self.seed}:{':'.join(trajectories[number].id or '' for number in group)}"
+            )
             for number, other in zip(group, rng.sample(group, len(group)), strict=True):
                 taken[number] = other
         # without the steps, which are another rollout's

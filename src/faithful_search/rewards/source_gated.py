@@ -58,7 +58,9 @@ class SourceGated(BatchReward):
             # any passage holds such words, or none does, whatever the answer rests on
             elif answer in ("yes", "no") and is_lexical(self.support.judge):
                 held = bool(self.support.evidence_for(item))
-                settled.append(Score(float(held), "" if held else f"{answer!r} rests on no evidence"))
+                settled.append(
+                    Score(float(held), "" if held else f"{answer!r} rests on no evidence")
+                )
             else:
                 settled.append(None)
         asked = [item for item, score in zip(trajectories, settled, strict=True) if score is None]
@@ -74,7 +76,9 @@ class SourceGated(BatchReward):
             elif support.value is None:
                 scores.append(Score(None, support.why, {**told, "abstained": True}))
             elif support.value < 1.0:
-                scores.append(Score(0.0, f"counts for nothing: {support.why}", {**told, "supported": False}))
+                scores.append(
+                    Score(0.0, f"counts for nothing: {support.why}", {**told, "supported": False})
+                )
             else:
                 scores.append(Score(outcome.value, outcome.why, {**told, "supported": True}))
         return scores

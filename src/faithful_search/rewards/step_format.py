@@ -31,5 +31,11 @@ class StepFormat(Reward):
             return Score(0.0, "the trajectory has no steps")
         thinks = asks_for_thoughts(trajectory.dialect)
         problems = [step_problem(step, thinks) for step in trajectory.steps]
-        first = next((f"step {number}: {why}" for number, why in enumerate(problems, start=1) if why), "")
-        return Score(problems.count("") / len(problems), first, steps=tuple(float(not why) for why in problems))
+        first = next(
+            (f"step {number}: {why}" for number, why in enumerate(problems, start=1) if why), ""
+        )
+        return Score(
+            problems.count("") / len(problems),
+            first,
+            steps=tuple(float(not why) for why in problems),
+        )

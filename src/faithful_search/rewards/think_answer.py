@@ -46,17 +46,26 @@ class ThinkAnswer(JudgedReward):
 
     def pairs(self, trajectory: Trajectory) -> list[Asked]:
         steps, answer = trajectory.steps, (trajectory.answer or "").strip()
-        step = next((i for i in range(len(steps), 0, -1) if steps[i - 1].answer is not None), len(steps))
+        step = next(
+            (i for i in range(len(steps), 0, -1) if steps[i - 1].answer is not None), len(steps)
+        )
         earliest = 0 if asks_for_thoughts(trajectory.dialect) else max(0, step - 1)
         number = next((i for i in range(step, earliest, -1) if thought((steps[i - 1],))), 0)
         if not answer or not number or self._too_long(answer):
             return []
         # where something behind the thought was left out of the transcript, the last thought may have been, too
         _, end = steps[number - 1].spans.get("think", (0, 0))
-        elided = [issue.span for own in steps[number - 1 : step] for issue in own.issues if issue.kind == "elided"]
+        elided = [
+            issue.span
+            for own in steps[number - 1 : step]
+            for issue in own.issues
+            if issue.kind == "elided"
+        ]
         if any(span is not None and span[0] >= end for span in elided):
             return []
-        pair = Pair(thought((steps[number - 1],)), answer, trajectory.question or "", "think_answer")
+        pair = Pair(
+            thought((steps[number - 1],)), answer, trajectory.question or "", "think_answer"
+        )
         if self.judge is not None:
             return [Asked(step, pair)]
         found = sub_exact_match(pair.premise, [answer], self.how)
@@ -66,8 +75,15 @@ class ThinkAnswer(JudgedReward):
     def empty(self, trajectory: Trajectory) -> Score:
         answer = (trajectory.answer or "").strip()
         if self._too_long(answer):
-            return Score(None, f"an answer of more than {self.most_words} words is not looked for in the thought")
+            return Score(
+                None,
+                f"an answer of more than {self.most_words} words is not looked for in the thought",
+            )
         return Score(None, "no thought right before the answer" if answer else "no answer given")
 
     def _too_long(self, answer: str) -> bool:
-        return self.judge is None and self.most_words is not None and len(answer.split()) > self.most_words
+        return (
+            self.judge is None
+            and self.most_words is not None
+            and len(answer.split()) > self.most_words
+        )

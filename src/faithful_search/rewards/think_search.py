@@ -34,5 +34,9 @@ class ThinkSearch(JudgedReward):
             premise = premise if step.same_turn else thought((step,))
             hypothesis = call_words(step.call) if step.call is not None else ""
             if premise and hypothesis:
-                found.append(Asked(number, Pair(premise, hypothesis, trajectory.question or "", "think_search")))
+                found.append(
+                    Asked(
+                        number, Pair(premise, hypothesis, trajectory.question or "", "think_search")
+                    )
+                )
         return found

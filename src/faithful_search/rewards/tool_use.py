@@ -54,31 +54,60 @@ class ToolUse(Reward):
         steps = trajectory.steps
         if not self.covers(trajectory.dialect):
             return Score(None, f"dialect {trajectory.dialect!r} has no verdicts that cite")
-        calls = [i for i, step in enumerate(steps) if step.call and (self.what == "repeated" or step.evidence)]
+        calls = [
+            i
+            for i, step in enumerate(steps)
+            if step.call and (self.what == "repeated" or step.evidence)
+        ]
         if not calls:
-            return Score(None, "no tool was called" if self.what == "repeated" else "no call returned evidence")
+            return Score(
+                None,
+                "no tool was called" if self.what == "repeated" else "no call returned evidence",
+            )
         if self.what == "repeated":
             first: dict[str, int] = {}
             useful, why = set(), "this call was made before"
             for i in calls:
                 call = cast(ToolCall, steps[i].call)
                 alike = _simple(call.arguments) if call.arguments else normalize(call.raw, "pokee")
-                useful.add(first.setdefault(json.dumps([call.name, alike], sort_keys=True, default=str), i))
+                useful.add(
+                    first.setdefault(json.dumps([call.name, alike], sort_keys=True, default=str), i)
+                )
         elif self.what == "uncited":
-            useful = {i for i, valid in enumerate(step_validity(trajectory)) if valid and steps[i + 1].refs}
+            useful = {
+                i
+                for i, valid in enumerate(step_validity(trajectory))
+                if valid and steps[i + 1].refs
+            }
             why = "nothing later cites what this call returned"
         else:
-            useful, why = self._taken_up(trajectory), "nothing later takes up what this call returned"
+            useful, why = (
+                self._taken_up(trajectory),
+                "nothing later takes up what this call returned",
+            )
         wasted = [i for i in calls if i not in useful]
         by_step = tuple(float(i in wasted) if i in calls else None for i in range(len(steps)))
         parts = {"calls": len(calls), "steps": [i + 1 for i in wasted]}
-        return Score(len(wasted) / len(calls), f"step {wasted[0] + 1}: {why}" if wasted else "", parts, by_step)
+        return Score(
+            len(wasted) / len(calls),
+            f"step {wasted[0] + 1}: {why}" if wasted else "",
+            parts,
+            by_step,
+        )
 
     def _taken_up(self, trajectory: Trajectory) -> set[int]:
         """The steps whose evidence has words, unknown before, that later steps write."""
         known, used = terms(trajectory.question or ""), set()
         written = [
-            terms("\n".join([step.think or "", step.answer or "", call_words(step.call) if step.call else ""]))
+            terms(
+                "\n".join(
+                    [
+                        step.think or "",
+                        step.answer or "",
+                        call_words(step.call) if step.call else "",
+                    ]
+                )
+            )
             for step in trajectory.steps
         ]
         later: list[set[str]] = [set()]  # for each step, all that the steps after it write
@@ -87,13 +116,21 @@ class ToolUse(Reward):
         answer = trajectory.answer or ""
         wanted, answered = normalize(answer, "pokee"), terms(answer)
         for number, step in enumerate(trajectory.steps):
-            known |= written[number]  # what the agent wrote up to a call, the call's own words included
+            known |= written[
+                number
+            ]  # what the agent wrote up to a call, the call's own words included
             if step.evidence:
                 found = passages(step.evidence)
                 new = later[number] & terms(found) - known
-                told = len(new) >= self.words or (new and any(claims(found)[word].marked for word in new))
+                told = len(new) >= self.words or (
+                    new and any(claims(found)[word].marked for word in new)
+                )
                 # or the passages hold the final answer, whole, and it was not known before
-                whole = wanted and not answered <= known and f" {wanted} " in f" {normalize(found, 'pokee')} "
+                whole = (
+                    wanted
+                    and not answered <= known
+                    and f" {wanted} " in f" {normalize(found, 'pokee')} "
+                )
                 if told or whole:
                     used.add(number)
         return used

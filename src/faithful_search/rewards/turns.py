@@ -28,7 +28,9 @@ def returned(turn: Turn) -> str:
 
 def passages(evidence: Iterable[Evidence]) -> str:
     """Titles and texts, a blank line between two passages."""
-    return "\n\n".join(f"{item.title}\n{item.text}" if item.title else item.text for item in evidence)
+    return "\n\n".join(
+        f"{item.title}\n{item.text}" if item.title else item.text for item in evidence
+    )
 
 
 def call_words(call: ToolCall) -> str:
@@ -44,7 +46,11 @@ def call_words(call: ToolCall) -> str:
         else:
             others[name] = value
     if queries:
-        others = {name: value for name, value in others.items() if isinstance(value, (str, list, dict)) and value}
+        others = {
+            name: value
+            for name, value in others.items()
+            if isinstance(value, (str, list, dict)) and value
+        }
     written = [json.dumps(others, ensure_ascii=False, default=str)] if others else []
     return "\n".join([*queries, *written]) or ("" if call.arguments else call.raw.strip())
 

@@ -20,8 +20,12 @@ class EnvironmentArguments(ToolArguments):
     turn_tokens: int = flag(256, "tokens a turn may have")
     observation_tokens: int = flag(0, "tokens a tool response may have; 0: no limit")
     force_answer: bool = flag(False, "open an answer for the agent when its last turn gave none")
-    verify: bool = flag(False, "the agent checks its answers and goes on after INCORRECT (dialect pokee)")
-    kept_responses: int = flag(0, "how many of the last tool responses the agent sees; 0: all (dialect search_r1)")
+    verify: bool = flag(
+        False, "the agent checks its answers and goes on after INCORRECT (dialect pokee)"
+    )
+    kept_responses: int = flag(
+        0, "how many of the last tool responses the agent sees; 0: all (dialect search_r1)"
+    )
     generation_batch: int = flag(64, "rows per forward pass when sampling and probing")
 
     def toolbox(self, condenser: Condenser | None = None) -> Toolbox:
@@ -40,5 +44,7 @@ class EnvironmentArguments(ToolArguments):
 
     def limits(self, total_tokens: int) -> Limits:
         """The bounds of an episode of at most `total_tokens` after the prompt."""
-        given = {name: getattr(self, name) for name in Limits.__struct_fields__ if name != "total_tokens"}
+        given = {
+            name: getattr(self, name) for name in Limits.__struct_fields__ if name != "total_tokens"
+        }
         return Limits(total_tokens=total_tokens, **given)

@@ -51,32 +51,54 @@ class Engine:
         self.limits = limits or Limits()
         self.chat = ChatFormat.of(generator.tokenizer, self.dialect)
         self.sampling = msgspec.structs.replace(
-            sampling or Sampling(), stop=self.dialect.stop + self.chat.stop, max_new_tokens=self.limits.turn_tokens
+            sampling or Sampling(),
+            stop=self.dialect.stop + self.chat.stop,
+            max_new_tokens=self.limits.turn_tokens,
         )
         name, limits, dialect = self.dialect.name, self.limits, self.dialect
         lacks = [
             ("verify", not dialect.verifies, "has no mode in which it checks its answers", "pokee"),
-            ("force_answer", not self.chat.answer_opening, "has no tag that opens an answer", "search_r1"),
-            ("kept_responses", dialect.observation_role, "writes each tool response as a message", "search_r1"),
+            (
+                "force_answer",
+                not self.chat.answer_opening,
+                "has no tag that opens an answer",
+                "search_r1",
+            ),
+            (
+                "kept_responses",
+                dialect.observation_role,
+                "writes each tool response as a message",
+                "search_r1",
+            ),
         ]
         for limit, lacking, why, other in lacks:
             if lacking and getattr(limits, limit):
-                raise ConfigError(f"{limit}: dialect {name!r} {why}; leave it off, or take dialect {other!r}")
+                raise ConfigError(
+                    f"{limit}: dialect {name!r} {why}; leave it off, or take dialect {other!r}"
+                )
         # Shortening a response keeps its tags: what does not fit without a text in them could not be shortened.
-        frame = len(self.chat.encode(self.chat.render_observation(()))) if limits.observation_tokens else 0
+        frame = (
+            len(self.chat.encode(self.chat.render_observation(())))
+            if limits.observation_tokens
+            else 0
+        )
         if limits.observation_tokens < frame:
             few = f"observation_tokens={limits.observation_tokens} is too few"
             empty = f"an empty tool response of dialect {name!r} takes {frame} tokens"
             raise ConfigError(f"{few}: {empty}; give several hundred, or 0 for no limit")
 
-    def run(self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None) -> list[Trajectory]:
+    def run(
+        self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None
+    ) -> list[Trajectory]:
         """One episode per task, in the tasks' order; a task given n times yields ids `id`, `id#1`, …, `id#n-1`.
 
         `on_end` sees each trajectory as soon as its episode ends, `on_step` each turn with its episode's id once its
         call was answered. The policy's weights must not change during the run: keys and values may be kept.
         """
         schemas = self.toolbox.schemas  # made anew at each access
-        episodes = [Episode(task, self.chat, self.limits, schemas, name) for task, name, _ in copies(tasks)]
+        episodes = [
+            Episode(task, self.chat, self.limits, schemas, name) for task, name, _ in copies(tasks)
+        ]
         waiting = enumerate(episodes)
         active: dict[int, tuple[Episode, Session]] = {}
         ended: dict[int, Trajectory] = {}
@@ -89,7 +111,9 @@ class Engine:
                     if on_step is not None:
                         for episode, _ in active.values():
                             on_step(episode.id, episode.steps[-1])
-                    for number in [number for number, (episode, _) in active.items() if episode.stop_reason]:
+                    for number in [
+                        number for number, (episode, _) in active.items() if episode.stop_reason
+                    ]:
                         episode, session = active.pop(number)
                         session.close()
                         ended[number] = episode.trajectory()
@@ -101,9 +125,15 @@ class Engine:
         return [ended[number] for number in sorted(ended)]
 
     def _turn(self, active: Sequence[tuple[Episode, Session]]) -> None:
-        contexts, budgets = [episode.context for episode, _ in active], [episode.budget for episode, _ in active]
+        contexts, budgets = (
+            [episode.context for episode, _ in active],
+            [episode.budget for episode, _ in active],
+        )
         completions = self.generator.generate(contexts, self.sampling, budgets)
-        asked = [episode.take_turn(completion) for (episode, _), completion in zip(active, completions, strict=True)]
+        asked = [
+            episode.take_turn(completion)
+            for (episode, _), completion in zip(active, completions, strict=True)
+        ]
         due = [(item, *pair) for item, pair in zip(asked, active, strict=True) if item is not None]
         calls = [item if isinstance(item, ToolCall) else None for item, _, _ in due]
         observations = self.toolbox.run_batch(calls, [session for _, _, session in due])

@@ -41,7 +41,9 @@ class SearchEnvironment:
     _written: ClassVar["staticmethod[[Observation], str]"]  # what a policy reads of an observation
 
     @classmethod
-    def factory(cls, toolbox: Toolbox, dialect: Dialect | str = "pou", tokenizer: Any = None) -> Callable[[], Self]:
+    def factory(
+        cls, toolbox: Toolbox, dialect: Dialect | str = "pou", tokenizer: Any = None
+    ) -> Callable[[], Self]:
         """A class whose instances are environments with the toolbox's tools as async methods.
 
         Args:
@@ -59,7 +61,9 @@ class SearchEnvironment:
         written = partial(inner_text, dialect=known, fence=template_fence(known, tokenizer))
         members: dict[str, Any] = {name: _method(tool) for name, tool in toolbox.tools.items()}
         members |= {"_toolbox": toolbox, "_written": staticmethod(written)}
-        return type(cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": cls.__module__, **members})
+        return type(
+            cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": cls.__module__, **members}
+        )
 
     def __init__(self) -> None:
         self._session = Session()
@@ -72,7 +76,9 @@ class SearchEnvironment:
         self._session = self._toolbox.session()
 
 
-def tool_functions(toolbox: Toolbox, dialect: Dialect | str = "pou", tokenizer: Any = None) -> list[Callable[..., Any]]:
+def tool_functions(
+    toolbox: Toolbox, dialect: Dialect | str = "pou", tokenizer: Any = None
+) -> list[Callable[..., Any]]:
     """One async function per tool, for `GRPOTrainer(tools=[…])` and agent frameworks; arguments and errors as above.
 
     Each is typed and documented and returns what a policy reads; failures are text, too. Evidence ids run on over all
@@ -87,7 +93,9 @@ def tool_functions(toolbox: Toolbox, dialect: Dialect | str = "pou", tokenizer: 
         'Paris [E1]: The capital of France.'
     """
     environment = SearchEnvironment.factory(toolbox, dialect, tokenizer)()
-    environment.observations = deque(maxlen=0)  # nobody reads them, and these functions serve whole trainings
+    environment.observations = deque(
+        maxlen=0
+    )  # nobody reads them, and these functions serve whole trainings
     return [getattr(environment, name) for name in toolbox.tools]
 
 
@@ -109,14 +117,23 @@ def template_fence(dialect: Dialect, tokenizer: Any = None) -> Fence:
 def _method(tool: Tool) -> Callable[..., Any]:
     """The tool as a method with its own name, signature and docstring: TRL makes its schema of these."""
     name = tool.name
-    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name in _RESERVED:
-        raise ConfigError(f"the tool {name!r} cannot be a function or a method; give it another name")
+    if (
+        not name.isidentifier()
+        or keyword.iskeyword(name)
+        or name.startswith("_")
+        or name in _RESERVED
+    ):
+        raise ConfigError(
+            f"the tool {name!r} cannot be a function or a method; give it another name"
+        )
     # Annotations may be strings, of names that are not known here.
     own = inspect.signature(method_of(tool), eval_str=True).parameters
 
     # Whatever the model passes goes to the toolbox, which checks it and answers with a note the policy can act on.
     async def method(self: SearchEnvironment, /, *values: Any, **arguments: Any) -> str:
-        observations = self.observations  # of this rollout, also if it is over when the tool returns
+        observations = (
+            self.observations
+        )  # of this rollout, also if it is over when the tool returns
         given = {**dict(zip(own, values, strict=False)), **arguments}
         observation = await self._toolbox.call(ToolCall(name, given), self._session)
         observations.append(observation)
@@ -127,6 +144,11 @@ def _method(tool: Tool) -> Callable[..., Any]:
     method.__annotations__ = {key: parameter.annotation for key, parameter in own.items()}
     method.__name__ = method.__qualname__ = name
     schema = schema_of(tool)["function"]
-    told = [f"    {key}: {about['description']}" for key, about in schema["parameters"]["properties"].items()]
-    method.__doc__ = "\n".join([schema["description"], *(["", "Args:", *told] if told else [])]) + "\n"
+    told = [
+        f"    {key}: {about['description']}"
+        for key, about in schema["parameters"]["properties"].items()
+    ]
+    method.__doc__ = (
+        "\n".join([schema["description"], *(["", "Args:", *told] if told else [])]) + "\n"
+    )
     return method

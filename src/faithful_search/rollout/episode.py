@@ -62,7 +62,9 @@ class Limits(msgspec.Struct, frozen=True):
         if min(self.turns, self.turn_tokens, self.total_tokens) < 1:
             raise ConfigError(f"limits must be at least 1, got {self}")
         if min(self.observation_tokens, self.kept_responses) < 0:
-            raise ConfigError(f"observation_tokens and kept_responses must be at least 0 (0: no limit), got {self}")
+            raise ConfigError(
+                f"observation_tokens and kept_responses must be at least 0 (0: no limit), got {self}"
+            )
 
 
 class Episode:
@@ -72,7 +74,12 @@ class Episode:
     """
 
     def __init__(
-        self, task: Task, chat: ChatFormat, limits: Limits, tools: list[dict[str, Any]], id: str | None = None
+        self,
+        task: Task,
+        chat: ChatFormat,
+        limits: Limits,
+        tools: list[dict[str, Any]],
+        id: str | None = None,
     ) -> None:
         self.task, self.chat, self.limits = task, chat, limits
         self.id = task.id if id is None else id
@@ -91,7 +98,9 @@ class Episode:
     def context(self) -> list[int]:
         """What the policy sees next."""
         kept = self.limits.kept_responses
-        return self.prompt_ids + ([self.ids[at] for at in seen(self.turns, len(self.ids), kept)] if kept else self.ids)
+        return self.prompt_ids + (
+            [self.ids[at] for at in seen(self.turns, len(self.ids), kept)] if kept else self.ids
+        )
 
     @property
     def budget(self) -> int:
@@ -109,15 +118,24 @@ class Episode:
         step = self._parse(completion)
         self.steps.append(step)
         calls = step.answer is None and (step.call is not None or "call" in step.spans)
-        said = None if calls or self.forced else self.chat.dialect.controller(self.steps, self.limits.verify)
-        cut, unclosed = completion.finish == "length", any(issue.kind == "call_unclosed" for issue in step.issues)
+        said = (
+            None
+            if calls or self.forced
+            else self.chat.dialect.controller(self.steps, self.limits.verify)
+        )
+        cut, unclosed = (
+            completion.finish == "length",
+            any(issue.kind == "call_unclosed" for issue in step.issues),
+        )
         if said is None and (step.answer is not None or step.verified):
             self._finish("answered_forced" if self.forced else "answered")
         elif len(self.steps) >= self.limits.turns:
             if not self._made_to_answer(step):
                 self._finish("turn_limit")
         elif cut and (unclosed or (said is None and not calls)):
-            self._finish("token_limit" if len(self.ids) >= self.limits.total_tokens else "turn_token_limit")
+            self._finish(
+                "token_limit" if len(self.ids) >= self.limits.total_tokens else "turn_token_limit"
+            )
         elif calls:
             return step.call or unreadable(step)
         elif said is None:
@@ -142,10 +160,18 @@ class Episode:
         chat, shown, limit = self.chat, observation, self.limits.observation_tokens
         if limit:
             shown = fit(
-                observation, lambda seen: len(chat.encode(chat.render_observation(seen.evidence, seen.note))), limit
+                observation,
+                lambda seen: len(chat.encode(chat.render_observation(seen.evidence, seen.note))),
+                limit,
             )
         if shown != observation:
-            self.cut.append({"step": len(self.steps), "found": len(observation.evidence), "shown": len(shown.evidence)})
+            self.cut.append(
+                {
+                    "step": len(self.steps),
+                    "found": len(observation.evidence),
+                    "shown": len(shown.evidence),
+                }
+            )
         text = chat.render_observation(shown.evidence, shown.note)
         if self._append_response(text):
             step = msgspec.structs.replace(self.steps[-1], evidence=shown.evidence, note=shown.note)
@@ -176,20 +202,28 @@ class Episode:
     def _parse(self, completion: Completion) -> Step:
         ids, dialect, by = completion.ids, self.chat.dialect, self._said.tell()
         # The end of the turn is the chat template's, not part of the text.
-        closing = len(self.chat.end_ids) if self.chat.ended(ids) else int(completion.finish == "eos")
+        closing = (
+            len(self.chat.end_ids) if self.chat.ended(ids) else int(completion.finish == "eos")
+        )
         opened = self.chat.opened(first=not self.steps) + self.forced
-        text = opened + self.chat.tokenizer.decode(ids[: len(ids) - closing], skip_special_tokens=False)
+        text = opened + self.chat.tokenizer.decode(
+            ids[: len(ids) - closing], skip_special_tokens=False
+        )
         self._said.write(text)
         step = dialect.parse_turn(text, first=not self.steps)
         # A call in broken JSON that can only have been meant as one thing is run; its issues stay.
         call = step.call
-        broken = {"call_json"} == {issue.kind for issue in step.issues if issue.kind.startswith("call_")}
+        broken = {"call_json"} == {
+            issue.kind for issue in step.issues if issue.kind.startswith("call_")
+        }
         if broken and call is None and step.answer is None:
             call = dialect.repair_call(text[slice(*step.spans["call"])])
         # Places in the turn become places in the whole text.
         spans = {part: (start + by, end + by) for part, (start, end) in step.spans.items()}
         issues = tuple(
-            msgspec.structs.replace(issue, span=(issue.span[0] + by, issue.span[1] + by)) if issue.span else issue
+            msgspec.structs.replace(issue, span=(issue.span[0] + by, issue.span[1] + by))
+            if issue.span
+            else issue
             for issue in step.issues
         )
         return msgspec.structs.replace(step, call=call, spans=spans, issues=issues)
@@ -202,7 +236,9 @@ class Episode:
         """With the place of the step's tool response `text`, which was appended last."""
         before = self._said.tell() - len(text)
         start, end = self.chat.dialect.response_span(text)
-        return msgspec.structs.replace(step, spans={**step.spans, "response": (before + start, before + end)})
+        return msgspec.structs.replace(
+            step, spans={**step.spans, "response": (before + start, before + end)}
+        )
 
     def _append_response(self, text: str, opened: str = "") -> bool:
         """Append what the environment says and opens; false, and nothing appended, where no token would be left."""
@@ -274,7 +310,9 @@ def fit(observation: Observation, size: Callable[[Observation], int], limit: int
         >>> [item.text for item in fit(long, words, 6).evidence]
         ['one two three', 'four']
     """
-    length = sum(1 + len(item.title) + len(item.text) for item in observation.evidence) or len(observation.note)
+    length = sum(1 + len(item.title) + len(item.text) for item in observation.evidence) or len(
+        observation.note
+    )
 
     def too_long(chars: int) -> bool:
         return size(_beginning(observation, chars)) > limit
@@ -301,12 +339,18 @@ def _beginning(observation: Observation, chars: int) -> Observation:
             break
         kept.append(item)
         chars = room - len(item.text)
-    return msgspec.structs.replace(observation, evidence=tuple(kept), note=observation.note if kept else "")
+    return msgspec.structs.replace(
+        observation, evidence=tuple(kept), note=observation.note if kept else ""
+    )
 
 
 def _cut(text: str, chars: int) -> str:
     if len(text) <= chars:
         return text
     cut = text[:chars]
-    words = cut.rstrip() if text[chars].isspace() else cut[: max(cut.rfind(" "), cut.rfind("\n")) + 1].rstrip()
+    words = (
+        cut.rstrip()
+        if text[chars].isspace()
+        else cut[: max(cut.rfind(" "), cut.rfind("\n")) + 1].rstrip()
+    )
     return words if words and len(cut) - len(words) <= _LONGEST_WORD else cut.rstrip()

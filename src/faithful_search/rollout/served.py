@@ -66,21 +66,29 @@ class ServedAgent:
         key: str | None = None,
     ) -> None:
         if min(turns, max_tokens, concurrency) < 1 or timeout <= 0:
-            raise ConfigError("turns, max_tokens, concurrency and timeout of a served agent must be positive")
+            raise ConfigError(
+                "turns, max_tokens, concurrency and timeout of a served agent must be positive"
+            )
         self.endpoint = Endpoint(url, model, key, timeout, 3 * timeout, concurrency=concurrency)
         self.toolbox, self.turns, self.verify = toolbox, turns, verify
         self.dialect = dialects.load(dialect)
         if self.dialect.observation_role is None:
             cannot = "goes on inside one message, which chat completions cannot"
-            raise ConfigError(f"dialect {dialect!r} {cannot}; take 'openai', 'pou' or 'pokee', or run the model here")
+            raise ConfigError(
+                f"dialect {dialect!r} {cannot}; take 'openai', 'pou' or 'pokee', or run the model here"
+            )
         if verify and not self.dialect.verifies:
-            raise ConfigError(f"verify: dialect {dialect!r} has no mode in which answers are checked; take 'pokee'")
+            raise ConfigError(
+                f"verify: dialect {dialect!r} has no mode in which answers are checked; take 'pokee'"
+            )
         self.stats, self._fence = Stats(), template_fence(self.dialect)
         self._seed, self._structured = seed, dialect == "openai"
         tools = {"tools": toolbox.schemas} if self._structured else {}
         self._body: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, **tools}
 
-    def run(self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None) -> list[Trajectory]:
+    def run(
+        self, tasks: Iterable[Task], on_end: OnEnd = None, on_step: OnStep = None
+    ) -> list[Trajectory]:
         """As `Engine.run`; a task given n times is sampled with a seed of its own each time.
 
         Raises `JudgeError` when asking is pointless: a wrong key, an unknown model.
@@ -95,7 +103,12 @@ class ServedAgent:
                 try:
                     found = await self._episode(ask, task, session, on_step)
                 except Unanswered as fault:
-                    return Trajectory(question=task.question, id=task.id, stop_reason=FAILED, meta={"why": str(fault)})
+                    return Trajectory(
+                        question=task.question,
+                        id=task.id,
+                        stop_reason=FAILED,
+                        meta={"why": str(fault)},
+                    )
             if on_end is not None:
                 on_end(found)
             return found
@@ -104,7 +117,11 @@ class ServedAgent:
         return asyncio.run(map_concurrently(episode, due, most=max(1, len(due))))
 
     async def _episode(
-        self, ask: Callable[[Messages], Awaitable[Reply]], task: Task, session: Session, on_step: OnStep
+        self,
+        ask: Callable[[Messages], Awaitable[Reply]],
+        task: Task,
+        session: Session,
+        on_step: OnStep,
     ) -> Trajectory:
         messages = self.dialect.prompt(task.question, self.toolbox.schemas)
         take = self._take_calls if self._structured else self._take_text
@@ -131,10 +148,16 @@ class ServedAgent:
     async def _take_calls(self, reply: Reply, messages: Messages, session: Session) -> bool:
         """Append a reply with structured calls and what these return; whether there were any."""
         calls = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
             for call in reply.calls
         ]
-        messages.append({"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})})
+        messages.append(
+            {"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})}
+        )
         observations = await asyncio.gather(*(self._observe(call, session) for call in reply.calls))
         for call, seen in zip(reply.calls, observations, strict=True):
             text = inner_text(seen, self.dialect, self._fence)
@@ -144,8 +167,12 @@ class ServedAgent:
     async def _take_text(self, reply: Reply, messages: Messages, session: Session) -> bool:
         """Append a turn written as text, and what its call returns or the controller says; whether it goes on."""
         # A model may write on behind the string that ends its turn.
-        ends = [reply.text.index(stop) + len(stop) for stop in self.dialect.stop if stop in reply.text]
-        messages.append({"role": "assistant", "content": reply.text[: min(ends, default=len(reply.text))]})
+        ends = [
+            reply.text.index(stop) + len(stop) for stop in self.dialect.stop if stop in reply.text
+        ]
+        messages.append(
+            {"role": "assistant", "content": reply.text[: min(ends, default=len(reply.text))]}
+        )
         found = self.dialect.parse_messages(messages, fenced=True)
         if not found.steps:  # nothing was written
             return False
@@ -154,7 +181,9 @@ class ServedAgent:
         if step.answer is not None or "call" not in step.spans:
             said = self.dialect.controller(found.steps, self.verify)
         else:
-            if call := step.call or self.dialect.repair_call(found.text[slice(*step.spans["call"])]):
+            if call := step.call or self.dialect.repair_call(
+                found.text[slice(*step.spans["call"])]
+            ):
                 seen = await self.toolbox.call(call, session)
             else:
                 form = self.dialect.call_form(self.toolbox.names)

@@ -66,10 +66,15 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
     if len(threads) == 1:
         return Research(tuple(threads), threads[0], "thread")
     question = threads[0].question or ""
-    asked = [Request("thread_summary", {"question": question, "thread": described(one)}) for one in threads]
+    asked = [
+        Request("thread_summary", {"question": question, "thread": described(one)})
+        for one in threads
+    ]
     pairs: list[str] = []
     replaced: list[str] = []
-    for number, (thread, text) in enumerate(zip(threads, _texts(writer, asked), strict=True), start=1):
+    for number, (thread, text) in enumerate(
+        zip(threads, _texts(writer, asked), strict=True), start=1
+    ):
         found = _SUMMARY.search(text or "")
         summary = found[1].strip() if found else ""
         if not summary:
@@ -79,7 +84,9 @@ def synthesise(threads: Sequence[Trajectory], writer: Writer | None = None) -> R
         pairs.append(f"Pair {number}:\n<answer>{thread.answer or 'NONE'}</answer>\n{summary}")
     synthesis = Request("thread_synthesis", {"question": question, "threads": "\n\n".join(pairs)})
     text = _texts(writer, [synthesis])[0] or ""
-    said = [answer.strip() for answer in _ANSWER.findall(text) if normalize(answer) not in _NO_ANSWER]
+    said = [
+        answer.strip() for answer in _ANSWER.findall(text) if normalize(answer) not in _NO_ANSWER
+    ]
     if not said:
         chosen = _rests_on(threads, vote(threads), "the answer that most threads gave", "vote")
         return Research(tuple(threads), chosen, "vote", (*replaced, "synthesis"))
@@ -114,10 +121,18 @@ def described(thread: Trajectory, longest: int = _LONGEST_THREAD) -> str:
     texts = sum(1 + len(step.evidence) for step in thread.steps) or 1
     # Less and less room for each text, until all of them fit.
     for room in (longest, longest // texts, longest // (2 * texts), 80):
-        text = "\n".join(line for number, step in enumerate(thread.steps, 1) for line in _lines(number, step, room))
+        text = "\n".join(
+            line
+            for number, step in enumerate(thread.steps, 1)
+            for line in _lines(number, step, room)
+        )
         if len(text) <= longest:
             break
-    ended = f"answer: {thread.answer}" if thread.answer else f"no answer ({thread.stop_reason or 'not ended'})"
+    ended = (
+        f"answer: {thread.answer}"
+        if thread.answer
+        else f"no answer ({thread.stop_reason or 'not ended'})"
+    )
     return f"{shortened(text, longest)}\n{ended}".strip()
 
 
@@ -145,7 +160,10 @@ class Metered:
         self.calls = self.prompt_tokens = self.completion_tokens = 0
 
     def generate(
-        self, prompts: Sequence[list[int]], sampling: Sampling, max_new_tokens: Sequence[int] | None = None
+        self,
+        prompts: Sequence[list[int]],
+        sampling: Sampling,
+        max_new_tokens: Sequence[int] | None = None,
     ) -> list[Completion]:
         found = self.generator.generate(prompts, sampling, max_new_tokens)
         self.calls += len(prompts)
@@ -170,16 +188,30 @@ def _rests_on(threads: Sequence[Trajectory], answer: str | None, why: str, by: s
     if answer is None:
         return threads[0]
     key = normalize(answer)
-    own = [number for number, one in enumerate(threads, start=1) if one.answer and normalize(one.answer) == key]
+    own = [
+        number
+        for number, one in enumerate(threads, start=1)
+        if one.answer and normalize(one.answer) == key
+    ]
     if own:
         chosen = threads[own[0] - 1]
     else:  # dialects and verdicts are left out, since the order of the calls is not the threads' own
         first, steps = threads[0], []
         for number, thread in enumerate(threads, start=1):
             for step in (step for step in thread.steps if step.call is not None):
-                found = (msgspec.structs.replace(item, id=f"{number}.{item.id}") for item in step.evidence)
+                found = (
+                    msgspec.structs.replace(item, id=f"{number}.{item.id}")
+                    for item in step.evidence
+                )
                 steps.append(Step(step.think, step.call, tuple(found), step.note))
         whole = (*steps, Step(why, answer=answer))
-        chosen = Trajectory(whole, first.question, answer, "answered", id=f"{first.id}#pooled", answers=first.answers)
+        chosen = Trajectory(
+            whole,
+            first.question,
+            answer,
+            "answered",
+            id=f"{first.id}#pooled",
+            answers=first.answers,
+        )
     told = {"by": by, "thread": own[0] if own else None, "of": len(threads), "analysis": why}
     return msgspec.structs.replace(chosen, meta={**chosen.meta, "research": told})

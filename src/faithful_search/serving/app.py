@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -91,7 +98,9 @@ class Guarded:
     clients that send slowly keep out none that send quickly.
     """
 
-    def __init__(self, app: App, limits: Limits, token: str = "", names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, app: App, limits: Limits, token: str = "", names: Sequence[str] = ()
+    ) -> None:
         self._app, self._limits = app, limits
         self._token = f"Bearer {token}".encode() if token else b""
         self._pages = {"localhost", *(name.lower() for name in names)}
@@ -127,8 +136,14 @@ class Guarded:
         for place in headers.getlist("host") or [""]:
             host = _host_in(place)
             if as_address(host) is None and host not in self._hosts:
-                mend = f"start it with --allow-host {host[:80]} where that is its name" if host else "send Host"
-                raise HTTPException(421, f"this server does not know itself by the name {host[:80]!r}: {mend}")
+                mend = (
+                    f"start it with --allow-host {host[:80]} where that is its name"
+                    if host
+                    else "send Host"
+                )
+                raise HTTPException(
+                    421, f"this server does not know itself by the name {host[:80]!r}: {mend}"
+                )
         for origin in headers.getlist("origin"):
             page = _host_in(origin.partition("://")[2])
             address = as_address(page)
@@ -160,8 +175,12 @@ class Guarded:
                     self._make_room()
         except TimeoutError:
             if patience.when() == 0:
-                raise HTTPException(503, "too many large bodies at the same time: come back later") from None
-            raise HTTPException(408, f"the body did not come within {limits.seconds:g} seconds") from None
+                raise HTTPException(
+                    503, "too many large bodies at the same time: come back later"
+                ) from None
+            raise HTTPException(
+                408, f"the body did not come within {limits.seconds:g} seconds"
+            ) from None
         finally:
             self._coming.pop(patience, None)
         return bytes(body)
@@ -192,14 +211,19 @@ class Service:
     """
 
     def __init__(
-        self, answers: Mapping[str, Answer], limits: Limits | None = None, about: Mapping[str, Any] | None = None
+        self,
+        answers: Mapping[str, Answer],
+        limits: Limits | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         self.answers, self.limits, self.about = answers, limits or Limits(), about or {}
         self.registry = CollectorRegistry()
         self._requests = self.counter("requests", "Requests answered.", "path", "status")
         self._seconds = self.histogram("request_seconds", "Time to answer a request.", SECONDS)
         self._running = 0
-        running = Gauge("faithful_search_requests_running", "Requests being answered.", registry=self.registry)
+        running = Gauge(
+            "faithful_search_requests_running", "Requests being answered.", registry=self.registry
+        )
         running.set_function(lambda: self._running)
 
     def counter(self, name: str, about: str, *labels: str) -> Counter:
@@ -220,9 +244,18 @@ class Service:
             case "GET", "/metrics":
                 response = Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
             case _:
-                there = [*(f"POST {known}" for known in self.answers), "GET /health", "GET /metrics"]
-                told = f"there is no {method} {scope['path'][:80]} here; there are {', '.join(there)}"
-                response = written({"error": told}, 405 if any(each.endswith(f" {path}") for each in there) else 404)
+                there = [
+                    *(f"POST {known}" for known in self.answers),
+                    "GET /health",
+                    "GET /metrics",
+                ]
+                told = (
+                    f"there is no {method} {scope['path'][:80]} here; there are {', '.join(there)}"
+                )
+                response = written(
+                    {"error": told},
+                    405 if any(each.endswith(f" {path}") for each in there) else 404,
+                )
         await response(scope, receive, send)
 
     async def _post(self, path: str, receive: Receive) -> Response:
@@ -269,4 +302,6 @@ def decode(body: bytes, shape: type[T], like: str) -> T:
     except msgspec.ValidationError as error:
         raise HTTPException(422, f"{error}; expected something like {like}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HTTPException(400, f"the body is not JSON: {error}; expected something like {like}") from error
+        raise HTTPException(
+            400, f"the body is not JSON: {error}; expected something like {like}"
+        ) from error

@@ -63,7 +63,9 @@ class Judging(Service):
         self._pairs = self.counter("pairs", "Pairs asked for.")
         self._judged = self.counter("pairs_judged", "Pairs that the judge was asked about.")
         # identical pairs of one request count as known but for the first
-        self._known = self.counter("pairs_known", "Pairs answered with a verdict there was already.")
+        self._known = self.counter(
+            "pairs_known", "Pairs answered with a verdict there was already."
+        )
         self._abstained = self.counter("pairs_abstained", "Pairs answered without a verdict.")
         self._batches = self.histogram("batch_pairs", "Different pairs judged at once.", SIZES)
         self._judging = self.histogram("judge_seconds", "Time to judge a batch.", SECONDS)
@@ -74,15 +76,21 @@ class Judging(Service):
     async def _answer_pairs(self, body: bytes) -> dict[str, Any]:
         pairs = decode(body, _Asked, _LIKE).pairs
         if len(pairs) > self.limits.pairs:
-            raise HTTPException(413, f"{len(pairs)} pairs in a request; at most {self.limits.pairs}: send several")
+            raise HTTPException(
+                413, f"{len(pairs)} pairs in a request; at most {self.limits.pairs}: send several"
+            )
         for place, pair in enumerate(pairs):
             size = len(pair.premise) + len(pair.hypothesis) + len(pair.question)
             if size > self.limits.pair_chars:
-                raise HTTPException(413, f"pair {place} has {size} characters; at most {self.limits.pair_chars}")
+                raise HTTPException(
+                    413, f"pair {place} has {size} characters; at most {self.limits.pair_chars}"
+                )
         self._pairs.inc(len(pairs))
         tasks = {pair: asyncio.create_task(self._verdict(pair)) for pair in dict.fromkeys(pairs)}
         self._known.inc(len(pairs) - len(tasks))
-        for task in tasks.values():  # held here: a verdict is worked for even when nobody waits for it any more
+        for task in (
+            tasks.values()
+        ):  # held here: a verdict is worked for even when nobody waits for it any more
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         verdicts = await asyncio.gather(*map(asyncio.shield, tasks.values()))
@@ -96,7 +104,9 @@ class Judging(Service):
 
         prompt = prompting.load(pair.task).digest
         key = key_of(judge=self._identity, prompt=prompt, pair=msgspec.structs.astuple(pair))
-        verdict, known = await self.cache.get_or_compute(key, partial(self._batcher.ask, pair), _DECODER.decode, encode)
+        verdict, known = await self.cache.get_or_compute(
+            key, partial(self._batcher.ask, pair), _DECODER.decode, encode
+        )
         if verdict.abstained:
             self._abstained.inc()
         else:
@@ -123,10 +133,19 @@ class Judging(Service):
             if len(pairs) > 1:
                 return [verdict for pair in pairs for verdict in self._judge_all([pair])]
             _LOG.exception("a pair could not be judged")
-            return [Verdict(None, None, f"the served judge failed ({type(error).__name__}); its log says more", name)]
+            return [
+                Verdict(
+                    None,
+                    None,
+                    f"the served judge failed ({type(error).__name__}); its log says more",
+                    name,
+                )
+            ]
         # JSON has no NaN, and a p that is no probability must not be kept
         return [
-            one if one.p is None or 0 <= one.p <= 1 else Verdict(None, None, f"the judge gave p = {one.p}", one.judge)
+            one
+            if one.p is None or 0 <= one.p <= 1
+            else Verdict(None, None, f"the judge gave p = {one.p}", one.judge)
             for one in found
         ]
 
@@ -137,9 +156,25 @@ def identity(judge: Judge) -> list[Any]:
     fields = dataclasses.fields(known) if dataclasses.is_dataclass(known) else ()
     settings = {item.name: getattr(known, item.name) for item in fields if item.repr}
     # the weights: the revision on the Hub, or size and time of every file in the model's directory
-    held = next((getattr(known, name) for name in ("generator", "encoder") if hasattr(known, name)), known)
+    held = next(
+        (getattr(known, name) for name in ("generator", "encoder") if hasattr(known, name)), known
+    )
     config = getattr(getattr(held, "model", None), "config", None)
-    place = getattr(known, "source", None) or getattr(held, "source", None) or getattr(config, "name_or_path", "")
+    place = (
+        getattr(known, "source", None)
+        or getattr(held, "source", None)
+        or getattr(config, "name_or_path", "")
+    )
     files = sorted(Path(place).iterdir()) if place and Path(place).is_dir() else []
-    weights = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files if path.is_file()]
-    return [type(judge).__name__, judge.name, settings, getattr(config, "_commit_hash", None), weights]
+    weights = [
+        [path.name, path.stat().st_size, path.stat().st_mtime_ns]
+        for path in files
+        if path.is_file()
+    ]
+    return [
+        type(judge).__name__,
+        judge.name,
+        settings,
+        getattr(config, "_commit_hash", None),
+        weights,
+    ]

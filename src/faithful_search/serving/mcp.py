@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from .app import App, Limits
 
-SESSIONS = 1000  # that clients may hold at the same time; further ones are sent away to come back later
+SESSIONS = (
+    1000  # that clients may hold at the same time; further ones are sent away to come back later
+)
 IDLE = 600.0  # seconds without a request after which a session ends; the next request is told to begin another
 # what a model could take for the beginning of a special token, or for an id of ours
 _FENCE = Fence(r"<\||\[[Ee][0-9]++\]")
@@ -37,16 +39,29 @@ def mcp_server(toolbox: Toolbox) -> Server[Any]:
     session = toolbox.session()
 
     async def list_tools(context: Any, asked: Any) -> ListToolsResult:
-        about: dict[str, Any] = {"output_schema": _RESULT, "annotations": ToolAnnotations(read_only_hint=True)}
-        functions = [schema["function"] for schema in toolbox.schemas]  # made anew, so that they may be taken apart
-        return ListToolsResult(tools=[Tool(input_schema=each.pop("parameters"), **each, **about) for each in functions])
+        about: dict[str, Any] = {
+            "output_schema": _RESULT,
+            "annotations": ToolAnnotations(read_only_hint=True),
+        }
+        functions = [
+            schema["function"] for schema in toolbox.schemas
+        ]  # made anew, so that they may be taken apart
+        return ListToolsResult(
+            tools=[Tool(input_schema=each.pop("parameters"), **each, **about) for each in functions]
+        )
 
     async def call_tool(context: Any, asked: CallToolRequestParams) -> CallToolResult:
         found = await toolbox.call(ToolCall(asked.name, asked.arguments or {}), session)
         data = {"evidence": [], **msgspec.to_builtins(found)}
-        return CallToolResult(content=[TextContent(text=as_text(found))], structured_content=data, is_error=found.error)
+        return CallToolResult(
+            content=[TextContent(text=as_text(found))],
+            structured_content=data,
+            is_error=found.error,
+        )
 
-    return Server("faithful-search", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server(
+        "faithful-search", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool
+    )
 
 
 def serve_stdio(toolbox: Toolbox) -> None:

@@ -68,7 +68,11 @@ def _written(path: str, found: Sequence[list[Evidence] | ToolError], scored: boo
     if not scored:
         return {"result": documents}
     pairs = (zip(*row, strict=True) for row in zip(documents, scores, strict=True))
-    return {"result": [[{"document": document, "score": score} for document, score in row] for row in pairs]}
+    return {
+        "result": [
+            [{"document": document, "score": score} for document, score in row] for row in pairs
+        ]
+    }
 
 
 def _document(item: Evidence) -> dict[str, str]:
@@ -85,13 +89,19 @@ class Retrieval(Service):
         batch: queries searched for at once; those of all requests are collected while a batch runs.
     """
 
-    def __init__(self, index: Index, top_k: int = 3, limits: Limits | None = None, batch: int = 64) -> None:
+    def __init__(
+        self, index: Index, top_k: int = 3, limits: Limits | None = None, batch: int = 64
+    ) -> None:
         answers = {path: partial(self._answer_at, path) for path in _FORMATS}
         super().__init__(answers, limits, {"passages": len(index)})
         self.index, self.top_k = index, top_k
         self._queries = self.counter("queries", "Queries searched for.")
-        self._batches = self.histogram("batch_queries", "Different queries searched for at once.", SIZES)
-        batch, threads = (min(batch, _FEW), min(os.cpu_count() or 1, _THREADS)) if index.inline else (batch, 1)
+        self._batches = self.histogram(
+            "batch_queries", "Different queries searched for at once.", SIZES
+        )
+        batch, threads = (
+            (min(batch, _FEW), min(os.cpu_count() or 1, _THREADS)) if index.inline else (batch, 1)
+        )
         self._batcher: Batcher[Query, list[Evidence]] = Batcher(self._search, batch, threads)
 
     def _answer_at(self, path: str, body: bytes) -> Any:
@@ -114,22 +124,32 @@ class Retrieval(Service):
         """How many passages are asked for, by a request within the limits."""
         limits, top_k = self.limits, wanted or self.top_k
         if not 0 < top_k <= limits.top_k:
-            raise HTTPException(422, f"{top_k} passages asked for; at least 1 and at most {limits.top_k}")
+            raise HTTPException(
+                422, f"{top_k} passages asked for; at least 1 and at most {limits.top_k}"
+            )
         if len(queries) > limits.queries:
-            raise HTTPException(413, f"{len(queries)} queries in a request; at most {limits.queries}: send several")
+            raise HTTPException(
+                413, f"{len(queries)} queries in a request; at most {limits.queries}: send several"
+            )
         for place, query in enumerate(queries):
             if len(query) > limits.query_chars:
-                raise HTTPException(413, f"query {place} has {len(query)} characters; at most {limits.query_chars}")
+                raise HTTPException(
+                    413, f"query {place} has {len(query)} characters; at most {limits.query_chars}"
+                )
         return top_k
 
     def _search(self, batch: Sequence[Query]) -> list[list[Evidence] | ToolError]:
         """Each different query once: rollouts of one question often ask the same."""
-        found: dict[Query, list[Evidence] | ToolError] = {item: [] for item in batch if not item[0].strip()}
+        found: dict[Query, list[Evidence] | ToolError] = {
+            item: [] for item in batch if not item[0].strip()
+        }
         wanted = dict.fromkeys(item for item in batch if item not in found)
         self._batches.observe(len(wanted))
         # an index takes one number of passages for all queries of a call
         for top_k in dict.fromkeys(top_k for _, top_k in wanted):
             queries = [query for query, number in wanted if number == top_k]
             results = self.index.search_each(queries, top_k)
-            found.update({(query, top_k): items for query, items in zip(queries, results, strict=True)})
+            found.update(
+                {(query, top_k): items for query, items in zip(queries, results, strict=True)}
+            )
         return [found[item] for item in batch]

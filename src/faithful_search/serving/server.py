@@ -23,7 +23,9 @@ SECONDS = 20.0  # from a connection's opening, and from each further request's f
 BYTES = 65_536  # of the headers of a request
 UNREAD = 32_000_000  # bytes of a body that came too late to be read, because the request was refused without it
 UNTAKEN = 300.0  # seconds in which a client takes what is sent to it
-PIPELINED = 64  # requests before the first answer: reading more of them at once would keep others waiting
+PIPELINED = (
+    64  # requests before the first answer: reading more of them at once would keep others waiting
+)
 OPEN = 4096  # connections at the same time, fewer where the process may not open as many files
 FILES = 200  # kept for everything that is no connection of a client
 
@@ -40,7 +42,9 @@ def bind(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"cannot listen on {host}:{port}: {why}; is another server there?") from error
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {why}; is another server there?"
+        ) from error
 
 
 def url_of(bound: socket.socket) -> str:
@@ -55,7 +59,12 @@ def is_public(bound: socket.socket) -> bool:
     return not ipaddress.ip_address(bound.getsockname()[0]).is_loopback
 
 
-def serve(app: "App", bound: socket.socket, drain: float = 10.0, ready: Callable[[], object] = lambda: None) -> None:
+def serve(
+    app: "App",
+    bound: socket.socket,
+    drain: float = 10.0,
+    ready: Callable[[], object] = lambda: None,
+) -> None:
     """Serve at a socket of `bind` until SIGTERM or SIGINT; then no new requests, and up to `drain` seconds for those
     that run. `ready` is called before the first client is answered."""
     server = server_of(app, drain)
@@ -66,7 +75,9 @@ def serve(app: "App", bound: socket.socket, drain: float = 10.0, ready: Callable
     old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         ready()
-        server.run(sockets=[bound])  # it installs handlers of its own, and passes on to ours afterwards what came
+        server.run(
+            sockets=[bound]
+        )  # it installs handlers of its own, and passes on to ours afterwards what came
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -129,7 +140,9 @@ def server_of(app: "App", drain: float) -> "Server":
 
         def note(self) -> None:
             # a connection whose request is whole is being answered
-            whole = self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
+            whole = self.cycle is not None and not (
+                self.cycle.more_body or self.cycle.response_complete
+            )
             self.unasked = None if whole or self.transport.is_closing() else self.unasked or clock()
 
     class Bounded(uvicorn.Server):

@@ -41,12 +41,18 @@ class ToolArguments:
         "of local_search: 'world', a file, an index folder, a Hub dataset, the http:// URL of a retrieval "
         "server, a qdrant+ or opensearch+ URL of a search engine, or 'none'",
     )
-    triples: str = flag("world", "of knowledge_graph: 'world', a .jsonl, .nt or .ttl file, 'wikidata', or 'none'")
+    triples: str = flag(
+        "world", "of knowledge_graph: 'world', a .jsonl, .nt or .ttl file, 'wikidata', or 'none'"
+    )
     web_search: str = flag("none", "'serper', 'searxng', 'ddgs', or 'none'")
     searxng_url: str | None = flag(None, "your SearXNG server, for --web_search searxng")
     browse: str = flag("none", "who reads pages: 'fetch' (this machine), 'jina', or 'none'")
-    browse_allow: str = flag("", "hosts and networks, comma-separated, that may be fetched though not public")
-    domain_corpus: str = flag("none", "a second corpus as a tool of its own, such as one never trained with")
+    browse_allow: str = flag(
+        "", "hosts and networks, comma-separated, that may be fetched though not public"
+    )
+    domain_corpus: str = flag(
+        "none", "a second corpus as a tool of its own, such as one never trained with"
+    )
     domain_name: str = flag("domain_search", "what the policy calls that tool")
     domain_description: str = flag("", "what the policy is told about that tool")
     negative_tool: bool = flag(False, "add the deliberately irrelevant tool")
@@ -57,11 +63,15 @@ class ToolArguments:
     tool_cache: str | None = flag(None, "SQLite file that keeps results of remote tools")
     tool_cache_days: float = flag(30.0, "age at which a kept result counts no more")
     tool_cache_megabytes: int = flag(4000, "within which that file is kept")
-    contact: str = flag("", "where services may write to about requests, told them: Wikidata asks for it")
+    contact: str = flag(
+        "", "where services may write to about requests, told them: Wikidata asks for it"
+    )
     cassette: str | None = flag(None, "JSONL file of recorded calls of remote tools")
     cassette_mode: str = flag("replay", "'replay' asks no service; 'record' adds to the file")
 
-    def build_toolbox(self, names: Mapping[str, str] | None = None, condenser: Condenser | None = None) -> Toolbox:
+    def build_toolbox(
+        self, names: Mapping[str, str] | None = None, condenser: Condenser | None = None
+    ) -> Toolbox:
         """The tools, ready for calls: under `names` of the agent's own, with a `condenser` that shortens pages and
         facts. Raises `ConfigError` when there would be no tool, for a setting without meaning, a missing key or
         package, and `DataError` for a corpus, triples or a cassette that cannot be read."""
@@ -71,7 +81,9 @@ class ToolArguments:
             cache = Cache(self.tool_cache, max_age=age, max_bytes=size)
         tools = list(self._tools(names or {}, condenser, cache))
         if not tools:
-            raise ConfigError("no tools: give --corpus, --triples, --web_search, --browse or --negative_tool")
+            raise ConfigError(
+                "no tools: give --corpus, --triples, --web_search, --browse or --negative_tool"
+            )
         return Toolbox(
             tools,
             timeout=self.tool_timeout,
@@ -95,7 +107,9 @@ class ToolArguments:
                 return chain.from_iterable(Passages(Path(self.corpus).expanduser()).batches())
             case "corpus":
                 return passages(self.corpus)
-        raise ConfigError(f"the passages of the corpus {self.corpus!r} cannot be read from here; give the corpus")
+        raise ConfigError(
+            f"the passages of the corpus {self.corpus!r} cannot be read from here; give the corpus"
+        )
 
     def corpus_digest(self) -> str | None:
         """SHA-256 that changes with the corpus, or with the index of one; `None` for a server's, or none."""
@@ -106,7 +120,9 @@ class ToolArguments:
                 return digest(self.corpus)
         return None
 
-    def _tools(self, names: Mapping[str, str], condenser: Condenser | None, cache: Cache | None) -> Iterator[Tool]:
+    def _tools(
+        self, names: Mapping[str, str], condenser: Condenser | None, cache: Cache | None
+    ) -> Iterator[Tool]:
         def named(name: str) -> dict[str, Any]:
             return {"name": names.get(name, name), "top_k": self.search_top_k}
 
@@ -123,9 +139,13 @@ class ToolArguments:
             yield WebSearch(providers.load(self.web_search)(**service), **named("web_search"))
         if self.browse != "none":
             # agents choose what is read: what is not public is refused here, also where another machine would fetch it
-            guard = Guard(tuple(filter(None, (entry.strip() for entry in self.browse_allow.split(",")))))
+            guard = Guard(
+                tuple(filter(None, (entry.strip() for entry in self.browse_allow.split(","))))
+            )
             fetches = self.browse == "fetch"
-            reader = Fetch(self._http(guard=guard)) if fetches else Jina(guard=guard, http=self._http())
+            reader = (
+                Fetch(self._http(guard=guard)) if fetches else Jina(guard=guard, http=self._http())
+            )
             how: dict[str, Any] = {"cache": cache, "condenser": condenser, **named("browse")}
             yield Browse(reader, timeout=_SHARE * self.tool_timeout, **how)
         if self.corpus != "none":
@@ -135,10 +155,14 @@ class ToolArguments:
             http = self._http(max_bytes=20_000_000)
             yield Wikidata(condenser=condenser, http=http, **named("knowledge_graph"))
         elif self.triples != "none":
-            yield KnowledgeGraph.from_triples(self.triples, condenser=condenser, **named("knowledge_graph"))
+            yield KnowledgeGraph.from_triples(
+                self.triples, condenser=condenser, **named("knowledge_graph")
+            )
         if self.domain_corpus != "none":
             about = named(self.domain_name)
-            yield open_search(self.domain_corpus, description=self.domain_description, http=self._http(), **about)
+            yield open_search(
+                self.domain_corpus, description=self.domain_description, http=self._http(), **about
+            )
         if self.negative_tool:
             yield Irrelevant(top_k=self.search_top_k)
 

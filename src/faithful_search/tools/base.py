@@ -76,13 +76,19 @@ def method_of(tool: Tool) -> Callable[..., Awaitable[list[Evidence]]]:
     `ConfigError` when the tool has none, or several and none of its own name."""
     kind = type(tool)
     # read from the class: a property of the instance might open a connection
-    public = [key for key in dir(kind) if not key.startswith("_") and inspect.iscoroutinefunction(getattr(kind, key))]
+    public = [
+        key
+        for key in dir(kind)
+        if not key.startswith("_") and inspect.iscoroutinefunction(getattr(kind, key))
+    ]
     if tool.name in public or len(public) == 1:
         method: Callable[..., Awaitable[list[Evidence]]]
         method = getattr(tool, tool.name if tool.name in public else public[0])
         return method
     found = f"it has {', '.join(public)}" if public else "it has no public async method"
-    raise ConfigError(f"{kind.__name__}: a tool named {tool.name!r} needs `async def {tool.name}(self, …)`; {found}")
+    raise ConfigError(
+        f"{kind.__name__}: a tool named {tool.name!r} needs `async def {tool.name}(self, …)`; {found}"
+    )
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
@@ -94,13 +100,18 @@ def schema_of(tool: Tool) -> dict[str, Any]:
     if not about.strip():
         raise ConfigError(f"{method.__qualname__} needs a docstring: it is what the policy reads")
     sections = dict(zip(rest[::2], rest[1::2], strict=True))
-    told = {argument: " ".join(text.split()) for argument, text in _ARGUMENT.findall(sections.get("Args", ""))}
+    told = {
+        argument: " ".join(text.split())
+        for argument, text in _ARGUMENT.findall(sections.get("Args", ""))
+    }
     properties: dict[str, Any] = {}
     # the function can be hashed, whatever the method is bound to
     kinds, required, _ = _arguments(getattr(method, "__func__", method))
     for argument, kind in kinds.items():
         if argument not in told:
-            raise ConfigError(f"{method.__qualname__}: describe {argument!r} under 'Args:' in its docstring")
+            raise ConfigError(
+                f"{method.__qualname__}: describe {argument!r} under 'Args:' in its docstring"
+            )
         properties[argument] = {**_type_schema(kind), "description": told[argument]}
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
     if required:
@@ -126,12 +137,16 @@ def check_arguments(method: Callable[..., Any], arguments: Any) -> str:
     except msgspec.ValidationError as error:
         # msgspec speaks of JSON objects and JSONPaths, which the policy has not seen
         where = _WHERE.search(str(error))
-        text = _WHERE.sub("", str(error)).replace("Object missing required field", "missing required argument")
+        text = _WHERE.sub("", str(error)).replace(
+            "Object missing required field", "missing required argument"
+        )
         text = text.replace("Object contains unknown field", "unknown argument").replace("`", "'")
         text = text[:1].lower() + text[1:]
         return f"argument {where[1]!r}: {text}" if where and where[1] else text
     # an argument without a default is what the call is about, so it must not be empty either
-    return next((f"argument {name!r} is empty" for name in required if _is_empty(arguments[name])), "")
+    return next(
+        (f"argument {name!r} is empty" for name in required if _is_empty(arguments[name])), ""
+    )
 
 
 def one_or_several(name: str, one: str, several: Sequence[str] | None) -> list[str]:
@@ -154,11 +169,17 @@ def one_or_several(name: str, one: str, several: Sequence[str] | None) -> list[s
 
 def _is_empty(value: Any) -> bool:
     """Whether it is a blank text, or a list of nothing else."""
-    return not value.strip() if isinstance(value, str) else isinstance(value, list) and all(map(_is_empty, value))
+    return (
+        not value.strip()
+        if isinstance(value, str)
+        else isinstance(value, list) and all(map(_is_empty, value))
+    )
 
 
 @cache
-def _arguments(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], type[msgspec.Struct]]:
+def _arguments(
+    function: Callable[..., Any],
+) -> tuple[dict[str, Any], tuple[str, ...], type[msgspec.Struct]]:
     """The types of the arguments, which of them are required, and all of them as a struct."""
     parameters = dict(inspect.signature(function).parameters)
     parameters.pop("self", None)
@@ -167,8 +188,14 @@ def _arguments(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str,
         raise ConfigError(f"{function.__qualname__}: argument {missing[0]!r} has no type")
     kinds = {name: hints[name] for name in parameters}
     required = tuple(name for name, told in parameters.items() if told.default is told.empty)
-    fields: list[Any] = [(name, kind) if name in required else (name, kind, None) for name, kind in kinds.items()]
-    return kinds, required, msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
+    fields: list[Any] = [
+        (name, kind) if name in required else (name, kind, None) for name, kind in kinds.items()
+    ]
+    return (
+        kinds,
+        required,
+        msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True),
+    )
 
 
 def _type_schema(kind: Any) -> dict[str, Any]:

@@ -44,7 +44,10 @@ class Batcher(Generic[Item, Result]):
     """
 
     def __init__(
-        self, run: Callable[[Sequence[Item]], Sequence[Result | Exception]], most: int = 64, threads: int = 1
+        self,
+        run: Callable[[Sequence[Item]], Sequence[Result | Exception]],
+        most: int = 64,
+        threads: int = 1,
     ) -> None:
         if most < 1 or threads < 1:
             raise ConfigError(f"most and threads must be at least 1, got {most} and {threads}")
@@ -55,7 +58,9 @@ class Batcher(Generic[Item, Result]):
         self._process = os.getpid()
         self._executor = DaemonThreads(self.threads)
         weakref.finalize(self, self._executor.shutdown)
-        self._queues: MutableMapping[asyncio.AbstractEventLoop, _Queue] = weakref.WeakKeyDictionary()
+        self._queues: MutableMapping[asyncio.AbstractEventLoop, _Queue] = (
+            weakref.WeakKeyDictionary()
+        )
 
     async def ask(self, item: Item) -> Result:
         """The result of one item; raises what `run` raised for its batch. An item whose caller is cancelled before its
@@ -82,7 +87,9 @@ class Batcher(Generic[Item, Result]):
                     if not future.done():  # its caller was cancelled before
                         batch.append((item, future))
                 try:
-                    results = await loop.run_in_executor(self._executor, self._run, [item for item, _ in batch])
+                    results = await loop.run_in_executor(
+                        self._executor, self._run, [item for item, _ in batch]
+                    )
                 except Exception as error:
                     results = [error] * len(batch)
                 for (_, future), result in zip(batch, results, strict=True):
@@ -100,7 +107,9 @@ class Batcher(Generic[Item, Result]):
             results = list(self.run(items)) if items else []
         except Exception:  # what went wrong is told to those who ask, as it is
             raise
-        except BaseException as error:  # an exit or an interrupt would end the event loops of those who ask
+        except (
+            BaseException
+        ) as error:  # an exit or an interrupt would end the event loops of those who ask
             raise RuntimeError(f"a batch raised {kind_of(error)}") from error
         if len(results) != len(items):
             raise RuntimeError(f"a batch of {len(items)} items gave {len(results)} results")

@@ -73,16 +73,22 @@ class Jina:
         headers = {"Accept": "application/json", "X-Retain-Images": "none"}
         headers |= {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            reply = await self.http.post(self.url.rstrip("/") + "/", json={"url": url}, headers=headers)
+            reply = await self.http.post(
+                self.url.rstrip("/") + "/", json={"url": url}, headers=headers
+            )
         except ToolError as error:
             if error.status in (401, 402, 403):
-                raise _refused(f"Jina Reader answers {error.status}; is the key wrong or unpaid?") from None
+                raise _refused(
+                    f"Jina Reader answers {error.status}; is the key wrong or unpaid?"
+                ) from None
             raise
         data = section(reply.json(), "data")
         title, content = data.get("title"), data.get("content")
         if not isinstance(content, str):
             raise ToolError("the reading service gave no content for this page")
-        read = Reply(200, {"content-type": "text/markdown"}, content.encode("utf-8", "replace"), url)
+        read = Reply(
+            200, {"content-type": "text/markdown"}, content.encode("utf-8", "replace"), url
+        )
         return read, title[:_LONGEST_TITLE] if isinstance(title, str) else ""
 
 
@@ -131,7 +137,9 @@ class Browse(Tool):
     @property
     def cache_key(self) -> str:  # type: ignore[override]
         condenser = self.condenser.name if self.condenser else ""
-        return f"{self.reader} {self.top_k} {self.reading.shortest} {self.reading.longest} {condenser}"
+        return (
+            f"{self.reader} {self.top_k} {self.reading.shortest} {self.reading.longest} {condenser}"
+        )
 
     def check(self) -> None:
         for package in ("trafilatura", "pypdf") if isinstance(self.reader, Fetch) else ():
@@ -157,7 +165,11 @@ class Browse(Tool):
         found = [page for page in read if not isinstance(page, ToolError)]
         # as the agent wrote them, which may be anything
         shown = [shortened(clean(each), 200) for each in urls]
-        failed = {each: page for each, page in zip(shown, read, strict=True) if isinstance(page, ToolError)}
+        failed = {
+            each: page
+            for each, page in zip(shown, read, strict=True)
+            if isinstance(page, ToolError)
+        }
         passing = any(error.passing for error in failed.values())
         if not found:
             told = " ".join(f"{each} was not read: {error}." for each, error in failed.items())
@@ -167,7 +179,10 @@ class Browse(Tool):
         results = await self._condensed(query, found, deadline)
         # ranking some thousand paragraphs would hold up the event loop
         results = results or await asyncio.to_thread(_chosen, query, found, room)
-        notes = [Evidence(f"Not read: {error}.", each, source=each, url=each) for each, error in failed.items()]
+        notes = [
+            Evidence(f"Not read: {error}.", each, source=each, url=each)
+            for each, error in failed.items()
+        ]
         return (Partial if passing else list)([*results[:room], *notes])
 
     async def _page(self, url: str, deadline: float) -> list[Evidence] | ToolError:
@@ -186,7 +201,10 @@ class Browse(Tool):
             found = []
             for number, paragraph in enumerate(page.paragraphs, start=1):
                 where = "; ".join(filter(None, (paragraph.place, cut)))
-                named, source = f"{title} ({where})" if where else title, f"{address}#paragraph-{number}"
+                named, source = (
+                    f"{title} ({where})" if where else title,
+                    f"{address}#paragraph-{number}",
+                )
                 found.append(Evidence(text=paragraph.text, title=named, source=source, url=address))
             return found
 
@@ -199,10 +217,14 @@ class Browse(Tool):
         except ToolError as error:
             return error
 
-    async def _condensed(self, query: str, found: Sequence[list[Evidence]], deadline: float) -> list[Evidence]:
+    async def _condensed(
+        self, query: str, found: Sequence[list[Evidence]], deadline: float
+    ) -> list[Evidence]:
         """A summary of each page, none where one of them could not be had in time."""
         condenser = self.condenser
-        if condenser is None or not query.strip():  # without a query there is nothing to condense to
+        if (
+            condenser is None or not query.strip()
+        ):  # without a query there is nothing to condense to
             return []
 
         async def summary(page: list[Evidence]) -> Evidence:
@@ -215,7 +237,10 @@ class Browse(Tool):
             async with asyncio.timeout(deadline - time.monotonic()):
                 return list(await asyncio.gather(*map(summary, found)))
         except (TimeoutError, ToolError) as error:
-            _log.warning("no summary, so the paragraphs themselves are shown: %s", str(error) or "it took too long")
+            _log.warning(
+                "no summary, so the paragraphs themselves are shown: %s",
+                str(error) or "it took too long",
+            )
             return []
 
 
@@ -224,9 +249,13 @@ def _chosen(query: str, found: Sequence[list[Evidence]], top_k: int) -> list[Evi
     paragraph fits the query."""
     everything = [item for page in found for item in page]
     ranked = rank(query, [f"{item.title}\n{item.text}" for item in everything])
-    best = [msgspec.structs.replace(everything[place], score=score) for place, score in ranked] or everything
+    best = [
+        msgspec.structs.replace(everything[place], score=score) for place, score in ranked
+    ] or everything
     fitting = {item.url for item in best}
-    best += [msgspec.structs.replace(page[0], score=0.0) for page in found if page[0].url not in fitting]
+    best += [
+        msgspec.structs.replace(page[0], score=0.0) for page in found if page[0].url not in fitting
+    ]
     # no page that was asked for goes unseen
     firsts = {item.url: item.source for item in reversed(best)}
     order = sorted(best, key=lambda item: item.source != firsts[item.url])

@@ -66,7 +66,9 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     @property
     def shown(self) -> str:
-        return shortened(json.dumps(self.arguments, ensure_ascii=False, sort_keys=True, default=str), _SHOWN)
+        return shortened(
+            json.dumps(self.arguments, ensure_ascii=False, sort_keys=True, default=str), _SHOWN
+        )
 
     @property
     def line(self) -> bytes:
@@ -104,29 +106,41 @@ class Cassette(AbstractContextManager["Cassette"]):
 
     def __init__(self, path: str | os.PathLike[str], mode: Mode = "replay") -> None:
         if mode not in get_args(Mode):
-            raise ConfigError(f"unknown mode {mode!r} of a cassette; there are: {', '.join(get_args(Mode))}")
+            raise ConfigError(
+                f"unknown mode {mode!r} of a cassette; there are: {', '.join(get_args(Mode))}"
+            )
         self.path, self.mode = Path(path).expanduser().absolute(), mode
         self.unrecorded = 0  # results that could not be written, and were returned all the same
         self._lock = threading.Lock()
         if mode == "replay":
             if not self.path.exists():
-                raise DataError(f'no cassette {self.path}: record it once with Cassette("{self.path}", mode="record")')
+                raise DataError(
+                    f'no cassette {self.path}: record it once with Cassette("{self.path}", mode="record")'
+                )
             self._calls = self._read()
             return
         if self.path.suffix == ".gz":
-            raise ConfigError(f"cannot record into {self.path}: record into a .jsonl file and compress it afterwards")
+            raise ConfigError(
+                f"cannot record into {self.path}: record into a .jsonl file and compress it afterwards"
+            )
         try:  # shows now, not after the first paid answer, whether it can be written
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
             self.close()
         except OSError as error:
-            raise DataError(f"cannot record into {self.path}: {error}; give permission or name another file") from error
+            raise DataError(
+                f"cannot record into {self.path}: {error}; give permission or name another file"
+            ) from error
 
-    async def play(self, tool: str, arguments: dict[str, Any], live: Ask, wait: float | None = None) -> list[Evidence]:
+    async def play(
+        self, tool: str, arguments: dict[str, Any], live: Ask, wait: float | None = None
+    ) -> list[Evidence]:
         """The recorded result of a call, or the recorded `ToolError`; when recording, `live` is asked for one that is
         not there yet. A caller that has waited `wait` seconds for an equal call makes its own."""
         given = {name: value for name, value in redact(arguments).items() if value is not None}
-        plain = json.loads(json.dumps(given, sort_keys=True, default=str))  # as it will be read from the file
+        plain = json.loads(
+            json.dumps(given, sort_keys=True, default=str)
+        )  # as it will be read from the file
         asked = Recorded(redact(tool), plain)
         if (known := self._calls.get(asked.key)) is not None:
             return known.outcome()
@@ -137,7 +151,9 @@ class Cassette(AbstractContextManager["Cassette"]):
             try:
                 found = await live()
                 plain = redact(msgspec.to_builtins(list(found)))
-                recorded = msgspec.structs.replace(asked, evidence=msgspec.convert(plain, tuple[Evidence, ...]))
+                recorded = msgspec.structs.replace(
+                    asked, evidence=msgspec.convert(plain, tuple[Evidence, ...])
+                )
                 if isinstance(found, Partial):
                     return recorded
             except ToolError as error:
@@ -182,7 +198,9 @@ class Cassette(AbstractContextManager["Cassette"]):
                     _log.warning("%s: its last line was cut short and is recorded again", self.path)
                     break
                 where = f"{self.path}, line {number}"
-                raise DataError(f"{where}: not a recorded call ({error}); remove the line or record it anew") from error
+                raise DataError(
+                    f"{where}: not a recorded call ({error}); remove the line or record it anew"
+                ) from error
             calls.setdefault(recorded.key, recorded)
         return calls
 
@@ -208,7 +226,9 @@ class Cassette(AbstractContextManager["Cassette"]):
             return recorded
 
     def _miss(self, asked: Recorded) -> CassetteMiss:
-        missed = f"{asked.tool} {asked.shown} is not in the cassette {self.path.name}; record it once."
+        missed = (
+            f"{asked.tool} {asked.shown} is not in the cassette {self.path.name}; record it once."
+        )
         others = {call.shown for call in self._calls.values() if call.tool == asked.tool}
         if not others:
             there = ", ".join(sorted({call.tool for call in self._calls.values()})) or "nothing"

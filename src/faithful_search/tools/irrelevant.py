@@ -30,5 +30,10 @@ class Irrelevant(Tool):
             query: What to look up.
         """
         # seeded by the text, not by its `hash`, which differs from process to process
-        chosen = random.Random(" ".join(words(query))).sample(range(len(_NOTES)), min(self.top_k, len(_NOTES)))
-        return [Evidence(text=_NOTES[n][1], title=_NOTES[n][0], source=f"almanac-{n + 1}") for n in chosen]
+        chosen = random.Random(" ".join(words(query))).sample(
+            range(len(_NOTES)), min(self.top_k, len(_NOTES))
+        )
+        return [
+            Evidence(text=_NOTES[n][1], title=_NOTES[n][0], source=f"almanac-{n + 1}")
+            for n in chosen
+        ]

@@ -52,11 +52,18 @@ class KnowledgeGraph(Tool):
         self.triples, self.names, self.lists = tuple(triples), tuple(names), lists
         if not self.triples:
             raise DataError("the knowledge graph has no triples")
-        self.name, self.top_k, self.description, self.condenser = name, top_k, description, condenser
+        self.name, self.top_k, self.description, self.condenser = (
+            name,
+            top_k,
+            description,
+            condenser,
+        )
         if condenser is not None:  # without one nothing is quicker than the graph itself
             digest = hashlib.sha256(msgspec.json.encode((self.triples, self.names))).hexdigest()
             self.cache_key = f"knowledge_graph {digest} {top_k} {condenser.name}"
-        self._places: dict[str, tuple[list[int], list[int]]] = {}  # of an entity's triples: as subject, as object
+        self._places: dict[
+            str, tuple[list[int], list[int]]
+        ] = {}  # of an entity's triples: as subject, as object
         labels: dict[tuple[str, str], None] = {}
         for place, triple in enumerate(self.triples):
             for incoming, (label, key) in enumerate(triple.ends):
@@ -102,7 +109,11 @@ class KnowledgeGraph(Tool):
         ranked = sorted(facts, key=lambda fact: -len(asked.intersection(words(fact[0].relation))))
         if self.condenser is not None:
             return await condensed(self.condenser, query, joined(ranked), self.top_k)
-        return joined(ranked)[: self.top_k] if self.lists else [*map(sentence_of, ranked[: self.top_k])]
+        return (
+            joined(ranked)[: self.top_k]
+            if self.lists
+            else [*map(sentence_of, ranked[: self.top_k])]
+        )
 
     def entities(self, query: str) -> list[str]:
         """What the query names, in its order: labels, or the IRIs of an RDF graph."""

@@ -31,17 +31,25 @@ class ToolStats:
     """What one tool was asked; the difference of two, the later one first, counts what was asked in between."""
 
     calls: int = 0
-    hits: int = 0  # answered from a cache, a cassette, or by another call for the same that was under way
+    hits: int = (
+        0  # answered from a cache, a cassette, or by another call for the same that was under way
+    )
     errors: int = 0  # ended in a note of what went wrong
     made: int = 0  # calls that reached the tool
-    latest: tuple[float, ...] = ()  # seconds of the latest `LATEST` of them, retries included, oldest first
+    latest: tuple[
+        float, ...
+    ] = ()  # seconds of the latest `LATEST` of them, retries included, oldest first
 
     def quantile(self, share: float) -> float | None:
         """Of `latest`, 0.5 for the median; `None` when there were none."""
         return float(np.quantile(self.latest, share)) if self.latest else None
 
     def __sub__(self, earlier: "ToolStats") -> "ToolStats":
-        calls, hits, errors = self.calls - earlier.calls, self.hits - earlier.hits, self.errors - earlier.errors
+        calls, hits, errors = (
+            self.calls - earlier.calls,
+            self.hits - earlier.hits,
+            self.errors - earlier.errors,
+        )
         made = self.made - earlier.made
         return ToolStats(calls, hits, errors, made, self.latest[-made:] if made else ())
 
@@ -56,12 +64,25 @@ class Lane:
     """
 
     def __init__(
-        self, tool: Tool, timeout: float, most: int, slots: Slots, patience: Patience, breaker: Breaker, advice: str
+        self,
+        tool: Tool,
+        timeout: float,
+        most: int,
+        slots: Slots,
+        patience: Patience,
+        breaker: Breaker,
+        advice: str,
     ) -> None:
         self.name, self.method, self.timeout = tool.name, method_of(tool), timeout
         self.cache_key: str = getattr(tool, "cache_key", "")  # tools need not be of our base class
         self._counts, self._latest = Counter[str](), deque[float](maxlen=LATEST)
-        self._most, self._slots, self._patience, self._breaker, self._advice = most, slots, patience, breaker, advice
+        self._most, self._slots, self._patience, self._breaker, self._advice = (
+            most,
+            slots,
+            patience,
+            breaker,
+            advice,
+        )
         self._last_late = -math.inf
         self._known_failures, self._lock = set[tuple[str, str]](), threading.Lock()
 
@@ -81,11 +102,16 @@ class Lane:
         main thread also the `KeyboardInterrupt` of the user."""
         self._refuse(self._breaker.remaining)
         came = time.monotonic()
-        async with self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._most)):
+        async with self._slots.setdefault(
+            asyncio.get_running_loop(), asyncio.Semaphore(self._most)
+        ):
             self._refuse(self._breaker.refusal())
             start = time.monotonic()
             if self._last_late > came and start - came > self.timeout:
-                raise ToolError(f"Error: {self.name} is busy with calls that do not end. {self._advice}", passing=True)
+                raise ToolError(
+                    f"Error: {self.name} is busy with calls that do not end. {self._advice}",
+                    passing=True,
+                )
             try:
                 found = await self._timed(arguments, start)
             except Exception as error:
@@ -99,7 +125,9 @@ class Lane:
 
     def late(self) -> ToolError:
         """What a call is told that took too long."""
-        return ToolError(f"Error: {self.name} did not answer within {self.timeout:g} seconds.", passing=True)
+        return ToolError(
+            f"Error: {self.name} did not answer within {self.timeout:g} seconds.", passing=True
+        )
 
     def _refuse(self, seconds: float) -> None:
         if seconds:
@@ -133,11 +161,19 @@ class Lane:
 
     async def _attempt(self, arguments: dict[str, Any]) -> list[Evidence]:
         try:
-            return evidence_of(self.name, await self.method(**deepcopy(arguments)))  # a copy: ours are recorded
-        except (asyncio.CancelledError, GeneratorExit):  # this coroutine's own, or else `_timed` hears of it
+            return evidence_of(
+                self.name, await self.method(**deepcopy(arguments))
+            )  # a copy: ours are recorded
+        except (
+            asyncio.CancelledError,
+            GeneratorExit,
+        ):  # this coroutine's own, or else `_timed` hears of it
             raise
         except BaseException as error:  # some would end the event loop and with it all other calls
-            if issubclass(type(error), KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            if (
+                issubclass(type(error), KeyboardInterrupt)
+                and threading.current_thread() is threading.main_thread()
+            ):
                 raise
             failure = self._failure(error)
         raise failure  # from here, so that it does not hold the error, which may hold anything

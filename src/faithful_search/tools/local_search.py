@@ -41,7 +41,9 @@ class LocalSearch(Tool):
     def __post_init__(self) -> None:
         if self.top_k < 1:
             raise ConfigError(f"top_k must be at least 1, got {self.top_k}")
-        object.__setattr__(self, "_batcher", Batcher(partial(self.index.search_each, top_k=self.top_k)))
+        object.__setattr__(
+            self, "_batcher", Batcher(partial(self.index.search_each, top_k=self.top_k))
+        )
 
     @classmethod
     def from_corpus(cls, corpus: Corpus, **about: Any) -> "LocalSearch":
@@ -70,7 +72,9 @@ class LocalSearch(Tool):
         return await self._batcher.ask(query)
 
 
-def open_search(corpus: str, *, http: Http | None = None, **about: Any) -> LocalSearch | RemoteSearch:
+def open_search(
+    corpus: str, *, http: Http | None = None, **about: Any
+) -> LocalSearch | RemoteSearch:
     """The tool that searches a corpus, wherever it is.
 
     Args:

@@ -42,7 +42,9 @@ def evidence_of(name: str, found: Any) -> list[Evidence]:
     def text(row: Evidence, part: str, most: int) -> str:
         value = getattr(row, part)
         if not isinstance(value, str):
-            raise Fault(f"Error: {name} failed: the {part} of its Evidence is {kind_of(value)}, not str.")
+            raise Fault(
+                f"Error: {name} failed: the {part} of its Evidence is {kind_of(value)}, not str."
+            )
         # a plain text even of a `str` with methods of its own; one character more than `most` shows that there is more
         return well_formed(str.__getitem__(value, slice(most + 1)))
 
@@ -52,13 +54,19 @@ def evidence_of(name: str, found: Any) -> list[Evidence]:
         if len(kept) == MOST_PASSAGES:
             break
         if not isinstance(row, Evidence):
-            raise Fault(f"Error: {name} failed: it returned {kind_of(row)} in a list, not Evidence.")
+            raise Fault(
+                f"Error: {name} failed: it returned {kind_of(row)} in a list, not Evidence."
+            )
         lines = (text(row, part, LINE_LENGTH) for part in ("title", "source", "url"))
         title, source, url = (shortened(each, LINE_LENGTH) for each in lines)
         score: Any = row.score
         if score is not None and not isinstance(score, Real):
-            raise Fault(f"Error: {name} failed: the score of its Evidence is {kind_of(score)}, not a number.")
-        number = float(score) if score is not None and math.isfinite(score) else None  # JSON knows no other numbers
+            raise Fault(
+                f"Error: {name} failed: the score of its Evidence is {kind_of(score)}, not a number."
+            )
+        number = (
+            float(score) if score is not None and math.isfinite(score) else None
+        )  # JSON knows no other numbers
         item = Evidence(text(row, "text", EVIDENCE_LENGTH), title, "", source, url, number)
         room -= sum(map(len, (item.text, item.title, item.source, item.url)))
         kept.append(item)
@@ -102,7 +110,9 @@ def unavailable(told: str, reason: str) -> ToolError:
     return ToolError(told, passing=True, tried=True)
 
 
-def log_failure(log: logging.Logger, known: set[tuple[str, str]], what: str, error: BaseException) -> None:
+def log_failure(
+    log: logging.Logger, known: set[tuple[str, str]], what: str, error: BaseException
+) -> None:
     """Log that `what` failed with this error: as a warning unless it is `known` to fail so, and else for debugging."""
     failure = (what, kind_of(error))
     # one warning for each kind: a service that is down for an hour must not fill the log
@@ -123,7 +133,9 @@ def one_line(text: str) -> str:
         'no answer from https://[secret]@host/'
     """
     most = 4 * LONGEST
-    begun = str.__getitem__(text, slice(most + 1))  # a plain one, even of a `str` with methods of its own
+    begun = str.__getitem__(
+        text, slice(most + 1)
+    )  # a plain one, even of a `str` with methods of its own
     if len(begun) > most:
         *whole, _ = begun.rsplit(None, 1)
         begun = whole[0] if whole else ""  # half a key would not be recognised as one

@@ -56,7 +56,11 @@ class RemoteSearch(Tool):
     @property
     def endpoint(self) -> str:
         parts = urlsplit(self.url)
-        return self.url if parts.path.strip("/") else urlunsplit(parts._replace(path=_PATHS[self.wire]))
+        return (
+            self.url
+            if parts.path.strip("/")
+            else urlunsplit(parts._replace(path=_PATHS[self.wire]))
+        )
 
     async def search(self, query: str) -> list[Evidence]:
         """Search a collection of documents and return the passages that match best.
@@ -77,7 +81,9 @@ class RemoteSearch(Tool):
                 raise unavailable("Search is not available now; use another tool.", mend) from None
             raise error.retold(f"Search failed: {error}.") from None
         try:
-            return [_passage(document, score) for document, score in _rows(answer, self.wire)][: self.top_k]
+            return [_passage(document, score) for document, score in _rows(answer, self.wire)][
+                : self.top_k
+            ]
         except Exception as error:  # a stranger's server may send anything
             raise ToolError("The search server sent something that is no search result.") from error
 
@@ -85,7 +91,10 @@ class RemoteSearch(Tool):
 def _rows(answer: Any, wire: str) -> list[tuple[Any, Any]]:
     if wire == "search_r1":
         (found,) = msgspec.convert(answer["result"], list[list[dict[str, Any]]])
-        return [(row["document"], row.get("score")) if "document" in row else (row, None) for row in found]
+        return [
+            (row["document"], row.get("score")) if "document" in row else (row, None)
+            for row in found
+        ]
     found = msgspec.convert(answer, list[Any])
     if len(found) == 2 and all(isinstance(part, list) for part in found):
         return list(zip(*found, strict=True))

@@ -110,10 +110,14 @@ class Toolbox:
         cassette: Cassette | None = None,
     ) -> None:
         if min(timeout, concurrency) <= 0:
-            raise ConfigError(f"timeout and concurrency must be positive; got {timeout}, {concurrency}")
+            raise ConfigError(
+                f"timeout and concurrency must be positive; got {timeout}, {concurrency}"
+            )
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) < len(tools):
-            raise ConfigError(f"two tools of one name: {', '.join(tool.name for tool in tools)}; rename one")
+            raise ConfigError(
+                f"two tools of one name: {', '.join(tool.name for tool in tools)}; rename one"
+            )
         self.timeout, self.concurrency = timeout, concurrency
         self.patience, self.failures, self.cooldown = patience or Patience(), failures, cooldown
         self.cache, self.cassette = cache, cassette
@@ -124,10 +128,23 @@ class Toolbox:
         for name, tool in self.tools.items():
             others = ", ".join(other for other in self.tools if other != name)
             advice = f"Other tools: {others}." if others else "There is no other tool."
-            lane = Lane(tool, timeout, concurrency, slots, self.patience, Breaker(failures, cooldown), advice)
+            lane = Lane(
+                tool,
+                timeout,
+                concurrency,
+                slots,
+                self.patience,
+                Breaker(failures, cooldown),
+                advice,
+            )
             told = schema_of(tool)["function"]["parameters"]
-            known, required = (", ".join(told.get(key, ())) or "none" for key in ("properties", "required"))
-            self._lanes[name], self._usage[name] = lane, f"Its arguments: {known}; required: {required}."
+            known, required = (
+                ", ".join(told.get(key, ())) or "none" for key in ("properties", "required")
+            )
+            self._lanes[name], self._usage[name] = (
+                lane,
+                f"Its arguments: {known}; required: {required}.",
+            )
             replayed = cassette is not None and cassette.mode == "replay" and lane.cache_key
             if not replayed and hasattr(tool, "check"):  # tools need not be of our base class
                 tool.check()
@@ -163,7 +180,9 @@ class Toolbox:
         """Run one call and number what it found. Never raises for what the policy or a tool did."""
         return session.number(await self._answer(tool_call, session))
 
-    def run_batch(self, calls: Sequence[ToolCall | None], sessions: Sequence[Session]) -> list[Observation]:
+    def run_batch(
+        self, calls: Sequence[ToolCall | None], sessions: Sequence[Session]
+    ) -> list[Observation]:
         """Run the calls of one turn at once and wait for all; results come in the calls' order, empty for `None`.
 
         Ids are given in the calls' order, whichever finishes first; several calls may share a session. The calls run on
@@ -172,7 +191,9 @@ class Toolbox:
         sessions as calls, or when called from inside a tool.
         """
         if len(calls) != len(sessions):
-            raise ConfigError(f"{len(calls)} calls for {len(sessions)} sessions: give one session for each call")
+            raise ConfigError(
+                f"{len(calls)} calls for {len(sessions)} sessions: give one session for each call"
+            )
         found: dict[int, Observation] = {}
 
         # each as it comes: a tool that blocks the loop must not take the others' results with it
@@ -220,7 +241,9 @@ class Toolbox:
         key = ""
         if self.cache is not None and lane.cache_key:
             key = key_of(tool=lane.name, cache_key=lane.cache_key, arguments=call.arguments)
-            there = recent(self.cache, key) if self.cassette is None and not session.closed else None
+            there = (
+                recent(self.cache, key) if self.cassette is None and not session.closed else None
+            )
             if there is not None:
                 lane.count(calls=1, hits=1)
                 return _shown(there)
@@ -244,7 +267,9 @@ class Toolbox:
             return await lane.run(arguments)
 
         ask = live
-        wait = self.timeout + _GRACE  # so that who waits for another's call hears how it failed, and does not repeat it
+        wait = (
+            self.timeout + _GRACE
+        )  # so that who waits for another's call hears how it failed, and does not repeat it
         if self.cache is not None and key:
             ask = partial(kept, self.cache, key, live, wait)
         try:

@@ -29,7 +29,9 @@ def line(value: Any, size: int) -> str:
 def rows(document: Any, key: str) -> Iterator[Mapping[str, Any]]:
     """The objects in the list `document[key]`; a row of another form is not worth losing the others for."""
     value = document.get(key) if isinstance(document, Mapping) else None
-    yield from (row for row in (value if isinstance(value, list) else ()) if isinstance(row, Mapping))
+    yield from (
+        row for row in (value if isinstance(value, list) else ()) if isinstance(row, Mapping)
+    )
 
 
 def section(document: Any, key: str) -> Mapping[str, Any]:

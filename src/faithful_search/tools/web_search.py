@@ -50,7 +50,9 @@ class WebSearch(Tool):
         self.provider.check()
 
     async def web_search(
-        self, query: str = "", query_list: Annotated[list[str], Meta(min_length=1, max_length=MOST)] | None = None
+        self,
+        query: str = "",
+        query_list: Annotated[list[str], Meta(min_length=1, max_length=MOST)] | None = None,
     ) -> list[Evidence]:
         """Search the web and return the titles, addresses and snippets of the pages that match best.
 
@@ -66,11 +68,15 @@ class WebSearch(Tool):
         if len(failed) == len(queries):
             raise failed[0]
         told = [
-            [Evidence(text=f"Not searched: {result}", title=each)] if isinstance(result, ToolError) else result
+            [Evidence(text=f"Not searched: {result}", title=each)]
+            if isinstance(result, ToolError)
+            else result
             for each, result in zip(queries, found, strict=True)
         ]
         # every query's first, then every query's second
-        mixed = _distinct(item for item in chain.from_iterable(zip_longest(*told)) if item is not None)
+        mixed = _distinct(
+            item for item in chain.from_iterable(zip_longest(*told)) if item is not None
+        )
         results = mixed[: self.top_k if len(queries) == 1 else _TOGETHER]
         return Partial(results) if any(error.passing for error in failed) else results
 

@@ -27,17 +27,37 @@ _IDS = 50  # entities of one request
 _KEPT = 20_000  # labels in memory
 _SPARE = 3  # properties more than are shown, for those that turn out to have no value with a label
 _PASSING = frozenset(("maxlag", "ratelimited", "readonly", "timeout", "no-stashed-content"))
-_SMALL = set(words("a an and are at by did do does for from had has have how in is it of on or the to was were with"))
+_SMALL = set(
+    words(
+        "a an and are at by did do does for from had has have how in is it of on or the to was were with"
+    )
+)
 _SMALL |= set(words("what when where which who whom whose why"))
-_ASKING = (_SMALL | set(words("find give list name tell"))) - set(words("by for from it or to with"))
-_LINKS = set(words("a an at in of on the to de la le du da di del von van der den and f\u00fcr und et y al el bin ibn"))
-_BREAK = re.compile(r"['\u2019]s\b|[,;:!?()\[\]\"\u201c\u201d\u00ab\u00bb]")  # what follows belongs to another name
+_ASKING = (_SMALL | set(words("find give list name tell"))) - set(
+    words("by for from it or to with")
+)
+_LINKS = set(
+    words(
+        "a an at in of on the to de la le du da di del von van der den and f\u00fcr und et y al el bin ibn"
+    )
+)
+_BREAK = re.compile(
+    r"['\u2019]s\b|[,;:!?()\[\]\"\u201c\u201d\u00ab\u00bb]"
+)  # what follows belongs to another name
 _QUOTED = re.compile(r"[\"\u201c\u00ab]([^\"\u201c\u201d\u00ab\u00bb]{2,100})[\"\u201d\u00bb]")
 _OF = re.compile(r"\b(?:of|for|in|by|from|about)\b|['\u2019]s\b", re.IGNORECASE)
 _ENTITY = re.compile(r"[QP][1-9]\d{0,11}")
 _TIME = re.compile(r"([+-])(\d{1,16})-(\d\d)-(\d\d)T")
 _NUMBER = re.compile(r"[+-]?(\d{1,40})(\.\d{1,40})?")
-_LEFT_OUT = {"external-id", "commonsMedia", "musical-notation", "math", "tabular-data", "geo-shape", "entity-schema"}
+_LEFT_OUT = {
+    "external-id",
+    "commonsMedia",
+    "musical-notation",
+    "math",
+    "tabular-data",
+    "geo-shape",
+    "entity-schema",
+}
 _PROPERTIES, _STATEMENTS = 500, 20  # read of an entity, and of one property
 _VALUE, _LABEL = 300, 200  # characters kept
 _WHEN = {"P580": "from", "P582": "until", "P585": "as of"}  # start time, end time, point in time
@@ -107,7 +127,9 @@ class Wikidata(Tool):
         linked = dict(hit for hit in chain.from_iterable(zip_longest(*hits)) if hit is not None)
         names = dict(list(linked.items())[:_ENTITIES])
         # an entity's own name says nothing about which of its properties is wanted
-        asked = set(words(query)) - _SMALL - {word for name in names.values() for word in words(name)}
+        asked = (
+            set(words(query)) - _SMALL - {word for name in names.values() for word in words(name)}
+        )
         ranked = await self._ranked(names, asked)
         best = ranked[: self.top_k + _SPARE if self.condenser is None else MOST_FACTS]
         needed = await self._names(ids_in(chain.from_iterable(values for *_, values in best)))
@@ -120,7 +142,9 @@ class Wikidata(Tool):
             preferred = [text for text, first in told.items() if first]
             other = [text for text, first in told.items() if not first]
             text = f"{about}: {listed(preferred or other)}."
-            if preferred and other:  # so that the value of today does not drown in those of a hundred years
+            if (
+                preferred and other
+            ):  # so that the value of today does not drown in those of a hundred years
                 text += f" Other values: {listed(other)}."
             found.append(msgspec.structs.replace(item, text=text))
         if self.condenser is None:
@@ -129,28 +153,53 @@ class Wikidata(Tool):
 
     async def _search(self, name: str) -> list[tuple[str, str]]:
         """Ids of entities of that name, best known first, each with the name that matched."""
-        asked = {"search": name[:_LONGEST_SEARCH], "language": self.language, "uselang": self.language, "type": "item"}
+        asked = {
+            "search": name[:_LONGEST_SEARCH],
+            "language": self.language,
+            "uselang": self.language,
+            "type": "item",
+        }
         document = await self._ask(action="wbsearchentities", **asked, limit=_ENTITIES)
-        hits = [(row.get("id"), line(section(row, "match").get("text"), 200)) for row in rows(document, "search")]
+        hits = [
+            (row.get("id"), line(section(row, "match").get("text"), 200))
+            for row in rows(document, "search")
+        ]
         return [(str(entity), name) for entity, name in hits if is_id(entity)][:_ENTITIES]
 
-    async def _ranked(self, ids: Iterable[str], asked: set[str]) -> list[tuple[Evidence, str, list[Statement]]]:
+    async def _ranked(
+        self, ids: Iterable[str], asked: set[str]
+    ) -> list[tuple[Evidence, str, list[Statement]]]:
         """Properties of the entities, those that the query asks for first: evidence without text, the names of entity
         and property, and the values."""
         # one request each: an entity's statements are some megabytes
-        found = await asyncio.gather(*(self._entities([each], "labels|descriptions|claims") for each in ids))
+        found = await asyncio.gather(
+            *(self._entities([each], "labels|descriptions|claims") for each in ids)
+        )
         said = {key: (entity, statements(entity)) for each in found for key, entity in each.items()}
         names = await self._names(chain.from_iterable(told for _, told in said.values()))
         relations = []
         for key, (entity, told) in said.items():
-            label, about = named(entity, self.language).label, named(entity, self.language, "descriptions").label
-            title, url = f"{label} ({about})" if about else label, f"https://www.wikidata.org/wiki/{key}"
+            label, about = (
+                named(entity, self.language).label,
+                named(entity, self.language, "descriptions").label,
+            )
+            title, url = (
+                f"{label} ({about})" if about else label,
+                f"https://www.wikidata.org/wiki/{key}",
+            )
             for name, values in told.items():
                 if label and names[name].label:
                     item = Evidence(text="", title=title, source=f"{key}-{name}", url=url)
                     # how many of the asked words its best name has, and which share of that name they are
-                    called = [set(words(each)) - _SMALL for each in (names[name].label, *names[name].aliases)]
-                    shared = [(len(asked & each), len(asked & each) / len(each)) for each in called if each]
+                    called = [
+                        set(words(each)) - _SMALL
+                        for each in (names[name].label, *names[name].aliases)
+                    ]
+                    shared = [
+                        (len(asked & each), len(asked & each) / len(each))
+                        for each in called
+                        if each
+                    ]
                     fits = max(shared, default=(0, 0.0))
                     relations.append((fits, (item, f"{label}, {names[name].label}", values)))
         return [relation for _, relation in sorted(relations, key=itemgetter(0), reverse=True)]
@@ -161,24 +210,39 @@ class Wikidata(Tool):
         names = {each: known for each in wanted if (known := self._known.get(each))}
         missing = [each for each in wanted if each not in names]
         batches = [missing[start : start + _IDS] for start in range(0, len(missing), _IDS)]
-        for found in await asyncio.gather(*(self._entities(batch, "labels|aliases") for batch in batches)):
+        for found in await asyncio.gather(
+            *(self._entities(batch, "labels|aliases") for batch in batches)
+        ):
             for each, entity in found.items():
                 names[each] = named(entity, self.language)
         self._known.update(names)
-        for each in list(self._known)[: max(0, len(self._known) - _KEPT)]:  # the oldest; other threads do the same
+        for each in list(self._known)[
+            : max(0, len(self._known) - _KEPT)
+        ]:  # the oldest; other threads do the same
             self._known.pop(each, None)
         return {each: names.get(each, Named()) for each in wanted}
 
     async def _entities(self, ids: Sequence[str], parts: str) -> dict[str, Any]:
-        asked = {"ids": "|".join(ids), "props": parts, "languages": self.language, "languagefallback": 1}
+        asked = {
+            "ids": "|".join(ids),
+            "props": parts,
+            "languages": self.language,
+            "languagefallback": 1,
+        }
         document = await self._ask(action="wbgetentities", **asked)
-        found = [value for value in section(document, "entities").values() if isinstance(value, Mapping)]
+        found = [
+            value for value in section(document, "entities").values() if isinstance(value, Mapping)
+        ]
         # a redirect is answered under the id that it leads to
-        named = {section(value, "redirects").get("from") or value.get("id"): value for value in found}
+        named = {
+            section(value, "redirects").get("from") or value.get("id"): value for value in found
+        }
         return {each: named[each] for each in ids if each in named}
 
     async def _ask(self, **parameters: Any) -> Any:
-        reply = await self.http.get(self.url, params={**parameters, "format": "json"}, accept=("application/json",))
+        reply = await self.http.get(
+            self.url, params={**parameters, "format": "json"}, accept=("application/json",)
+        )
         # megabytes of JSON would hold up the event loop
         document, host = await asyncio.to_thread(reply.json), urlsplit(self.url).hostname
         if failed := section(document, "error"):
@@ -202,12 +266,20 @@ def candidates(query: str) -> list[str]:
     whole = " ".join(query.split()).rstrip("?.! ")
     # the last part first: it is the entity in "population of the capital of x"
     divided = [part.strip() for part in reversed(_OF.split(whole))]
-    divided = [re.sub(r"^(?:the|a|an) ", "", part) for part in divided if part] if len(divided) > 1 else []
+    divided = (
+        [re.sub(r"^(?:the|a|an) ", "", part) for part in divided if part]
+        if len(divided) > 1
+        else []
+    )
     told = whole.split()
     shorter = [" ".join(told[:-1]), told[0], told[-1]] if len(told) > 1 else []
     # what is written as a name comes before what only may be one
     found = [whole, *([*_QUOTED.findall(query), *_capitalised(whole), *divided] or shorter)]
-    named = [name for name in (each.strip(" -\u2013'\u2019") for each in found) if name.casefold() not in _ASKING]
+    named = [
+        name
+        for name in (each.strip(" -\u2013'\u2019") for each in found)
+        if name.casefold() not in _ASKING
+    ]
     return list(dict.fromkeys(name for name in named if name))[:_SEARCHES]
 
 
@@ -224,11 +296,15 @@ def _capitalised(text: str) -> list[str]:
     for piece in _BREAK.split(text):
         for belongs, run in groupby(piece.split(), key=may_belong):
             # without "Who" and "The" at its beginning and "of" at its end
-            kept = list(dropwhile(lambda word: not word[:1].isupper() or word.casefold() in _ASKING, run))
+            kept = list(
+                dropwhile(lambda word: not word[:1].isupper() or word.casefold() in _ASKING, run)
+            )
             while kept and is_link(kept[-1]):
                 kept.pop()
             whole += [kept] if belongs and kept else []
-    parts = [list(part) for run in whole for linked, part in groupby(run, key=is_link) if not linked]
+    parts = [
+        list(part) for run in whole for linked, part in groupby(run, key=is_link) if not linked
+    ]
     return [" ".join(run) for run in [*sorted(whole, key=len, reverse=True), *parts]]
 
 
@@ -256,7 +332,11 @@ def statements(entity: Any) -> dict[str, list[Statement]]:
                 qualifiers = section(row, "qualifiers")
                 # of several start times, say, the first
                 times = [(word, list(rows(qualifiers, key))[:1]) for key, word in _WHEN.items()]
-                when = tuple((word, section(first, "datavalue")) for word, firsts in times for first in firsts)
+                when = tuple(
+                    (word, section(first, "datavalue"))
+                    for word, firsts in times
+                    for first in firsts
+                )
                 found.append(Statement(value, rank == "preferred", when))
         if found:
             told[name] = sorted(found, key=lambda each: not each.preferred)[:_STATEMENTS]
@@ -266,7 +346,11 @@ def statements(entity: Any) -> dict[str, list[Statement]]:
 def ids_in(told: Iterable[Statement]) -> list[str]:
     """The items whose labels the texts of statements need, each once: values, and units of values."""
     values = [section(each.value, "value") for each in told]
-    return list(dict.fromkeys(str(key) for value in values for key in (value.get("id"), _unit(value)) if is_id(key)))
+    return list(
+        dict.fromkeys(
+            str(key) for value in values for key in (value.get("id"), _unit(value)) if is_id(key)
+        )
+    )
 
 
 def text_of(statement: Statement, labels: Mapping[str, str]) -> str:
@@ -290,7 +374,9 @@ def _value(datavalue: Mapping[str, Any], labels: Mapping[str, str]) -> str:
         return f"{amount_text(value.get('amount'))} {labels.get(_unit(value), '')}".strip()
     north: Any = value.get("latitude")
     east: Any = value.get("longitude")
-    if kind != "globecoordinate" or not all(isinstance(d, (int, float)) and abs(d) <= 360 for d in (north, east)):
+    if kind != "globecoordinate" or not all(
+        isinstance(d, (int, float)) and abs(d) <= 360 for d in (north, east)
+    ):
         return ""
     return f"{abs(north):.6g}° {'S' if north < 0 else 'N'}, {abs(east):.6g}° {'W' if east < 0 else 'E'}"
 
@@ -321,7 +407,11 @@ def time_text(time: Any, precision: Any) -> str:
     if precision in (6, 7):
         size, word = (100, "century") if precision == 7 else (1000, "millennium")
         number = math.ceil(year / size)
-        ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+        ending = (
+            "th"
+            if number % 100 in (11, 12, 13)
+            else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+        )
         return f"{number}{ending} {word}{era}"
     if precision < 6:
         return f"about {year:,}{era}"

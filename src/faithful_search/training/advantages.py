@@ -24,7 +24,9 @@ def group_relative(rewards: torch.Tensor, k: int) -> torch.Tensor:
     centred = groups - groups.nanmean(dim=1, keepdim=True)
     valid = (~groups.isnan()).sum(dim=1, keepdim=True)
     variance = centred.square().nansum(dim=1, keepdim=True) / (valid - 1).clamp(min=1)
-    return torch.nan_to_num(centred / (variance.sqrt() + 1e-4)).view(-1)  # NaN where there is no reward
+    return torch.nan_to_num(centred / (variance.sqrt() + 1e-4)).view(
+        -1
+    )  # NaN where there is no reward
 
 
 def leave_one_out(rewards: torch.Tensor, k: int) -> torch.Tensor:
@@ -69,7 +71,9 @@ def turn_numbers(rollouts: Sequence[Tokens], width: int) -> torch.Tensor:
     for row, tokens in zip(numbers, rollouts, strict=True):
         for number, (start, middle, _) in enumerate(tokens.turns, start=1):
             row[start:middle] = number
-        row[: len(tokens.mask)] *= torch.tensor(tokens.mask)  # a forced answer's opening is the environment's
+        row[: len(tokens.mask)] *= torch.tensor(
+            tokens.mask
+        )  # a forced answer's opening is the environment's
     return numbers
 
 

@@ -44,7 +44,9 @@ def precision_line(args: Any) -> str:
     """The first line of a run, from its `TrainingArguments`: the device, and the precision of autocast."""
     device = args.device.type
     # Older versions of Transformers keep it in the environment only.
-    shorter = getattr(args, "mixed_precision", None) or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    shorter = getattr(args, "mixed_precision", None) or os.environ.get(
+        "ACCELERATE_MIXED_PRECISION", "no"
+    )
     if shorter != "no":
         return f"{device}, {shorter} autocast"
     emulated = device == "cpu" and not native_bf16()
@@ -55,14 +57,22 @@ def prepare(args: Any) -> None:
     """What comes before Transformers reads a trainer's settings: on a CPU, bfloat16 only where that is native, and a
     process group with `ddp_timeout`, which Transformers passes on for accelerators only."""
     check_least(args, seed=0, learning_rate=0)
-    if args.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available():
+    if (
+        args.use_cpu
+        or parse_flag_from_env("ACCELERATE_USE_CPU")
+        or not torch.accelerator.is_available()
+    ):
         args.use_cpu = True
         if not native_bf16():
             args.bf16 = False
             # `accelerate launch` counts even where the settings say no
             if os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16":
                 os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
-        alone = int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ or distributed.is_initialized()
+        alone = (
+            int(os.environ.get("WORLD_SIZE", "1")) < 2
+            or "RANK" not in os.environ
+            or distributed.is_initialized()
+        )
         if args.ddp_backend in (None, "gloo") and not alone:
             distributed.init_process_group("gloo", timeout=timedelta(seconds=args.ddp_timeout))
 
@@ -91,14 +101,22 @@ def check_vllm(args: GRPOConfig, device: str | None = None) -> None:
     if not args.use_vllm:
         return
     check_choices(args, {"vllm_mode": tuple(_USED)})
-    mode, server, parallel = args.vllm_mode, args.vllm_mode == "server", args.vllm_tensor_parallel_size
+    mode, server, parallel = (
+        args.vllm_mode,
+        args.vllm_mode == "server",
+        args.vllm_tensor_parallel_size,
+    )
     ours = [item for item in fields(GRPOConfig) if item.name.startswith("vllm_")]
     given = [item.name for item in ours if getattr(args, item.name) != item.default]
-    ignored = ", ".join(name for name in given if name.removeprefix("vllm_") not in _BOTH | _USED[mode])
+    ignored = ", ".join(
+        name for name in given if name.removeprefix("vllm_") not in _BOTH | _USED[mode]
+    )
     where = " and give it to the server's command" if server else ""
     waiting = f"vllm_tensor_parallel_size={parallel}: processes of one engine wait for each other: start a server"
     asleep = "vllm_enable_sleep_mode: it would sleep between two turns: lower vllm_gpu_memory_utilization"
-    missing = "use_vllm: vLLM is not installed; pip install 'faithful-search[vllm]', or set it to false"
+    missing = (
+        "use_vllm: vLLM is not installed; pip install 'faithful-search[vllm]', or set it to false"
+    )
     unsynced = f"use_vllm: weights are synced to vLLM on GPUs only, and this would train on {device!r}; set it to false"
     refuse(
         [
@@ -123,9 +141,13 @@ class PPOSettings:
     value_learning_rate: float = flag(1e-5, "PPO: of the value's own parameters")
     value_weight: float = flag(1.0, "PPO: of the value's loss beside the policy's")
     value_clip: float = flag(0.5, "PPO: how far from its old value it may move in a batch")
-    value_trunk: bool = flag(False, "PPO: a model of its own under the value, not the policy's last hidden state")
+    value_trunk: bool = flag(
+        False, "PPO: a model of its own under the value, not the policy's last hidden state"
+    )
     gae_over_turns: bool = flag(False, "PPO: advantages by turn instead of by token")
-    step_rewards: bool = flag(False, "PPO: what rewards say of a step comes at its end, not at the rollout's")
+    step_rewards: bool = flag(
+        False, "PPO: what rewards say of a step comes at its end, not at the rollout's"
+    )
     kl_in_reward: bool = flag(True, "PPO: beta's KL is taken from the rewards; false: the loss")
     whiten: bool = flag(True, "PPO: advantages of a batch with mean 0 and deviation 1")
 
@@ -143,26 +165,48 @@ class SearchGRPOConfig(PPOSettings, GRPOConfig):
         ```
     """
 
-    advantages: str = flag("trl", f"'trl' or another: {', '.join(CHOICES['advantages'][1:])}; see docs/credit.md")
+    advantages: str = flag(
+        "trl", f"'trl' or another: {', '.join(CHOICES['advantages'][1:])}; see docs/credit.md"
+    )
     turn_gamma: float = flag(1.0, "by how much a turn discounts what later turns earn")
-    llds: float = flag(0.0, "weight of the term that keeps what is not worse than others likely; 0.1 (LLDS)")
-    verdict_weight: float = flag(0.0, "λ: R_pt's probes in the loss itself, with gradient; 0: not there (paper)")
-    uniform_groups: str = flag("keep", "'drop': the update leaves out questions all right or all wrong")
-    counterfactual: float = flag(0.0, "share of each question's rollouts in a world in which its answer is another")
-    counterfactual_groups: str = flag("paired", "'own': a share of the questions is changed, each as a whole")
-    max_abstained: float = flag(0.5, "share of a step's rollouts that a judge may leave open before the run stops")
+    llds: float = flag(
+        0.0, "weight of the term that keeps what is not worse than others likely; 0.1 (LLDS)"
+    )
+    verdict_weight: float = flag(
+        0.0, "λ: R_pt's probes in the loss itself, with gradient; 0: not there (paper)"
+    )
+    uniform_groups: str = flag(
+        "keep", "'drop': the update leaves out questions all right or all wrong"
+    )
+    counterfactual: float = flag(
+        0.0, "share of each question's rollouts in a world in which its answer is another"
+    )
+    counterfactual_groups: str = flag(
+        "paired", "'own': a share of the questions is changed, each as a whole"
+    )
+    max_abstained: float = flag(
+        0.5, "share of a step's rollouts that a judge may leave open before the run stops"
+    )
 
     def __post_init__(self) -> None:
         check_choices(self, CHOICES)
-        check_least(self, llds=0, verdict_weight=0, value_learning_rate=0, value_weight=0, value_clip=0)
+        check_least(
+            self, llds=0, verdict_weight=0, value_learning_rate=0, value_weight=0, value_clip=0
+        )
         check_shares(self, "turn_gamma", "counterfactual", "max_abstained", "gamma", "lam")
         by_turn = self.advantages in TURN_ESTIMATORS
-        refuse_unread(self, self.advantages == PPO, PPOSettings.__dataclass_fields__, "--advantages ppo")
+        refuse_unread(
+            self, self.advantages == PPO, PPOSettings.__dataclass_fields__, "--advantages ppo"
+        )
         refuse_unread(self, by_turn, ["turn_gamma"], f"--advantages {' or '.join(TURN_ESTIMATORS)}")
-        refuse_unread(self, self.counterfactual, ["counterfactual_groups"], "--counterfactual above 0")
+        refuse_unread(
+            self, self.counterfactual, ["counterfactual_groups"], "--counterfactual above 0"
+        )
         prepare(self)
         single = self.num_generations == 1
-        if single:  # TRL wants groups of two or more; a value needs none, so the whole batch passes for one
+        if (
+            single
+        ):  # TRL wants groups of two or more; a value needs none, so the whole batch passes for one
             steps = self.steps_per_generation or self.gradient_accumulation_steps
             rows = self.generation_batch_size or self.per_device_train_batch_size * steps
             others = "num_generations 1 is for --advantages ppo: all others compare the rollouts of a question"
@@ -184,16 +228,33 @@ class SearchGRPOConfig(PPOSettings, GRPOConfig):
             f"save_steps={steps:g} would save in the middle of a generation's {self._cycle} batches, and a resumed run "
             f"would differ; make save_steps x gradient_accumulation_steps a multiple of {self._cycle}"
         )
-        scale = f"--scale_rewards {self.scale_rewards} is for --advantages trl, not {self.advantages}"
+        scale = (
+            f"--scale_rewards {self.scale_rewards} is for --advantages trl, not {self.advantages}"
+        )
         refuse(
             [
-                (ignored, f"not supported by the search engine's generator: {', '.join(ignored)}; leave the default"),
-                (self.temperature <= 0, "temperature must be above 0: rollouts that are all alike teach nothing"),
-                (saves and steps < 1, f"save_steps is a whole number of steps, 1 or more, not {steps:g}"),
+                (
+                    ignored,
+                    f"not supported by the search engine's generator: {', '.join(ignored)}; leave the default",
+                ),
+                (
+                    self.temperature <= 0,
+                    "temperature must be above 0: rollouts that are all alike teach nothing",
+                ),
+                (
+                    saves and steps < 1,
+                    f"save_steps is a whole number of steps, 1 or more, not {steps:g}",
+                ),
                 (saves and not self.between_generations(steps), between),
                 (self.advantages not in ("trl", PPO) and self.scale_rewards != "group", scale),
-                (ppo and self.uniform_groups != "keep", "PPO has its own advantages, of every rollout: keep groups"),
-                (ppo and self.use_vllm, "--use_vllm true: vLLM would be given PPO's value with the weights"),
+                (
+                    ppo and self.uniform_groups != "keep",
+                    "PPO has its own advantages, of every rollout: keep groups",
+                ),
+                (
+                    ppo and self.use_vllm,
+                    "--use_vllm true: vLLM would be given PPO's value with the weights",
+                ),
             ]
         )
 
@@ -213,4 +274,6 @@ class SearchGRPOConfig(PPOSettings, GRPOConfig):
     def steps_per_epoch(self, questions: int) -> int:
         """Optimizer steps of one pass over that many questions, without a last incomplete batch; for `Warmup.parse`."""
         batch = cast(int, self.generation_batch_size) // cast(int, self.num_generations)
-        return max(1, math.ceil(questions // batch * self._cycle / self.gradient_accumulation_steps))
+        return max(
+            1, math.ceil(questions // batch * self._cycle / self.gradient_accumulation_steps)
+        )

@@ -32,9 +32,13 @@ class QuestionOrder(TrainerCallback):
     """Has a resumed run ask what an uninterrupted one would: TRL's sampler draws a new order in each pass over the
     questions, from one generator that a resumed run begins anew."""
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any
+    ) -> None:
         batches = train_dataloader.batch_sampler
-        batches = getattr(batches, "batch_sampler", batches)  # among several processes each has a shard of it
+        batches = getattr(
+            batches, "batch_sampler", batches
+        )  # among several processes each has a shard of it
         for _ in range(int(state.epoch or 0)):  # one draw for each pass that is already over
             next(iter(batches.sampler))
 
@@ -55,7 +59,9 @@ class TrajectoryLog(TrainerCallback):
         kept = []
         # A killed run may have logged steps that its last checkpoint does not have, and half a line.
         if state.global_step and self.path.exists():
-            rows = read_jsonl(self.path, on_error=partial(logger.warning, "%s, line %d is dropped: %s", self.path))
+            rows = read_jsonl(
+                self.path, on_error=partial(logger.warning, "%s, line %d is dropped: %s", self.path)
+            )
             kept = [row for row in rows if row.meta.get("step", 0) < state.global_step]
         write_jsonl(self.path, kept)
 
@@ -72,9 +78,13 @@ class TrajectoryLog(TrainerCallback):
         traces = []
         for rollout in self.latest[:4]:
             meta = rollout.meta
-            own = Document(meta["step"], rollout, datetime.now(UTC), meta["scores"], meta["reasons"])
+            own = Document(
+                meta["step"], rollout, datetime.now(UTC), meta["scores"], meta["reasons"]
+            )
             more = {"reward": meta["reward"], "step": meta["step"], "step_scores": meta["steps"]}
-            traces.append(trackio.Trace(WRITERS["openai"](own)["messages"], {**own.metadata, **more}))
+            traces.append(
+                trackio.Trace(WRITERS["openai"](own)["messages"], {**own.metadata, **more})
+            )
         self.latest = ()  # the log at the end of training comes without new rollouts
         # trackio counts what it is told; these belong to the figures that it was told just before
         trackio.log({"rollouts": traces}, step=len(state.log_history) - 1)
@@ -83,21 +93,37 @@ class TrajectoryLog(TrainerCallback):
 class StepLine(ProgressCallback):
     """A progress bar, and one readable line for each log instead of a dictionary."""
 
-    shown: ClassVar[dict[str, dict[str, str]]] = yaml.safe_load((shipped("data") / "step_line.yaml").read_text("utf-8"))
+    shown: ClassVar[dict[str, dict[str, str]]] = yaml.safe_load(
+        (shipped("data") / "step_line.yaml").read_text("utf-8")
+    )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        self.last = time.perf_counter()  # now: the evaluation before training is not the first step's time
+        self.last = (
+            time.perf_counter()
+        )  # now: the evaluation before training is not the first step's time
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if not state.is_world_process_zero or self.training_bar is None or "train_runtime" in (logs or {}):
+        if (
+            not state.is_world_process_zero
+            or self.training_bar is None
+            or "train_runtime" in (logs or {})
+        ):
             return
         columns, now = self.shown["columns"], time.perf_counter()
         abstained = {f"{key}/abstained": f"{name} abstained" for key, name in columns.items()}
-        shown = [f"{name} {float(logs[key]):.3f}" for key, name in columns.items() if logs.get(key) is not None]
+        shown = [
+            f"{name} {float(logs[key]):.3f}"
+            for key, name in columns.items()
+            if logs.get(key) is not None
+        ]
         shares = {**abstained, **self.shown["shares"]}.items()
-        shown += [f"{name} {logs[key]:.0%}" for key, name in shares if logs.get(key)] + [f"{now - self.last:.1f}s"]
-        self.training_bar.write(f"step {state.global_step:>4}/{state.max_steps}  {'  '.join(shown)}")
+        shown += [f"{name} {logs[key]:.0%}" for key, name in shares if logs.get(key)] + [
+            f"{now - self.last:.1f}s"
+        ]
+        self.training_bar.write(
+            f"step {state.global_step:>4}/{state.max_steps}  {'  '.join(shown)}"
+        )
         self.last = now
 
 
@@ -106,7 +132,9 @@ class Watching(TrainerCallback):
         self.watches = list(WATCHES)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if not state.is_world_process_zero or "loss" not in (logs or {}):  # an evaluation's, or the end of training
+        if not state.is_world_process_zero or "loss" not in (
+            logs or {}
+        ):  # an evaluation's, or the end of training
             return
         history = [row for row in state.log_history if "loss" in row]
         for watch in list(self.watches):
@@ -118,12 +146,19 @@ class Watching(TrainerCallback):
 def nothing_is_learnt(log: Log, rollouts: int) -> str:
     """All rewards have been equal since the beginning."""
     rewards = {row.get("reward") for row in log}
-    if rollouts < ENOUGH or len(rewards) > 1 or None in rewards or any(row.get("reward_std") for row in log):
+    if (
+        rollouts < ENOUGH
+        or len(rewards) > 1
+        or None in rewards
+        or any(row.get("reward_std") for row in log)
+    ):
         return ""
     [reward] = rewards
     if all(row.get("behaviour/valid_format") == 0 for row in log):
         said = f"0 of {rollouts} rollouts have a valid format, so every reward is {reward:g}"
-        return f"{said}: is this policy cold-started? recipes/sft.py makes one that writes the dialect"
+        return (
+            f"{said}: is this policy cold-started? recipes/sft.py makes one that writes the dialect"
+        )
     return f"all {rollouts} rollouts so far have the reward {reward:g}: are questions too hard, or limits too small?"
 
 
@@ -136,10 +171,16 @@ def collapse(log: Log, rollouts: int) -> str:
     if moved < -DROP:
         return f"one update took {-moved:.3f} from the mean log-probability of right answers' tokens: {advice}"
     # what is normal differs from policy to policy: it is measured first
-    pairs = [(row[LIKELIHOOD], row["grad_norm"]) for row in log if {LIKELIHOOD, "grad_norm"} <= row.keys()]
+    pairs = [
+        (row[LIKELIHOOD], row["grad_norm"])
+        for row in log
+        if {LIKELIHOOD, "grad_norm"} <= row.keys()
+    ]
     if len(pairs) < 2 * STEPS:
         return ""
-    (before, norm_before), (now, norm) = (map(fmean, zip(*own, strict=True)) for own in (pairs[:STEPS], pairs[-STEPS:]))
+    (before, norm_before), (now, norm) = (
+        map(fmean, zip(*own, strict=True)) for own in (pairs[:STEPS], pairs[-STEPS:])
+    )
     if now >= 1.5 * before or norm <= 1.5 * norm_before:
         return ""
     return (
@@ -164,7 +205,9 @@ def self_preference(log: Log, rollouts: int) -> str:
     if abs(grown) <= TOLERANCE + 1e-9:  # of rounding
         return ""
     way = "above" if grown > 0 else "below"
-    said = f"the policy's own scores have moved {abs(grown):.2f} {way} the rule's since training began"
+    said = (
+        f"the policy's own scores have moved {abs(grown):.2f} {way} the rule's since training began"
+    )
     return f"{said}: take an earlier checkpoint, a smaller learning rate, or a judge that is not trained"
 
 

@@ -47,22 +47,33 @@ class ChangedWorlds:
         # Else questions without annotations would train unchanged, and only a metric would say so.
         found, dropped = self.world.change_all(self.tasks[:LOOKED_AT])
         if not found:
-            reasons = ", ".join(f"{count} since {reason}" for reason, count in dropped.most_common())
-            raise ConfigError(f"counterfactual: of {dropped.total()} questions none has a changed world: {reasons}")
+            reasons = ", ".join(
+                f"{count} since {reason}" for reason, count in dropped.most_common()
+            )
+            raise ConfigError(
+                f"counterfactual: of {dropped.total()} questions none has a changed world: {reasons}"
+            )
 
     def due(self, ids: Sequence[str], first: int, step: int) -> list[bool]:
         """Which rows are to be in a changed world; `first` is the index of the first one in the global batch."""
         if self.groups == "own":
             # By question and step, so that all processes and a resumed run draw the same.
-            return [random.Random(f"{self.world.seed}:{step}:{name}").random() < self.share for name in ids]
+            return [
+                random.Random(f"{self.world.seed}:{step}:{name}").random() < self.share
+                for name in ids
+            ]
         kept = self.generations - round(self.share * self.generations)
         return [(first + row) % self.generations >= kept for row in range(len(ids))]
 
     def asked(self, numbers: Sequence[int], first: int, step: int) -> list[Task]:
         """The questions of these numbers, in a changed world where one is due and the question has one."""
-        change = cache(lambda number: self.world.change(self.tasks[number], step))  # one for all rollouts of a question
+        change = cache(
+            lambda number: self.world.change(self.tasks[number], step)
+        )  # one for all rollouts of a question
         due = self.due([self.tasks[number].id for number in numbers], first, step)
-        changed = (change(number) if wanted else None for number, wanted in zip(numbers, due, strict=True))
+        changed = (
+            change(number) if wanted else None for number, wanted in zip(numbers, due, strict=True)
+        )
         return [found or self.tasks[number] for number, found in zip(numbers, changed, strict=True)]
 
 
@@ -73,11 +84,16 @@ def counterfactual_world(script: Any, tasks: list[Task], seed: int) -> Counterfa
     return CounterfactualWorld.annotated(tasks, script.corpus_passages(), seed)
 
 
-def with_stale(tasks: list[Task], world: CounterfactualWorld, share: float) -> tuple[list[Task], int]:
+def with_stale(
+    tasks: list[Task], world: CounterfactualWorld, share: float
+) -> tuple[list[Task], int]:
     """The questions with a share of them in a changed world, drawn with the world's seed; and the number of these."""
     changed: dict[int, Task] = {}
     # all in a random order, not a sample of that size: some questions have no changed world
     for number in random.Random(world.seed).sample(range(len(tasks)), len(tasks)):
-        if len(changed) < round(share * len(tasks)) and (found := world.change(tasks[number])) is not None:
+        if (
+            len(changed) < round(share * len(tasks))
+            and (found := world.change(tasks[number])) is not None
+        ):
             changed[number] = found
     return [changed.get(number, task) for number, task in enumerate(tasks)], len(changed)

@@ -55,7 +55,11 @@ def train(trainer: Any, resume: bool = False) -> None:
     output, state = str(trainer.args.output_dir), PartialState()
     trainer.add_callback(Manifest)
     if not resume:
-        moved = [set_aside(path, "earlier") for path in folders(output)] if state.is_main_process else []
+        moved = (
+            [set_aside(path, "earlier") for path in folders(output)]
+            if state.is_main_process
+            else []
+        )
         if moved:
             told = "%s holds checkpoints of an earlier run, now renamed to %s: rename one back to --resume from it"
             logger.warning(told, output, ", ".join(moved))
@@ -66,13 +70,19 @@ def train(trainer: Any, resume: bool = False) -> None:
     if state.is_main_process:
         for later in every[every.index(chosen) + 1 :]:
             told, aside = f"{later.name} ({fault(later)})", set_aside(later, "broken")
-            logger.warning("%s cannot be resumed from: it is %s now and can be deleted", told, aside)
+            logger.warning(
+                "%s cannot be resumed from: it is %s now and can be deleted", told, aside
+            )
     if not trainer.args.load_best_model_at_end:  # the best model is loaded after the last step
-        trainer.callback_handler.callbacks.insert(0, _StopAtTheEnd())  # before any that has to be ended
+        trainer.callback_handler.callbacks.insert(
+            0, _StopAtTheEnd()
+        )  # before any that has to be ended
     try:
         trainer.train(resume_from_checkpoint=str(chosen))
     except _Finished:
-        logger.warning("the run in %s had already made its last step: nothing is left to train", output)
+        logger.warning(
+            "the run in %s had already made its last step: nothing is left to train", output
+        )
 
 
 def last_checkpoint(output_dir: str | Path) -> Path:
@@ -81,21 +91,31 @@ def last_checkpoint(output_dir: str | Path) -> Path:
     usable = [folder for folder, wrong in found.items() if not wrong]
     if usable:
         return usable[-1]
-    there = "; ".join(f"{folder.name} ({wrong})" for folder, wrong in found.items()) or "no checkpoint at all"
+    there = (
+        "; ".join(f"{folder.name} ({wrong})" for folder, wrong in found.items())
+        or "no checkpoint at all"
+    )
     told = f"nothing in {output_dir} can be resumed from, it holds {there}"
     raise ConfigError(f"--resume: {told}; start again without --resume")
 
 
 def folders(output_dir: str | Path) -> list[Path]:
-    numbered = [(re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in Path(output_dir).glob("checkpoint-*")]
+    numbered = [
+        (re.fullmatch(r"checkpoint-(\d+)", path.name), path)
+        for path in Path(output_dir).glob("checkpoint-*")
+    ]
     found = {int(number[1]): path for number, path in numbered if number and path.is_dir()}
     return [found[step] for step in sorted(found)]
 
 
 def set_aside(folder: Path, mark: str) -> str:
     """Rename a checkpoint's folder so that it no longer counts as one; `_` at the beginning keeps it off the Hub."""
-    names = (f"_{mark}-{folder.name}" + (f"-{number}" if number else "") for number in itertools.count())
-    return folder.rename(next(path for path in map(folder.with_name, names) if not path.exists())).name
+    names = (
+        f"_{mark}-{folder.name}" + (f"-{number}" if number else "") for number in itertools.count()
+    )
+    return folder.rename(
+        next(path for path in map(folder.with_name, names) if not path.exists())
+    ).name
 
 
 def fault(folder: Path) -> str:
@@ -107,7 +127,11 @@ def fault(folder: Path) -> str:
     for name, size in sizes.items():
         file = folder / name
         if not file.exists() or file.stat().st_size != size:
-            return f"{name} is missing" if not file.exists() else f"{name} has another size than when it was saved"
+            return (
+                f"{name} is missing"
+                if not file.exists()
+                else f"{name} has another size than when it was saved"
+            )
     if not any(folder.glob("rng_state*")):
         # written behind the optimizer, of which Transformers would begin a new one and say nothing
         return "no optimizer: only the model was saved"

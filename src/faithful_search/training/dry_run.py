@@ -22,7 +22,9 @@ from ..inference.loading import read_tokenizer
 from ..tasks import WORLD, read_rows
 from ..wire.redact import redact
 
-REPLACED: dict[str, dict[str, Any]] = yaml.safe_load((shipped("data") / "dry_run.yaml").read_text("utf-8"))
+REPLACED: dict[str, dict[str, Any]] = yaml.safe_load(
+    (shipped("data") / "dry_run.yaml").read_text("utf-8")
+)
 MACHINE, QWEN2 = REPLACED["machine"], REPLACED["qwen2"]
 LAYERS, HEAD, GROUPS = 2, 8, 2
 
@@ -30,12 +32,18 @@ LAYERS, HEAD, GROUPS = 2, 8, 2
 def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a dry run, made of all settings by name; prints what was replaced. It has an output directory of
     its own, with its random model. An architecture that is not known is a `ConfigError`."""
-    out, model, state = f"{values['output_dir']}_dry_run", str(values["model_name_or_path"]), PartialState()
+    out, model, state = (
+        f"{values['output_dir']}_dry_run",
+        str(values["model_name_or_path"]),
+        PartialState(),
+    )
     replaced: dict[str, Any] = {**MACHINE, **REPLACED["always"], "output_dir": out}
     if values.get("cassette"):  # its recorded answers need no network
         replaced |= {name: values[name] for name in ("web_search", "browse")}
     for name, most in REPLACED["most"].items():
-        replaced[name] = most if values[name] is None or values[name] < 0 else min(values[name], most)
+        replaced[name] = (
+            most if values[name] is None or values[name] < 0 else min(values[name], most)
+        )
     # As few rows as make whole groups; unchanged where the batches of rollouts are given otherwise.
     if values["steps_per_generation"] is None and values["generation_batch_size"] is None:
         rows = values["per_device_train_batch_size"]
@@ -43,7 +51,9 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
         replaced["gradient_accumulation_steps"] = min(values["gradient_accumulation_steps"], parts)
     # The bundled world in place of questions, passages and facts from files or services.
     questions = "world_passages" if dialects.load(values["dialect"]).search_tool else "world"
-    replaced |= {name: questions for name in ("questions", "eval_questions") if values[name] not in WORLD}
+    replaced |= {
+        name: questions for name in ("questions", "eval_questions") if values[name] not in WORLD
+    }
     if "eval_questions" in replaced:
         replaced["eval_split"] = "validation"  # the one given may be none of the world's
     facts = ("corpus", "triples", "domain_corpus")
@@ -61,7 +71,11 @@ def rehearse(values: Mapping[str, Any]) -> dict[str, Any]:
         replaced["model_name_or_path"] = path
         if values["judge"] != "lexical":  # a judge with a model may have to write, too
             replaced |= {"judge": "generator", "judge_model": path, "judge_url": None}
-    changed = {name: replaced[name] for name in values if name in replaced and replaced[name] != values[name]}
+    changed = {
+        name: replaced[name]
+        for name in values
+        if name in replaced and replaced[name] != values[name]
+    }
     width = max(map(len, changed))
     state.print("dry run on a CPU, two steps; replaced:")
     for name, new in changed.items():
@@ -76,9 +90,18 @@ def config_of(name: str) -> Any:
             return AutoConfig.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{name} has no readable model configuration: {error}") from error
-    known = next((sizes for key, sizes in QWEN2.items() if f"{name}-".rpartition("/")[2].startswith(f"{key}-")), None)
+    known = next(
+        (
+            sizes
+            for key, sizes in QWEN2.items()
+            if f"{name}-".rpartition("/")[2].startswith(f"{key}-")
+        ),
+        None,
+    )
     if known is None:
-        raise ConfigError(f"the architecture of {name!r} is not known: give a directory, or one of {', '.join(QWEN2)}")
+        raise ConfigError(
+            f"the architecture of {name!r} is not known: give a directory, or one of {', '.join(QWEN2)}"
+        )
     return Qwen2Config(**known, max_position_embeddings=32_768)
 
 
@@ -92,11 +115,17 @@ def build_shrunk(name: str, out: str | Path) -> Path:
     else:
         empty = Qwen2Tokenizer(eos_token="<|im_end|>", chat_template=qwen2_5_chat_template)
         texts = (row["text"] for row in read_rows(world_file("passages.jsonl.gz")))
-        how = {"new_special_tokens": ["<|im_start|>"], "initial_alphabet": ByteLevel.alphabet(), "show_progress": False}
+        how = {
+            "new_special_tokens": ["<|im_start|>"],
+            "initial_alphabet": ByteLevel.alphabet(),
+            "show_progress": False,
+        }
         tokenizer = empty.train_new_from_iterator(texts, vocab_size=1500, **how)
     values = config.to_dict()
     if not {"num_attention_heads", "num_key_value_heads"} <= values.keys():
-        raise ConfigError(f"a model of type {config.model_type!r} cannot be shrunk: it has no grouped heads")
+        raise ConfigError(
+            f"a model of type {config.model_type!r} cannot be shrunk: it has no grouped heads"
+        )
     heads = GROUPS * config.num_attention_heads // config.num_key_value_heads
     values |= {
         "num_hidden_layers": LAYERS,
@@ -105,7 +134,10 @@ def build_shrunk(name: str, out: str | Path) -> Path:
         "hidden_size": heads * HEAD,
         "intermediate_size": 2 * heads * HEAD,
         "vocab_size": len(tokenizer),
-        **{f"{end}_token_id": getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos", "pad")},
+        **{
+            f"{end}_token_id": getattr(tokenizer, f"{end}_token_id")
+            for end in ("bos", "eos", "pad")
+        },
         "layer_types": None,  # one for each layer that was there; Transformers makes them anew
         **({"head_dim": HEAD} if values.get("head_dim") else {}),
     }

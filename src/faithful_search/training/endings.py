@@ -23,7 +23,9 @@ from ..text import printable
 from ..wire.redact import redact
 
 RESUME = "a run that has saved a checkpoint goes on from it with --resume true"
-PATIENCE = 60  # seconds for cleaning up after another process was lost, before this one is ended by force
+PATIENCE = (
+    60  # seconds for cleaning up after another process was lost, before this one is ended by force
+)
 _GONE = re.compile(r"gloo|nccl|c10d|tcpstore|pair closure", re.IGNORECASE)
 _SOURCE = re.compile(r"^\[\S+:\d+\] ")  # Gloo begins its messages with the line of its own source
 logger = logging.getLogger(__name__)
@@ -38,15 +40,21 @@ def leave(error: BaseException) -> NoReturn:
     a lost process, 130 for Ctrl-C, 143 for SIGTERM. Any other error is raised again."""
     line, code, several = str(error), 1, _processes()[1] > 1
     if several:
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)  # collective calls wait forever for a lost process
+        faulthandler.dump_traceback_later(
+            PATIENCE, exit=True
+        )  # collective calls wait forever for a lost process
     # Gloo raises plain RuntimeErrors, which only their text tells from a failed search or a full GPU.
-    loss = isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and _GONE.search(line))
+    loss = isinstance(error, distributed.DistError) or (
+        isinstance(error, RuntimeError) and _GONE.search(line)
+    )
     if isinstance(error, Terminated):
         line, code = line or f"told to end (SIGTERM); {RESUME}", 128 + signal.SIGTERM
     elif isinstance(error, KeyboardInterrupt):
         line, code = f"interrupted; {RESUME}", 128 + signal.SIGINT
     elif several and loss:
-        reason = _SOURCE.sub("", line.strip().partition("\n")[0]).partition(". This is typically")[0]
+        reason = _SOURCE.sub("", line.strip().partition("\n")[0]).partition(". This is typically")[
+            0
+        ]
         line = f"another process is gone or hangs: {reason}; {RESUME}"
     elif not isinstance(error, FaithfulSearchError):
         raise error
@@ -107,7 +115,9 @@ class OrderlyStop(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.silence, self.stopped = "", False
         if self.on_sigterm:
-            self._before = signal.signal(signal.SIGTERM, lambda number, frame: setattr(self, "told", True))
+            self._before = signal.signal(
+                signal.SIGTERM, lambda number, frame: setattr(self, "told", True)
+            )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         last = state.global_step >= state.max_steps

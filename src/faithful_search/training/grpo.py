@@ -33,11 +33,20 @@ from .callbacks import QuestionOrder, TrajectoryLog, Watching
 from .changed_worlds import ChangedWorlds
 from .endings import OrderlyStop
 from .processes import check_processes, gathered, hold_head, most
-from .step_metrics import Scored, left_open, reward_metrics, rollout_metrics, tool_metrics, world_metrics
+from .step_metrics import (
+    Scored,
+    left_open,
+    reward_metrics,
+    rollout_metrics,
+    tool_metrics,
+    world_metrics,
+)
 from .update import UpdateTrainer
 from .vllm import bound_sync, check_sync, joining_server, policy_generator, sync_weights
 
-STATE = "reward"  # under this name the trainer's state, which checkpoints keep, has that of the reward
+STATE = (
+    "reward"  # under this name the trainer's state, which checkpoints keep, has that of the reward
+)
 logger = logging.getLogger(__name__)
 
 
@@ -93,12 +102,19 @@ class SearchGRPOTrainer(UpdateTrainer):
         refuse([(other, f"{type(self).__name__} {takes}")])
         check_vllm(args, args.device.type)
         single = {reward.name: reward}  # a single reward is a mix of one part without gate
-        mix = reward if isinstance(reward, Mix) else Mix(parts=single, gate=None, weights={reward.name: 1.0})
+        mix = (
+            reward
+            if isinstance(reward, Mix)
+            else Mix(parts=single, gate=None, weights={reward.name: 1.0})
+        )
         name = dialect if isinstance(dialect, str) else dialect.name
         limits = limits or Limits(total_tokens=args.max_completion_length or Limits().total_tokens)
         check_reward(mix, args, name, limits)
         numbered = enumerate(train_dataset)
-        self.tasks = [row if isinstance(row, Task) else task_from_row(row, n, "dataset row") for n, row in numbered]
+        self.tasks = [
+            row if isinstance(row, Task) else task_from_row(row, n, "dataset row")
+            for n, row in numbered
+        ]
         if not self.tasks:
             raise DataError("the dataset has no rows")
         self.worlds: ChangedWorlds | None = None
@@ -110,9 +126,16 @@ class SearchGRPOTrainer(UpdateTrainer):
         self.stop, args.enable_jit_checkpoint = OrderlyStop(args.enable_jit_checkpoint), False
         self._earlier = deque()
         self.rollout_log = TrajectoryLog(trajectory_file) if trajectory_file else None
-        own = [QuestionOrder(), self.stop, Watching(), *([self.rollout_log] if self.rollout_log else [])]
+        own = [
+            QuestionOrder(),
+            self.stop,
+            Watching(),
+            *([self.rollout_log] if self.rollout_log else []),
+        ]
         # Questions, of which the engine builds the chat, and a reward function are all that TRL sees.
-        columns = [{"prompt": task.question, "task": number} for number, task in enumerate(self.tasks)]
+        columns = [
+            {"prompt": task.question, "task": number} for number, task in enumerate(self.tasks)
+        ]
         with joining_server(args):
             super().__init__(
                 model=bundled_policy(model, name) if isinstance(model, str) else model,
@@ -126,12 +149,19 @@ class SearchGRPOTrainer(UpdateTrainer):
         logging.getLogger("trl.trainer.grpo_trainer").addFilter(_no_dump)
         check_processes(self.accelerator)
         policy, agree = self.accelerator.unwrap_model(self.model), most(self.accelerator)
-        self.policy = TransformersGenerator(policy, self.processing_class, generation_batch, agree=agree)
+        self.policy = TransformersGenerator(
+            policy, self.processing_class, generation_batch, agree=agree
+        )
         self.generator: Generator = policy_generator(self) if args.use_vllm else self.policy
         sink = partial(setattr, self, "_probes")
-        self.mix = mix.bind(policy=self.policy, sampler=self.generator, gather=gather_object, sink=sink)
+        self.mix = mix.bind(
+            policy=self.policy, sampler=self.generator, gather=gather_object, sink=sink
+        )
         sampling = Sampling(args.temperature, args.top_p, args.top_k or 0, logprobs=args.use_vllm)
-        self.toolbox, self.engine = toolbox, Engine(self.generator, toolbox, dialect, limits, sampling)
+        self.toolbox, self.engine = (
+            toolbox,
+            Engine(self.generator, toolbox, dialect, limits, sampling),
+        )
         self._followed = False
         if args.use_vllm:
             bound_sync(self)
@@ -150,7 +180,9 @@ class SearchGRPOTrainer(UpdateTrainer):
         """Refused: Transformers calls it before every upload, and uploads whatever is in the folder."""
         out = self.args.output_dir
         advice = f"leave it out, and after training run: faithful-search push policy {out} YOU/NAME"
-        raise ConfigError(f"push_to_hub would upload everything in {out}, rollouts and pickled settings too; {advice}")
+        raise ConfigError(
+            f"push_to_hub would upload everything in {out}, rollouts and pickled settings too; {advice}"
+        )
 
     @property
     def reward_state(self) -> MixState:
@@ -177,11 +209,20 @@ class SearchGRPOTrainer(UpdateTrainer):
         if self.use_vllm:
             if not self._followed:  # before anything is sampled: do weights arrive there?
                 prompt = self.engine.chat.prompt_ids(self.tasks[0].question, self.toolbox.schemas)
-                check_sync(self.policy.model, partial(sync_weights, self), self.generator, self.policy, prompt)
+                check_sync(
+                    self.policy.model,
+                    partial(sync_weights, self),
+                    self.generator,
+                    self.policy,
+                    prompt,
+                )
                 self._followed = True
             yield
             return
-        with gathered(self.model_wrapped, self.accelerator), self.accelerator.autocast():  # the precision of training
+        with (
+            gathered(self.model_wrapped, self.accelerator),
+            self.accelerator.autocast(),
+        ):  # the precision of training
             yield
 
     def _rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
@@ -190,7 +231,9 @@ class SearchGRPOTrainer(UpdateTrainer):
         if self.worlds is not None and self._training:
             first = self.accelerator.process_index * len(numbers)  # each process has as many
             tasks = self.worlds.asked(numbers, first, self.state.global_step)
-        self._counted = self.toolbox.stats()  # so that an evaluation's calls in between are not logged
+        self._counted = (
+            self.toolbox.stats()
+        )  # so that an evaluation's calls in between are not logged
         if self.use_vllm:
             self.accelerator.wait_for_everyone()  # only the main process knows that a server has the weights
         with self._sampling():
@@ -214,7 +257,9 @@ class SearchGRPOTrainer(UpdateTrainer):
             msgspec.structs.replace(item, id=f"{self.tasks[number].id}@{step}#{first + row}")
             for row, (item, number) in enumerate(zip(trajectory, task, strict=True))
         ]
-        hold_head(self.policy.model, self.accelerator)  # before the probes' passes, which hide it from ZeRO-3
+        hold_head(
+            self.policy.model, self.accelerator
+        )  # before the probes' passes, which hide it from ZeRO-3
         with self.asking(self.mix):
             components = self.mix.components(rollouts)
         state = self.reward_state
@@ -225,8 +270,15 @@ class SearchGRPOTrainer(UpdateTrainer):
             state = self.mix.advance(state, outcomes, self.mix.state0.step + step + 1)
             cast(dict[str, Any], self.state.stateful_callbacks)[STATE] = msgspec.to_builtins(state)
         self.own = [
-            Scored(msgspec.structs.replace(item, tokens=None), len(cast(Tokens, item.tokens).turns), score, parts)
-            for item, score, parts in zip(rollouts, self.mix.combine(components, state), components, strict=True)
+            Scored(
+                msgspec.structs.replace(item, tokens=None),
+                len(cast(Tokens, item.tokens).turns),
+                score,
+                parts,
+            )
+            for item, score, parts in zip(
+                rollouts, self.mix.combine(components, state), components, strict=True
+            )
         ]
         self.batch = gather_object(self.own)
         self._report(log_metric)
@@ -236,8 +288,13 @@ class SearchGRPOTrainer(UpdateTrainer):
         """Log what was scored last; have training stop where a judge is silent."""
         batch, state, main = self.batch, self.reward_state, self.accelerator.is_main_process
         step, rollouts = self.state.global_step, [row.trajectory for row in batch]
-        endings = ("answered", "answered_forced") if self.engine.limits.force_answer else ("answered",)
-        used = {name: now - self._counted.get(name, ToolStats()) for name, now in self.toolbox.stats().items()}
+        endings = (
+            ("answered", "answered_forced") if self.engine.limits.force_answer else ("answered",)
+        )
+        used = {
+            name: now - self._counted.get(name, ToolStats())
+            for name, now in self.toolbox.stats().items()
+        }
         metrics = tool_metrics(used, len(self.own))
         if main:  # all others are of all processes' rollouts
             metrics |= reward_metrics(self.mix, state, batch, self._generations)
@@ -253,7 +310,10 @@ class SearchGRPOTrainer(UpdateTrainer):
             logger.warning("step %d: %s", step + 1, line)
         if not self._training:
             return
-        if sum(row.silent for row in batch) > self.args.max_abstained * len(batch) and not self.stop.silence:
+        if (
+            sum(row.silent for row in batch) > self.args.max_abstained * len(batch)
+            and not self.stop.silence
+        ):
             self.stop.silence = f"at step {step + 1} {said[0]}"
         if main and self.rollout_log is not None:
             alpha = self.mix.alpha(state)
@@ -270,7 +330,10 @@ def check_reward(mix: Mix, args: SearchGRPOConfig, dialect: str, limits: Limits)
         [
             (not mix.covers(dialect), uncovered),
             (blind, "uniform_groups='drop' needs one reward that says whether an answer is right"),
-            (in_one, "the likelihood gap reads a rollout as one context, which kept_responses makes several of"),
+            (
+                in_one,
+                "the likelihood gap reads a rollout as one context, which kept_responses makes several of",
+            ),
             (unprobed, "verdict_weight needs a reward that probes the policy: EvidenceSensitivity"),
         ]
     )
@@ -278,4 +341,6 @@ def check_reward(mix: Mix, args: SearchGRPOConfig, dialect: str, limits: Limits)
 
 def _no_dump(record: logging.LogRecord) -> bool:
     """Not TRL's warning about a rollout without reward, which holds all its tokens; `left_open` needs a line."""
-    return "All reward functions returned None" not in str(record.msg)[:100]  # the process's rank comes first
+    return (
+        "All reward functions returned None" not in str(record.msg)[:100]
+    )  # the process's rank comes first

@@ -23,9 +23,16 @@ from ..inference.loading import adapter_base, opening, read_config, read_model, 
 from ..measure.evaluation import MERGED
 
 _ADAPTER = ("adapter_config.json", "adapter_model*.safetensors")
-_WHOLE = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
+_WHOLE = (
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+)
 _PROBE = "Lima is the capital of Peru. It lies on the coast, and Cusco lies in the mountains."
-_OFF = {torch.float32: 1e-3}  # relative to the logits; else 0.1: sums in half precision are off by some hundredths
+_OFF = {
+    torch.float32: 1e-3
+}  # relative to the logits; else 0.1: sums in half precision are off by some hundredths
 _REFERENCE = "ref"  # TRL's copy of an adapter that is trained further, its KL reference
 
 
@@ -57,7 +64,10 @@ def model_init_kwargs(model_args: ModelConfig) -> dict[str, Any]:
     bits = _quantised(model_args)
     missing = f"--{bits} true needs bitsandbytes: pip install 'faithful-search[qlora]'"
     refuse([(bits and find_spec("bitsandbytes") is None, missing)])
-    found: dict[str, Any] = {"dtype": model_args.dtype, "attn_implementation": model_args.attn_implementation}
+    found: dict[str, Any] = {
+        "dtype": model_args.dtype,
+        "attn_implementation": model_args.attn_implementation,
+    }
     found |= {"quantization_config": get_quantization_config(model_args)} if bits else {}
     return {"revision": model_args.model_revision, **found}
 
@@ -68,11 +78,21 @@ def check_dtype(name: str | None) -> None:
         raise ConfigError(f"{name!r} is not a dtype of torch, such as float32, bfloat16 or float16")
 
 
-def check_flags(source: str, model_args: ModelConfig, args: Any, is_adapter: bool, merged: bool) -> None:
+def check_flags(
+    source: str, model_args: ModelConfig, args: Any, is_adapter: bool, merged: bool
+) -> None:
     """Raise `ConfigError` for flags that contradict each other or would be ignored."""
-    new, targets, bits = model_args.use_peft, model_args.lora_target_modules or (), _quantised(model_args)
+    new, targets, bits = (
+        model_args.use_peft,
+        model_args.lora_target_modules or (),
+        _quantised(model_args),
+    )
     plain = not (is_adapter or new)
-    own = [item for item in fields(model_args) if item.name.startswith(("lora_", "use_rslora", "use_dora"))]
+    own = [
+        item
+        for item in fields(model_args)
+        if item.name.startswith(("lora_", "use_rslora", "use_dora"))
+    ]
     unheard = ", ".join(item.name for item in own if getattr(model_args, item.name) != item.default)
     twice = f"{source!r} is already an adapter: leave out --use_peft to train it further, or faithful-search merge it"
     head = "TRL cannot train an adapter on lm_head: take it out, or train it whole by --lora_modules_to_save lm_head"
@@ -82,9 +102,15 @@ def check_flags(source: str, model_args: ModelConfig, args: Any, is_adapter: boo
             (is_adapter and new, twice),
             ("lm_head" in ([targets] if isinstance(targets, str) else targets), head),
             (bits and getattr(args, "use_vllm", False), rounded),
-            (bits and plain, f"quantised weights cannot be trained: --{bits} true needs --use_peft true"),
+            (
+                bits and plain,
+                f"quantised weights cannot be trained: --{bits} true needs --use_peft true",
+            ),
             (unheard and plain, f"without --use_peft true these have no effect: {unheard}"),
-            (merged and plain, "--save_merged true: without --use_peft true there is no adapter to merge"),
+            (
+                merged and plain,
+                "--save_merged true: without --use_peft true there is no adapter to merge",
+            ),
         ]
     )
 
@@ -96,21 +122,35 @@ def _targets(source: str, model_args: ModelConfig, trusted: dict[str, Any]) -> s
     with opening(f"the model {source!r}"), torch.device("meta"):
         config = read_config(source, revision=model_args.model_revision, **trusted)
         model = AutoModelForCausalLM.from_config(config, **trusted)
-    layers = {f".{path}": layer for path, layer in model.named_modules() if path and not list(layer.children())}
+    layers = {
+        f".{path}": layer
+        for path, layer in model.named_modules()
+        if path and not list(layer.children())
+    }
     ends = {path.rpartition(".")[2] for path in layers}
-    if isinstance(asked, str) and asked not in ends and any(re.fullmatch(asked, path[1:]) for path in layers):
+    if (
+        isinstance(asked, str)
+        and asked not in ends
+        and any(re.fullmatch(asked, path[1:]) for path in layers)
+    ):
         return asked
     names = [asked] if isinstance(asked, str) else asked
     lost = [name for name in names if not any(path.endswith(f".{name}") for path in layers)]
     if lost:
-        linear = {path.rpartition(".")[2] for path, layer in layers.items() if isinstance(layer, torch.nn.Linear)}
+        linear = {
+            path.rpartition(".")[2]
+            for path, layer in layers.items()
+            if isinstance(layer, torch.nn.Linear)
+        }
         there = f"its linear layers are {', '.join(sorted(linear - {'lm_head'}))}, and all-linear means all of them"
         raise ConfigError(f"--lora_target_modules: {source} has no {', '.join(lost)}; {there}")
     return names
 
 
 def _quantised(model_args: ModelConfig) -> str | None:
-    return next((name for name in ("load_in_4bit", "load_in_8bit") if getattr(model_args, name)), None)
+    return next(
+        (name for name in ("load_in_4bit", "load_in_8bit") if getattr(model_args, name)), None
+    )
 
 
 def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) -> None:
@@ -127,13 +167,20 @@ def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) ->
     trainer.accelerator.wait_for_everyone()
     if trainer.accelerator.is_main_process:
         model = trainer.accelerator.unwrap_model(trainer.model)
-        adapter, trusted = is_peft_model(model), getattr(trainer.args, "trust_remote_code", False)  # TRL's has it
+        adapter, trusted = (
+            is_peft_model(model),
+            getattr(trainer.args, "trust_remote_code", False),
+        )  # TRL's has it
         if not any(out.glob("*.safetensors")):
             advice = "under ZeRO-3 set zero3_save_16bit_model: true in accelerate's configuration"
-            raise ConfigError(f"no weights were written to {out}: {advice}. The last checkpoint has them, sharded")
+            raise ConfigError(
+                f"no weights were written to {out}: {advice}. The last checkpoint has them, sharded"
+            )
         if not adapter and dtype:
             with _unsharded():
-                whole = AutoModelForCausalLM.from_pretrained(out, dtype=dtype, trust_remote_code=trusted)
+                whole = AutoModelForCausalLM.from_pretrained(
+                    out, dtype=dtype, trust_remote_code=trusted
+                )
             _remove(out, _WHOLE)  # a smaller dtype may have fewer shards
             whole.save_pretrained(out)
         # Leave one policy: an earlier run's files of the other kind, its merged model and TRL's reference go.
@@ -147,7 +194,10 @@ def save_policy(trainer: Any, dtype: str | None = None, merged: bool = False) ->
 
 
 def merge_adapter(
-    adapter: str | Path, out: str | Path, dtype: str | torch.dtype | None = None, trust_remote_code: bool = False
+    adapter: str | Path,
+    out: str | Path,
+    dtype: str | torch.dtype | None = None,
+    trust_remote_code: bool = False,
 ) -> Path:
     """Write the base model with the adapter merged into its weights to `out`, for `from_pretrained` without PEFT.
 
@@ -161,16 +211,26 @@ def merge_adapter(
     if adapter_base(source) is None:
         raise ConfigError(f"there is no PEFT adapter in {source}: nothing to merge")
     if Path(source).resolve().is_relative_to(out.resolve()):
-        raise ConfigError(f"the merged model would replace the adapter in {source}: choose another folder than {out}")
-    if out.exists() and not (out / "config.json").exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} already exists and is not a model directory; choose another folder")
+        raise ConfigError(
+            f"the merged model would replace the adapter in {source}: choose another folder than {out}"
+        )
+    if (
+        out.exists()
+        and not (out / "config.json").exists()
+        and (not out.is_dir() or any(out.iterdir()))
+    ):
+        raise ConfigError(
+            f"{out} already exists and is not a model directory; choose another folder"
+        )
     trusted: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     tokenizer = read_tokenizer(source, **trusted)
     with _unsharded(), torch.no_grad():  # only this process merges, so nothing may be shared out
         model = read_model(AutoModelForCausalLM, source, dtype=dtype or "auto", **trusted).eval()
         merged = _merged(model, tokenizer(_PROBE, return_tensors="pt")["input_ids"], source)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as work:  # an error leaves `out` as it is
+    with TemporaryDirectory(
+        dir=out.parent, prefix=f".{out.name}-"
+    ) as work:  # an error leaves `out` as it is
         merged.save_pretrained(Path(work) / "new")
         tokenizer.save_pretrained(Path(work) / "new")
         if out.exists():
@@ -182,7 +242,9 @@ def merge_adapter(
 def _merged(model: Any, ids: torch.Tensor, source: str) -> Any:
     if getattr(model, "quantization_method", None) is not None:
         advice = "name the full one as `base_model_name_or_path` in adapter_config.json"
-        raise ConfigError(f"the base model of {source} is quantised and cannot be merged into; {advice}")
+        raise ConfigError(
+            f"the base model of {source} is quantised and cannot be merged into; {advice}"
+        )
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
     body, head = (getattr(end, "base_layer", end) for end in ends)
     if any(hasattr(end, "base_layer") for end in ends) and head.weight is body.weight:
@@ -194,9 +256,13 @@ def _merged(model: Any, ids: torch.Tensor, source: str) -> Any:
         merged = model.merge_and_unload(safe_merge=True)  # which refuses NaN
     except ValueError as error:
         raise ConfigError(f"the adapter in {source} cannot be merged: {error}") from error
-    off = (merged(input_ids=ids).logits.float() - wanted).abs().mean() / wanted.abs().mean().clamp(min=1e-6)
+    off = (merged(input_ids=ids).logits.float() - wanted).abs().mean() / wanted.abs().mean().clamp(
+        min=1e-6
+    )
     if not off <= _OFF.get(merged.dtype, 0.1):  # NaN is refused, too
-        raise ConfigError(f"{source} merged in {merged.dtype} gives other logits, by {off:.1%}: use the adapter itself")
+        raise ConfigError(
+            f"{source} merged in {merged.dtype} gives other logits, by {off:.1%}: use the adapter itself"
+        )
     return merged
 
 

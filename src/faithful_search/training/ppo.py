@@ -20,7 +20,11 @@ from typing import Any, ClassVar, cast
 import torch
 from accelerate.utils import is_peft_model
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 from transformers import AutoModel, TrainerCallback
 
 from ..errors import ConfigError
@@ -65,7 +69,14 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         trunk = None
         if self.args.value_trunk:
             source = self._bearer.config.name_or_path
-            refuse([(not source, "--value_trunk true: a policy that was not loaded by name cannot be read again")])
+            refuse(
+                [
+                    (
+                        not source,
+                        "--value_trunk true: a policy that was not loaded by name cannot be read again",
+                    )
+                ]
+            )
             trunk = cast(nn.Module, AutoModel.from_pretrained(source, dtype=self._bearer.dtype))
         self.value = Value(self._bearer.config.hidden_size, self._bearer.dtype, trunk)
         self._bearer.add_module(NAME, self.value)
@@ -96,7 +107,15 @@ class SearchPPOTrainer(SearchGRPOTrainer):
             # DDP takes what no output depends on for unused
             output.last_hidden_state = output.last_hidden_state + 0.0 * self._heard[-1].sum()
 
-    def _pass(self, forward: Any, model: Any, ids: torch.Tensor, mask: torch.Tensor, kept: int, **given: Any) -> Any:
+    def _pass(
+        self,
+        forward: Any,
+        model: Any,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        kept: int,
+        **given: Any,
+    ) -> Any:
         """TRL's columns, and the value of the state in front of each token; none of a reference model."""
         self._heard = []
         found = super()._pass(forward, model, ids, mask, kept, **given)
@@ -138,19 +157,32 @@ class SearchPPOTrainer(SearchGRPOTrainer):
         # The value's loss is divided by what an average batch holds, so that each token counts alike in any of them.
         many = self.accelerator.reduce(valued.sum().float(), reduction="sum").clamp(min=1)
         share = many / self.accelerator.num_processes / cast(int, args.steps_per_generation)
-        kept = {"advantages": advantages * own, "returns": returns, "old_values": values, "valued": valued}
+        kept = {
+            "advantages": advantages * own,
+            "returns": returns,
+            "old_values": values,
+            "valued": valued,
+        }
         return output | kept | {"valued_a_batch": share}
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        beta = self.beta  # which made the reference's columns; the loss must not add the KL that the rewards have
+        beta = (
+            self.beta
+        )  # which made the reference's columns; the loss must not add the KL that the rewards have
         self.beta = 0.0 if self.args.kl_in_reward else beta
         try:
             return super().compute_loss(*args, **kwargs)
         finally:
             self.beta = beta
 
-    def _further(self, model: Any, inputs: dict[str, Any], passed: Sequence[Read]) -> torch.Tensor | float:
-        values, old, returns = cast(torch.Tensor, passed[3]), inputs["old_values"], inputs["returns"]
+    def _further(
+        self, model: Any, inputs: dict[str, Any], passed: Sequence[Read]
+    ) -> torch.Tensor | float:
+        values, old, returns = (
+            cast(torch.Tensor, passed[3]),
+            inputs["old_values"],
+            inputs["returns"],
+        )
         clipped = old + (values - old).clamp(-self.args.value_clip, self.args.value_clip)
         errors = torch.maximum((values - returns).square(), (clipped - returns).square())
         loss = 0.5 * torch.where(inputs["valued"], errors, 0.0).sum() / inputs["valued_a_batch"]
@@ -166,7 +198,9 @@ class ValueWeights(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if file := self._file(args, state):
-            weights = get_model_state_dict(self.trainer.value, options=StateDictOptions(full_state_dict=True))
+            weights = get_model_state_dict(
+                self.trainer.value, options=StateDictOptions(full_state_dict=True)
+            )
             if state.is_world_process_zero:
                 torch.save(weights, file)
 
@@ -175,16 +209,22 @@ class ValueWeights(TrainerCallback):
             if not file.exists():
                 raise ConfigError(f"{file} is missing: this checkpoint was not made by PPO")
             weights = torch.load(file, map_location="cpu", weights_only=True)
-            set_model_state_dict(self.trainer.value, weights, options=StateDictOptions(full_state_dict=True))
+            set_model_state_dict(
+                self.trainer.value, weights, options=StateDictOptions(full_state_dict=True)
+            )
 
     def _file(self, args: Any, state: Any) -> Path | None:
         policy = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        if not is_peft_model(policy) or self.trainer.is_deepspeed_enabled:  # DeepSpeed keeps whatever is trained
+        if (
+            not is_peft_model(policy) or self.trainer.is_deepspeed_enabled
+        ):  # DeepSpeed keeps whatever is trained
             return None
         return Path(args.output_dir) / f"checkpoint-{state.global_step}" / WEIGHTS
 
 
-def gae(rewards: torch.Tensor, values: torch.Tensor, own: torch.Tensor, gamma: float, lam: float) -> torch.Tensor:
+def gae(
+    rewards: torch.Tensor, values: torch.Tensor, own: torch.Tensor, gamma: float, lam: float
+) -> torch.Tensor:
     """Generalised advantages, of shape `(rows, columns)`; those of columns that are not `own` are 0 and passed over.
 
     Example:
@@ -196,7 +236,9 @@ def gae(rewards: torch.Tensor, values: torch.Tensor, own: torch.Tensor, gamma: f
     carried, following = rewards.new_zeros(len(rewards)), rewards.new_zeros(len(rewards))
     for column in reversed(range(rewards.shape[1])):
         here, value = own[:, column], values[:, column]
-        carried = torch.where(here, rewards[:, column] + gamma * (following + lam * carried) - value, carried)
+        carried = torch.where(
+            here, rewards[:, column] + gamma * (following + lam * carried) - value, carried
+        )
         following = torch.where(here, value, following)
         found[:, column] = torch.where(here, carried, 0.0)
     return found

@@ -15,13 +15,17 @@ def most(accelerator: Any) -> Callable[[int], int]:
     """A function that every process calls with its own number; each gets the largest."""
     if accelerator.num_processes == 1:
         return int
-    return lambda number: int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
+    return lambda number: int(
+        accelerator.gather(torch.tensor([number], device=accelerator.device)).max()
+    )
 
 
 def check_processes(accelerator: Any) -> None:
     """Raise `ConfigError` for FSDP 1, under which episodes cannot be sampled."""
     if getattr(_plugin(accelerator, "fsdp"), "fsdp_version", 2) != 2:
-        raise ConfigError("FSDP 1 is not supported; say `fsdp_version: 2` in accelerate's configuration")
+        raise ConfigError(
+            "FSDP 1 is not supported; say `fsdp_version: 2` in accelerate's configuration"
+        )
 
 
 def hold_head(model: Any, accelerator: Any) -> None:
@@ -43,7 +47,10 @@ def gathered(model: Any, accelerator: Any) -> Iterator[None]:
     if deepspeed is not None and deepspeed.zero_stage == 3:
         with unwrap_model_for_generation(model, accelerator):
             # TRL removes all hooks of DeepSpeed but this one, which can wait for other processes to compare traces.
-            hooks, number = model.module._forward_pre_hooks, model.optimizer.parameter_offload.fwd_pre_hook.id
+            hooks, number = (
+                model.module._forward_pre_hooks,
+                model.optimizer.parameter_offload.fwd_pre_hook.id,
+            )
             start = hooks.pop(number)
             try:
                 yield
@@ -51,7 +58,11 @@ def gathered(model: Any, accelerator: Any) -> Iterator[None]:
                 hooks[number] = start
                 hooks.move_to_end(number, last=False)
         return
-    parts = [module for module in model.modules() if isinstance(module, FSDPModule)] if fsdp is not None else []
+    parts = (
+        [module for module in model.modules() if isinstance(module, FSDPModule)]
+        if fsdp is not None
+        else []
+    )
     for part in parts:
         part.unshard()
         part.set_reshard_after_forward(False, recurse=False)
@@ -61,7 +72,9 @@ def gathered(model: Any, accelerator: Any) -> Iterator[None]:
         for part in parts:
             part.reshard()
             # The output layer gets the layers' setting too, which costs one more gathering of it per step.
-            part.set_reshard_after_forward(fsdp.reshard_after_forward and part is not model, recurse=False)
+            part.set_reshard_after_forward(
+                fsdp.reshard_after_forward and part is not model, recurse=False
+            )
 
 
 def _plugin(accelerator: Any, name: str) -> Any:

@@ -41,7 +41,15 @@ from .starting import Flags, RunArguments, started
 
 BEFORE = "evaluation_before.json"
 TRAINER_SETTINGS = (
-    *("learning_rate", "lr_scheduler_type", "max_steps", "num_train_epochs", "seed", "beta", "loss_type"),
+    *(
+        "learning_rate",
+        "lr_scheduler_type",
+        "max_steps",
+        "num_train_epochs",
+        "seed",
+        "beta",
+        "loss_type",
+    ),
     *("temperature", "top_p", "top_k", "num_generations", "num_iterations", "steps_per_generation"),
     *("per_device_train_batch_size", "gradient_accumulation_steps", "world_size"),
 )
@@ -55,8 +63,12 @@ def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOT
     source = bundled_policy(str(model_args.model_name_or_path), script.dialect)
     tasks = load_tasks(script.questions)
     if script.stale:
-        tasks, changed = with_stale(tasks, counterfactual_world(script, tasks, args.seed), script.stale)
-        PartialState().print(f"{changed} of {len(tasks)} training questions are asked in a changed world (--stale)")
+        tasks, changed = with_stale(
+            tasks, counterfactual_world(script, tasks, args.seed), script.stale
+        )
+        PartialState().print(
+            f"{changed} of {len(tasks)} training questions are asked in a changed world (--stale)"
+        )
     where = {"revision": model_args.model_revision, "trust_remote_code": args.trust_remote_code}
     kind = SearchPPOTrainer if args.advantages == PPO else SearchGRPOTrainer
     trainer = kind(
@@ -69,7 +81,9 @@ def build_trainer(flags: Flags, toolbox: Toolbox, reward: Reward) -> SearchGRPOT
         dialect=script.dialect,
         limits=script.limits(args.max_completion_length or 0),
         generation_batch=script.generation_batch,
-        counterfactual_world=counterfactual_world(script, tasks, args.seed) if args.counterfactual else None,
+        counterfactual_world=counterfactual_world(script, tasks, args.seed)
+        if args.counterfactual
+        else None,
         trajectory_file=Path(cast(str, args.output_dir)) / "trajectories.jsonl",
         peft_config=get_peft_config(model_args),
     )
@@ -82,12 +96,16 @@ class BeforeTraining(TrainerCallback):
     """Evaluates the policy when training begins, after the trainer has moved it to its device. The result is kept in
     the output directory, so that a resumed run compares with the true beginning."""
 
-    def __init__(self, trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> None:
+    def __init__(
+        self, trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]
+    ) -> None:
         self.trainer, self.script, self.metrics = trainer, script, metrics
         self.path = Path(cast(str, trainer.args.output_dir)) / BEFORE
         # Read here: a resumed run that has nothing left to train never begins
         goes_on = script.resume and PartialState().is_main_process
-        self.found: Evaluation | None = read_before(self.path, script.held_out()) if goes_on else None
+        self.found: Evaluation | None = (
+            read_before(self.path, script.held_out()) if goes_on else None
+        )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step:
@@ -95,7 +113,9 @@ class BeforeTraining(TrainerCallback):
         self.found = evaluate(self.trainer, self.script, self.metrics)
         if self.found is not None:
             write_metrics(self.path, self.found.to_dict())
-            rollouts = (msgspec.structs.replace(own, tokens=None) for own in self.found.trajectories)
+            rollouts = (
+                msgspec.structs.replace(own, tokens=None) for own in self.found.trajectories
+            )
             write_jsonl(self.path.with_suffix(".jsonl"), rollouts)
         elif state.is_world_process_zero:
             for file in (self.path, self.path.with_suffix(".jsonl")):
@@ -108,7 +128,9 @@ def read_before(path: Path, tasks: list[Task]) -> Evaluation | None:
         found = Evaluation.from_dict(json.loads(path.read_text(encoding="utf-8")))
         if {*found.questions} != {task.id for task in tasks}:
             raise DataError(f"{path} is of other questions than this run's evaluation")
-        return msgspec.structs.replace(found, trajectories=list(read_jsonl(path.with_suffix(".jsonl"))))
+        return msgspec.structs.replace(
+            found, trajectories=list(read_jsonl(path.with_suffix(".jsonl")))
+        )
     except (OSError, ValueError, DataError) as error:
         if tasks:
             logger.warning("no evaluation of before training to compare with: %s", error)
@@ -140,24 +162,40 @@ def trained(
     with started(script, args), script.toolbox(condenser()) as toolbox:
         judge = script.load_judge()
         trainer = build_trainer(flags, toolbox, reward(judge))
-        measured = {**default_rewards(script.dialect, judge, script.eval_questions in WORLD), **(metrics or {})}
+        measured = {
+            **default_rewards(script.dialect, judge, script.eval_questions in WORLD),
+            **(metrics or {}),
+        }
         before = BeforeTraining(trainer, script, measured)
         trainer.add_callback(before)
-        trainer.add_callback(StepLine())  # after it, so that the first step's time excludes the evaluation
+        trainer.add_callback(
+            StepLine()
+        )  # after it, so that the first step's time excludes the evaluation
         checkpoints.train(trainer, script.resume)
         save_policy(trainer, merged=script.save_merged)
         after = evaluate(trainer, script, measured)
-        yield record_of(trainer, flags, before.found, after) if PartialState().is_main_process else None
+        yield (
+            record_of(trainer, flags, before.found, after)
+            if PartialState().is_main_process
+            else None
+        )
 
 
-def record_of(trainer: SearchGRPOTrainer, flags: Flags, before: Evaluation | None, after: Evaluation | None) -> Record:
+def record_of(
+    trainer: SearchGRPOTrainer, flags: Flags, before: Evaluation | None, after: Evaluation | None
+) -> Record:
     script, args, model_args = flags
     told = {field.name for field in fields(args)} - {field.name for field in fields(GRPOConfig)}
     unused = () if args.advantages == PPO else PPOSettings.__dataclass_fields__
-    settings = {name: getattr(args, name) for name in (*sorted(told.difference(unused)), *TRAINER_SETTINGS)}
+    settings = {
+        name: getattr(args, name) for name in (*sorted(told.difference(unused)), *TRAINER_SETTINGS)
+    }
     # JSON has no NaN
     history = [
-        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in row.items()
+        }
         for row in trainer.state.log_history
     ]
     return Record(
@@ -179,7 +217,9 @@ def record_of(trainer: SearchGRPOTrainer, flags: Flags, before: Evaluation | Non
     )
 
 
-def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]) -> Evaluation | None:
+def evaluate(
+    trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[str, Reward]
+) -> Evaluation | None:
     """Greedy episodes on the held-out questions, with tools as they are, blanked and under the conditions of
     `measure.controls`, shared out over the processes. The main process scores them and returns the result; rewards that
     ask the policy are scored by all together: if its weights are sharded, no process can ask it alone."""
@@ -195,13 +235,19 @@ def evaluate(trainer: SearchGRPOTrainer, script: RunArguments, metrics: Mapping[
     with trainer.generating():
         found = run_suite(engine, own, asked)
     rollouts, blind, controls = map(gather_object, found)
-    order = [task.id for start in range(state.num_processes) for task in tasks[start :: state.num_processes]]
+    order = [
+        task.id
+        for start in range(state.num_processes)
+        for task in tasks[start :: state.num_processes]
+    ]
     resources = {"policy": trainer.policy, "sampler": trainer.generator}
     bound = {name: reward.bind(**resources) for name, reward in metrics.items()}
     with trainer.asking(*bound.values()):
         if state.is_main_process:
             names, fresh = trainer.toolbox.names, unremembered(tasks)
-            return evaluate_rollouts(rollouts, order, bound, names, limits.force_answer, blind, controls, fresh)
+            return evaluate_rollouts(
+                rollouts, order, bound, names, limits.force_answer, blind, controls, fresh
+            )
         for reward in bound.values():
             if reward.needs_policy:
                 reward.score_batch(rollouts)

@@ -33,7 +33,9 @@ from .policies import check_flags
 
 LOCK = "_run.lock"
 """What begins with `_` is not pushed to the Hub. The file stays: another run may be waiting for the lock on it."""
-REPORTERS = frozenset(("tensorboard", "trackio", "wandb"))  # packages to log to that are extras of the same name
+REPORTERS = frozenset(
+    ("tensorboard", "trackio", "wandb")
+)  # packages to log to that are extras of the same name
 RENAMED = {
     "activation_checkpointing": "gradient_checkpointing",
     "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
@@ -53,15 +55,25 @@ class StartArguments:
 class RunArguments(EnvironmentArguments, JudgeArguments, StartArguments):
     """The flags of every training recipe beside its trainer's: questions, tools and judge."""
 
-    questions: str = flag("world", "'world' or 'world_passages' (bundled), a local file or a Hub dataset")
+    questions: str = flag(
+        "world", "'world' or 'world_passages' (bundled), a local file or a Hub dataset"
+    )
     eval_questions: str = flag("world", "held-out questions, likewise")
     eval_split: str = flag("validation", "split of the held-out questions")
     eval_limit: int = flag(200, "how many held-out questions; 0 skips the evaluations")
-    eval_sample_seed: int | None = flag(None, "draws the eval_limit questions by this seed; none: the first ones")
-    eval_controls: int = flag(QUESTIONS, "how many are asked again without evidence and in changed worlds; 0: none")
+    eval_sample_seed: int | None = flag(
+        None, "draws the eval_limit questions by this seed; none: the first ones"
+    )
+    eval_controls: int = flag(
+        QUESTIONS, "how many are asked again without evidence and in changed worlds; 0: none"
+    )
     stale: float = flag(0.0, "share of the training questions always asked in a changed world")
-    save_merged: bool = flag(False, "with --use_peft: also the full model, merged, in output_dir/merged")
-    dry_run: bool = flag(False, "two steps on a CPU with a random model of the same kind: are all settings accepted?")
+    save_merged: bool = flag(
+        False, "with --use_peft: also the full model, merged, in output_dir/merged"
+    )
+    dry_run: bool = flag(
+        False, "two steps on a CPU with a random model of the same kind: are all settings accepted?"
+    )
 
     def __post_init__(self) -> None:
         check_least(self, eval_limit=0, eval_controls=0, generation_batch=1)
@@ -89,7 +101,9 @@ def parse_recipe(
     (`dry_run.rehearse`). Raises `ConfigError` for a file that cannot be read, settings that no dataclass has, or that
     one refuses.
     """
-    early = _Parser((), add_help=False, allow_abbrev=False)  # --help is for the parser below, which knows all flags
+    early = _Parser(
+        (), add_help=False, allow_abbrev=False
+    )  # --help is for the parser below, which knows all flags
     early.add_argument("--config")
     named, flags = early.parse_known_args(sys.argv[1:] if argv is None else argv)
     path = Path(named.config) if named.config else default
@@ -108,7 +122,9 @@ def parse_recipe(
     if wrong:
         word = wrong[0].partition("=")[0]
         near = difflib.get_close_matches(word, parser._option_string_actions, n=1)
-        raise ConfigError(f"no such flag: {word}; {f'did you mean {near[0]}?' if near else '--help lists them'}")
+        raise ConfigError(
+            f"no such flag: {word}; {f'did you mean {near[0]}?' if near else '--help lists them'}"
+        )
     values = vars(given)
     try:
         if values.get("dry_run"):
@@ -138,8 +154,12 @@ def parse_run(
     asked = [script.questions, *([script.eval_questions] if script.eval_limit else [])]
     data = f"questions {script.questions!r}, eval_questions {script.eval_questions!r}, corpus {script.corpus!r}"
     mixed = f"{data}: the bundled world and other data are mixed; give all three"
-    changed = {"corpus", "negative_tool"} | ({"triples"} if script.corpus == script.triples == "world" else set())
-    others = " and ".join(f"--{name} {getattr(script, name)}" for name in script.given_tools if name not in changed)
+    changed = {"corpus", "negative_tool"} | (
+        {"triples"} if script.corpus == script.triples == "world" else set()
+    )
+    others = " and ".join(
+        f"--{name} {getattr(script, name)}" for name in script.given_tools if name not in changed
+    )
     still = f"--counterfactual and --stale change the corpus and the world's triples; {others} would still say what was"
     refuse(
         [
@@ -191,13 +211,17 @@ def started(script: StartArguments, args: Any) -> Iterator[None]:
     check_least(script, threads=0)
     for name in REPORTERS.intersection(args.report_to):
         if find_spec(name) is None:
-            raise ConfigError(f"--report_to {name} needs {name}: pip install 'faithful-search[{name}]', or say none")
+            raise ConfigError(
+                f"--report_to {name} needs {name}: pip install 'faithful-search[{name}]', or say none"
+            )
     with owned(Path(args.output_dir or "."), script.resume, script.overwrite_output_dir):
         script.threads = choose_threads(script.threads)
         if args.device.type == "cpu":
             # Have glibc keep freed memory: returning large blocks to the system and asking for them again, page by page
             # and zeroed, takes up to half of a training step on a CPU. The price is that the process never shrinks.
-            mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None  # musl has none
+            mallopt = (
+                getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+            )  # musl has none
             if mallopt and mallopt(-4, 0):  # M_MMAP_MAX
                 mallopt(-1, 2_000_000_000)  # M_TRIM_THRESHOLD
         set_seed(args.seed)
@@ -219,10 +243,20 @@ def owned(out: Path, resume: bool = True, overwrite: bool = False) -> Iterator[N
     with file:  # the lock goes with the open file, so a killed run frees its folder
         lock(file, out, "run")
         policy = any(out.glob("*.safetensors"))
-        there = "a finished run" if policy else "an evaluation" if (out / "metrics.json").exists() else ""
+        there = (
+            "a finished run"
+            if policy
+            else "an evaluation"
+            if (out / "metrics.json").exists()
+            else ""
+        )
         with suppress(ConfigError):  # nothing to resume from
             last = checkpoints.last_checkpoint(out).name
-            there = f"{there or 'a run that ended before its time'}: --resume true goes on from {last}"
+            there = (
+                f"{there or 'a run that ended before its time'}: --resume true goes on from {last}"
+            )
         if there and not (resume or overwrite):
-            raise ConfigError(f"{out} holds {there}; --overwrite_output_dir true starts anew, or name another folder")
+            raise ConfigError(
+                f"{out} holds {there}; --overwrite_output_dir true starts anew, or name another folder"
+            )
         yield

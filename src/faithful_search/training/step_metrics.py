@@ -38,7 +38,11 @@ class Scored(NamedTuple):
 
     def right(self, outcome: str | None) -> bool:
         """Whether its answer is right, by that component or an exact match."""
-        score = BEHAVIOUR["exact_match"].score(self.trajectory) if outcome is None else self.components[outcome]
+        score = (
+            BEHAVIOUR["exact_match"].score(self.trajectory)
+            if outcome is None
+            else self.components[outcome]
+        )
         return score.value is not None and score.value >= 1
 
     def told(self, step: int, alpha: float | None) -> Trajectory:
@@ -65,7 +69,9 @@ def reward_metrics(mix: Mix, state: MixState, batch: Sequence[Scored], k: int) -
         scores = [row.components[name] for row in batch]
         # A centred reward is 0 on average: log the values before centring.
         found[f"parts/{name}"] = _mean(score.parts.get("raw", score.value) for score in scores)
-        found[f"parts/{name}/abstained"] = fmean(bool(score.parts.get("abstained")) for score in scores)
+        found[f"parts/{name}/abstained"] = fmean(
+            bool(score.parts.get("abstained")) for score in scores
+        )
     found |= {f"parts/{name}/weight": weight for name, weight in mix.weights_at(state.step).items()}
     alpha = mix.alpha(state)
     found |= {"parts/alpha": alpha, "parts/outcome_ema": None if alpha is None else state.ema}
@@ -73,7 +79,9 @@ def reward_metrics(mix: Mix, state: MixState, batch: Sequence[Scored], k: int) -
     groups = [set(right[start : start + k]) for start in range(0, len(right), k)]
     found["groups/one_outcome"] = fmean(len(group) == 1 for group in groups)
     if {OWN, RULE} <= batch[0].components.keys():
-        found |= self_metrics([(row.components[OWN].value, row.components[RULE].value) for row in batch])
+        found |= self_metrics(
+            [(row.components[OWN].value, row.components[RULE].value) for row in batch]
+        )
     return found
 
 
@@ -92,15 +100,23 @@ def self_metrics(pairs: Iterable[tuple[float | None, float | None]]) -> Metrics:
     return {"self_score": own, "rule_score": rule, "self_gap": own - rule, "self_rmse": rmse}
 
 
-def rollout_metrics(rollouts: Sequence[Trajectory], tools: Sequence[str], endings: Sequence[str]) -> Metrics:
+def rollout_metrics(
+    rollouts: Sequence[Trajectory], tools: Sequence[str], endings: Sequence[str]
+) -> Metrics:
     """`behaviour/…`, the shares of `endings`, and how calls spread over the tools."""
     counts = tool_counts(rollouts)
     return {
-        **{f"behaviour/{name}": _mean(own.score(item).value for item in rollouts) for name, own in BEHAVIOUR.items()},
+        **{
+            f"behaviour/{name}": _mean(own.score(item).value for item in rollouts)
+            for name, own in BEHAVIOUR.items()
+        },
         **{f"tools/ratio/{tool}": ratio for tool, ratio in tool_ratios(counts, tools).items()},
         "tools/entropy": tool_entropy(counts, tools),
         "tools/calls": sum(counts.values()) / len(rollouts),
-        **{f"ended/{name}": fmean(item.stop_reason == name for item in rollouts) for name in endings},
+        **{
+            f"ended/{name}": fmean(item.stop_reason == name for item in rollouts)
+            for name in endings
+        },
     }
 
 
@@ -124,22 +140,35 @@ def tool_metrics(used: Mapping[str, ToolStats], rollouts: int) -> Metrics:
     for name, stats in used.items():
         shares = {"hits": stats.hits, "errors": stats.errors}
         own = {key: count / stats.calls if stats.calls else None for key, count in shares.items()}
-        own |= {"calls": stats.calls / rollouts, "p50": stats.quantile(0.5), "p95": stats.quantile(0.95)}
+        own |= {
+            "calls": stats.calls / rollouts,
+            "p50": stats.quantile(0.5),
+            "p95": stats.quantile(0.95),
+        }
         found |= {f"tools/{name}/{key}": value for key, value in own.items()}
     calls = sum(stats.calls for stats in used.values())
-    return found | {"tools/errors": sum(stats.errors for stats in used.values()) / calls if calls else None}
+    return found | {
+        "tools/errors": sum(stats.errors for stats in used.values()) / calls if calls else None
+    }
 
 
 def left_open(batch: Sequence[Scored]) -> list[str]:
     """What there is to say of a batch's rollouts that a judge left open, and of others without a reward."""
     said: list[str] = []
-    parts = [(name, part) for row in batch for name, part in row.components.items() if part.parts.get("abstained")]
+    parts = [
+        (name, part)
+        for row in batch
+        for name, part in row.components.items()
+        if part.parts.get("abstained")
+    ]
     if parts:
         counts = Counter(name for name, _ in parts)
         named = ", ".join(f"{name} of {count}" for name, count in counts.items())
         why = next((part.why for _, part in parts if part.why), "")
         lost = sum(row.silent for row in batch)
-        said.append(f"no verdict on {named} of {len(batch)} rollouts; {lost} of them have no reward: {why}")
+        said.append(
+            f"no verdict on {named} of {len(batch)} rollouts; {lost} of them have no reward: {why}"
+        )
     # Rollouts without reward for another reason, such as no gold answers, are not the judge's fault.
     others = [row.score.why for row in batch if row.score.value is None and not row.silent]
     if others:

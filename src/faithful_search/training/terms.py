@@ -27,7 +27,11 @@ NO_TOKEN = -1
 
 
 def verdict_moves(
-    model: Any, probes: Sequence[Sequence[Probe]], at_once: int, agree: Callable[[int], int] = int, device: Any = None
+    model: Any,
+    probes: Sequence[Sequence[Probe]],
+    at_once: int,
+    agree: Callable[[int], int] = int,
+    device: Any = None,
 ) -> torch.Tensor:
     """Δ of each rollout, given its probes; shape (rows,), with gradient. `at_once` contexts are read in a forward pass.
     `agree` makes of the passes this process needs those that every process makes; extra ones are of one token and count
@@ -44,9 +48,13 @@ def verdict_moves(
     idle = agree(count) - count  # before the first pass, in which processes already meet
     moves = torch.zeros(len(probes), device=device)
     for chosen in order.chunk(count) if count else ():
-        contexts, choices, rows, weights = zip(*(asked[number] for number in chosen.tolist()), strict=True)
+        contexts, choices, rows, weights = zip(
+            *(asked[number] for number in chosen.tolist()), strict=True
+        )
         found = choice_probability(model, contexts, choices, device)
-        moves = moves.index_add(0, torch.tensor(rows, device=device), torch.tensor(weights, device=device) * found)
+        moves = moves.index_add(
+            0, torch.tensor(rows, device=device), torch.tensor(weights, device=device) * found
+        )
     for _ in range(idle):
         moves = moves + 0.0 * choice_probability(model, [[0]], [[0]], device)
     return moves
@@ -98,4 +106,6 @@ def llds(
 
 def _padded(rows: Sequence[list[int]], empty: int, device: Any) -> torch.Tensor:
     tensors = list(map(torch.tensor, rows))
-    return pad_sequence(tensors, batch_first=True, padding_value=empty, padding_side="left").to(device)
+    return pad_sequence(tensors, batch_first=True, padding_value=empty, padding_side="left").to(
+        device
+    )

@@ -67,11 +67,17 @@ class UpdateTrainer(GRPOTrainer):
         self._numbers = None
         output = super()._generate_and_score_completions(inputs)
         own = output["advantages"]
-        output["turn_numbers"] = turn_numbers(self._tokens, output["completion_ids"].shape[1]).to(own.device)
-        output["right"] = torch.tensor([row.right(self.mix.outcome) for row in self.own], device=own.device)
+        output["turn_numbers"] = turn_numbers(self._tokens, output["completion_ids"].shape[1]).to(
+            own.device
+        )
+        output["right"] = torch.tensor(
+            [row.right(self.mix.outcome) for row in self.own], device=own.device
+        )
         name = self.args.advantages
         if name in TURN_ESTIMATORS:
-            returns = [turn_returns(row.score, row.turns, self.args.turn_gamma) for row in self.batch]
+            returns = [
+                turn_returns(row.score, row.turns, self.args.turn_gamma) for row in self.batch
+            ]
             shared = self._share(TURN_ESTIMATORS[name](returns, self._generations), own)
             output["advantages"] = spread(shared, output["turn_numbers"])
         elif estimator := ESTIMATORS.get(name):  # else TRL's own stay
@@ -80,10 +86,14 @@ class UpdateTrainer(GRPOTrainer):
         if self._training and self.args.uniform_groups == "drop":
             outcome, gate = cast(str, self.mix.outcome), self.mix.gate
             outcomes = _tensor([row.components[outcome].value for row in self.batch])
-            gates = [None if gate is None else row.components[gate.name].value for row in self.batch]
+            gates = [
+                None if gate is None else row.components[gate.name].value for row in self.batch
+            ]
             passed = torch.tensor([value is None or value >= 1 for value in gates])
             told = self._share(informative(outcomes, passed, self._generations), own)
-            output["advantages"] = output["advantages"] * (told if output["advantages"].dim() == 1 else told[:, None])
+            output["advantages"] = output["advantages"] * (
+                told if output["advantages"].dim() == 1 else told[:, None]
+            )
         if self._training and self.args.verdict_weight:
             output["probes"] = self._probes  # lists are reordered and split with the columns
         return output
@@ -93,7 +103,12 @@ class UpdateTrainer(GRPOTrainer):
         return every[first : first + len(own)].to(own)
 
     def _get_per_token_logps_and_entropies(
-        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **given: Any
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        **given: Any,
     ) -> Any:
         """TRL's, in passes over rollouts of like length: more than half of a batch of rollouts would be padding."""
         forward = partial(self._pass, super()._get_per_token_logps_and_entropies, model)
@@ -101,15 +116,23 @@ class UpdateTrainer(GRPOTrainer):
         passes = PASSES if rows >= FEWEST else 1
         kept = self.engine.limits.kept_responses
         if kept:
-            numbers = turn_numbers(self._tokens, logits_to_keep) if self._numbers is None else self._numbers
+            numbers = (
+                turn_numbers(self._tokens, logits_to_keep)
+                if self._numbers is None
+                else self._numbers
+            )
             views = turn_views(attention_mask, numbers.to(input_ids.device), kept)
             # No pass larger than one over whole rollouts, and as many in every process: shards need them all
             at_once = min(-(-rows // passes), given.pop("batch_size", None) or rows)
-            passes = most(self.accelerator)(max(passes, -(-views[1].numel() // (at_once * columns))))
+            passes = most(self.accelerator)(
+                max(passes, -(-views[1].numel() // (at_once * columns)))
+            )
             read = partial(by_length, forward, passes=passes)
             self._passed = by_view(read, views, input_ids, logits_to_keep, **given)
         else:
-            self._passed = by_length(forward, input_ids, attention_mask, logits_to_keep, passes=passes, **given)
+            self._passed = by_length(
+                forward, input_ids, attention_mask, logits_to_keep, passes=passes, **given
+            )
         return self._passed[:3]
 
     def _pass(self, forward: Any, *args: Any, **given: Any) -> tuple[Read, ...]:
@@ -119,38 +142,67 @@ class UpdateTrainer(GRPOTrainer):
     def _logps(self, model: Any, inputs: dict[str, Any], **given: Any) -> torch.Tensor:
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        self._numbers = inputs["turn_numbers"]  # of these rollouts, not of those that were sampled last
+        self._numbers = inputs[
+            "turn_numbers"
+        ]  # of these rollouts, not of those that were sampled last
         width = inputs["completion_ids"].shape[1]
-        return cast(torch.Tensor, self._get_per_token_logps_and_entropies(model, ids, mask, width, **given)[0])
+        return cast(
+            torch.Tensor,
+            self._get_per_token_logps_and_entropies(model, ids, mask, width, **given)[0],
+        )
 
     def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> torch.Tensor:
         self._numbers = inputs["turn_numbers"]
-        loss = cast(torch.Tensor, super().compute_loss(model, inputs, return_outputs, num_items_in_batch))
+        loss = cast(
+            torch.Tensor, super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        )
         if not self._training:
             return loss
-        passed, self._passed = self._passed, ()  # a kept graph would hold the activations of the step
+        passed, self._passed = (
+            self._passed,
+            (),
+        )  # a kept graph would hold the activations of the step
         # Gradients are averaged over processes and summed over the equal batches of an optimizer step.
-        return loss + self._further(model, inputs, passed) / self.current_gradient_accumulation_steps
+        return (
+            loss + self._further(model, inputs, passed) / self.current_gradient_accumulation_steps
+        )
 
-    def _further(self, model: Any, inputs: dict[str, Any], passed: Sequence[Read]) -> torch.Tensor | float:
+    def _further(
+        self, model: Any, inputs: dict[str, Any], passed: Sequence[Read]
+    ) -> torch.Tensor | float:
         logps = cast(torch.Tensor, passed[0])
         chosen = (inputs["turn_numbers"] > 0) & inputs["right"][:, None]
         self._note(LIKELIHOOD, logps, chosen)
         self._watch(inputs | {"logps": logps.detach(), "chosen": chosen})
         total: torch.Tensor | float = 0.0
         if self.args.verdict_weight:
-            at_once = max(2 * len(logps) // PASSES, FEWEST)  # two contexts a probe: no larger than other passes
+            at_once = max(
+                2 * len(logps) // PASSES, FEWEST
+            )  # two contexts a probe: no larger than other passes
             with self.accelerator.autocast():
-                moves = verdict_moves(model, inputs["probes"], at_once, most(self.accelerator), logps.device)
+                moves = verdict_moves(
+                    model, inputs["probes"], at_once, most(self.accelerator), logps.device
+                )
             self._note("verdict_term", moves.mean())
             total = total - self.args.verdict_weight * moves.mean()
-        return total + self.args.llds * self._preserved(model, inputs, logps) if self.args.llds else total
+        return (
+            total + self.args.llds * self._preserved(model, inputs, logps)
+            if self.args.llds
+            else total
+        )
 
     def _preserved(self, model: Any, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:
         args = self.args
-        fresh = args.num_iterations == 1 and cast(int, args.steps_per_generation) <= args.gradient_accumulation_steps
+        fresh = (
+            args.num_iterations == 1
+            and cast(int, args.steps_per_generation) <= args.gradient_accumulation_steps
+        )
         if fresh or "old_per_token_logps" not in inputs:
             # Nothing has fallen yet since this batch was sampled: what the last update did is seen on the one before.
             self._earlier.append(inputs | {"old_per_token_logps": logps.detach()})
@@ -158,7 +210,9 @@ class UpdateTrainer(GRPOTrainer):
                 return 0.0 * logps.sum()
             inputs = self._earlier.popleft()
             logps = self._logps(model, inputs)
-        term, share = llds(logps, inputs["old_per_token_logps"], inputs["turn_numbers"], inputs["advantages"])
+        term, share = llds(
+            logps, inputs["old_per_token_logps"], inputs["turn_numbers"], inputs["advantages"]
+        )
         self._note("llds", term)
         self._note("likelihood/falling", share)
         return term
@@ -166,8 +220,18 @@ class UpdateTrainer(GRPOTrainer):
     def _watch(self, batch: dict[str, torch.Tensor]) -> None:
         """Keep some rows, first those with a right answer, to ask about them again after the update."""
         # Every process keeps as many, right or not: a pass through shards needs them all.
-        order = batch["chosen"].any(1).to(torch.int8).argsort(descending=True, stable=True)[:WATCHED]
-        names = ("prompt_ids", "completion_ids", "prompt_mask", "completion_mask", "turn_numbers", "logps", "chosen")
+        order = (
+            batch["chosen"].any(1).to(torch.int8).argsort(descending=True, stable=True)[:WATCHED]
+        )
+        names = (
+            "prompt_ids",
+            "completion_ids",
+            "prompt_mask",
+            "completion_mask",
+            "turn_numbers",
+            "logps",
+            "chosen",
+        )
         self._watched = {name: batch[name][order] for name in names}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
@@ -188,7 +252,13 @@ class UpdateTrainer(GRPOTrainer):
 
 
 def by_length(
-    forward: Forward, input_ids: torch.Tensor, attention_mask: torch.Tensor, kept: int, *, passes: int, **given: Any
+    forward: Forward,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    kept: int,
+    *,
+    passes: int,
+    **given: Any,
 ) -> tuple[Read, ...]:
     """What `forward` computes, in so many passes over rows of like length: what only pads them is not computed. Prompts
     are padded on the left, completions, the last `kept` columns, on the right. Values of tokens are `(rows, kept)`, 0
@@ -201,10 +271,20 @@ def by_length(
         used = attention_mask[chosen].any(dim=0).nonzero()
         # A completion without a token would leave nothing to keep, so one column of it always stays; and so do the
         # kept columns and one in front of them where a row is shorter, as a turn may be than another's longest.
-        start, end = min(int(used[0]), max(0, columns - kept - 1)), max(int(used[-1]) + 1, columns - kept + 1)
+        start, end = (
+            min(int(used[0]), max(0, columns - kept - 1)),
+            max(int(used[-1]) + 1, columns - kept + 1),
+        )
         missing = columns - end
-        one = forward(input_ids[chosen, start:end], attention_mask[chosen, start:end], kept - missing, **given)
-        found.append([pad(part[: len(own)], (0, missing)) if part is not None and part.dim() else part for part in one])
+        one = forward(
+            input_ids[chosen, start:end], attention_mask[chosen, start:end], kept - missing, **given
+        )
+        found.append(
+            [
+                pad(part[: len(own)], (0, missing)) if part is not None and part.dim() else part
+                for part in one
+            ]
+        )
     back = order.argsort()  # TRL's columns are in the rows' own order
 
     def joined(parts: Sequence[Any]) -> Read:
@@ -239,15 +319,21 @@ def turn_views(attention_mask: torch.Tensor, numbers: torch.Tensor, kept: int) -
             mine = every == turn
             seen = mask.bool() & (latest < turn) & ~(response & (latest < turn - kept)) | mine
             found.append((row, seen.nonzero()[:, 0], int(mine.sum())))
-        if not written.any():  # a row without a turn is a view all the same, so that every process has as many passes
+        if (
+            not written.any()
+        ):  # a row without a turn is a view all the same, so that every process has as many passes
             found.append((row, mask.nonzero()[:, 0][: before + 1], 1))
     rows, places, own = zip(*found, strict=True)
-    shown = pad_sequence([torch.ones_like(one) for one in places], batch_first=True, padding_side="left")
+    shown = pad_sequence(
+        [torch.ones_like(one) for one in places], batch_first=True, padding_side="left"
+    )
     padded = pad_sequence(list(places), batch_first=True, padding_side="left")
     return padded.new_tensor(rows), padded, shown.to(attention_mask), padded.new_tensor(own)
 
 
-def by_view(read: Forward, views: Views, input_ids: torch.Tensor, kept: int, **given: Any) -> tuple[Read, ...]:
+def by_view(
+    read: Forward, views: Views, input_ids: torch.Tensor, kept: int, **given: Any
+) -> tuple[Read, ...]:
     """What `read` computes of a batch's last `kept` columns, each turn read as it was sampled; 0 where none wrote."""
     rows, places, mask, many = views
     width = int(many.max())

@@ -51,9 +51,13 @@ def joining_server(args: GRPOConfig) -> Iterator[None]:
 def bound_sync(trainer: GRPOTrainer) -> None:
     """Bound weight syncs with a server as `joining_server` does; what the server refuses is a `GeneratorError`."""
     args = cast(GRPOConfig, trainer.args)
-    if args.vllm_mode == "server" and trainer.accelerator.is_main_process:  # the only one that talks to it
+    if (
+        args.vllm_mode == "server" and trainer.accelerator.is_main_process
+    ):  # the only one that talks to it
         generation = cast(Any, trainer.vllm_generation)
-        generation.sync_weights = _bounded(generation.sync_weights, args, "did not take the weights")
+        generation.sync_weights = _bounded(
+            generation.sync_weights, args, "did not take the weights"
+        )
 
 
 def sync_weights(trainer: GRPOTrainer) -> None:
@@ -91,12 +95,18 @@ def check_sync(
     def sample() -> tuple[list[list[int]], list[float], list[float]]:
         """Tokens with the log-probs of both; after a failure it still scores, because the other processes do."""
         try:
-            rows = sampler.generate([prompt] * _ROWS, Sampling(max_new_tokens=_TOKENS, logprobs=True))
+            rows = sampler.generate(
+                [prompt] * _ROWS, Sampling(max_new_tokens=_TOKENS, logprobs=True)
+            )
         except FaithfulSearchError as error:
             rows = []
             failures.append(error)
         ids = [row.ids for row in rows]
-        return ids, [value for row in rows for value in row.logprobs or []], _logprobs(scorer, prompt, ids)
+        return (
+            ids,
+            [value for row in rows for value in row.logprobs or []],
+            _logprobs(scorer, prompt, ids),
+        )
 
     # The embedding: a layer that every token goes through, and the one that engines keep a tied copy of.
     _flip(model)
@@ -109,13 +119,17 @@ def check_sync(
     _, *restored = sample()
     before = _logprobs(scorer, prompt, ids)  # of the same tokens, with the restored embedding
     _reshard(model)
-    found = SyncCheck(_difference(sampled, scored), _difference(*restored), _difference(scored, before))
+    found = SyncCheck(
+        _difference(sampled, scored), _difference(*restored), _difference(scored, before)
+    )
     for check, failed in gather_object([(found, failures)]):
         if failed:
             raise failed[0]
         # Rounding has more effect with the changed embedding: it is compared with how far the change moved the model.
         bound = check.moved / 4
-        if not (check.changed <= bound and check.restored <= min(ROUNDING, bound)):  # NaN does not agree
+        if not (
+            check.changed <= bound and check.restored <= min(ROUNDING, bound)
+        ):  # NaN does not agree
             off = f"{check.changed:.3g} nats a token (at most {bound:.3g}), restored by {check.restored:.3g}"
             raise ConfigError(
                 f"vLLM does not follow the training model: with a changed embedding its log-probs are off by {off} (at "
@@ -126,8 +140,12 @@ def check_sync(
 
 def _logprobs(scorer: Generator, prompt: list[int], rows: Sequence[list[int]]) -> list[float]:
     places = [(row[:place], row[place]) for row in rows for place in range(len(row))]
-    probs = scorer.choice_probs([prompt + before for before, _ in places], [[[token]] for _, token in places])
-    return [log(max(p, torch.finfo(torch.float32).tiny)) for [p] in probs]  # p may have underflowed to 0
+    probs = scorer.choice_probs(
+        [prompt + before for before, _ in places], [[[token]] for _, token in places]
+    )
+    return [
+        log(max(p, torch.finfo(torch.float32).tiny)) for [p] in probs
+    ]  # p may have underflowed to 0
 
 
 def _difference(some: Sequence[float], others: Sequence[float]) -> float:
@@ -158,7 +176,10 @@ def _reshard(model: Any) -> None:
 
 
 def _bounded(call: Callable[..., None], args: GRPOConfig, failed: str) -> Callable[..., None]:
-    subject, advice = f"the vLLM server at {_url(args)} {failed}", f"see its log and start it again; {RESUME}"
+    subject, advice = (
+        f"the vLLM server at {_url(args)} {failed}",
+        f"see its log and start it again; {RESUME}",
+    )
 
     def bounded(*given: Any, **named: Any) -> None:
         late = f"{subject} within {args.vllm_server_timeout:g} s (vllm_server_timeout); {advice}"
@@ -166,7 +187,9 @@ def _bounded(call: Callable[..., None], args: GRPOConfig, failed: str) -> Callab
             try:
                 call(*given, **named)
             except Exception as error:
-                if isinstance(error, OSError) or type(error) is Exception:  # TRL's own for what a server refuses
+                if (
+                    isinstance(error, OSError) or type(error) is Exception
+                ):  # TRL's own for what a server refuses
                     raise GeneratorError(f"{subject} ({error}); {advice}") from error
                 raise
 

@@ -32,7 +32,9 @@ class DaemonThreads(ThreadPoolExecutor):
     def __init__(self, most: int = _MOST) -> None:
         super().__init__(1)
         self._most, self._count, self._idle, self._ended = most, 0, 0, False
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
+            queue.SimpleQueue()
+        )
         self._guard = threading.Lock()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -45,7 +47,9 @@ class DaemonThreads(ThreadPoolExecutor):
                 self._idle -= 1
             elif self._count < self._most:
                 self._count += 1
-                threading.Thread(target=self._serve, name="faithful-search-call", daemon=True).start()
+                threading.Thread(
+                    target=self._serve, name="faithful-search-call", daemon=True
+                ).start()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -57,7 +61,9 @@ class DaemonThreads(ThreadPoolExecutor):
 
     def _serve(self) -> None:
         while True:
-            with self._guard:  # a thread counts as idle for one job only, or a job would wait for one that hangs
+            with (
+                self._guard
+            ):  # a thread counts as idle for one job only, or a job would wait for one that hangs
                 self._idle += self._jobs.empty()
             job = self._jobs.get()
             if job is None:
@@ -66,7 +72,9 @@ class DaemonThreads(ThreadPoolExecutor):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except StopIteration as error:  # no event loop takes it: whoever awaits the call would wait for ever
+                except (
+                    StopIteration
+                ) as error:  # no event loop takes it: whoever awaits the call would wait for ever
                     future.set_exception(RuntimeError(f"the call raised {kind_of(error)}"))
                 except BaseException as error:
                     future.set_exception(error)
@@ -94,7 +102,9 @@ class Background:
         Raises `TimeoutError` when something blocks the loop or has cancelled all that runs on it, or it has ended. The
         next call then starts another.
         """
-        if self._pid != os.getpid():  # a forked child has no such thread, and the lock may be held for ever
+        if (
+            self._pid != os.getpid()
+        ):  # a forked child has no such thread, and the lock may be held for ever
             self._start_fresh()
         with self._lock:
             if self._loop is None or not self._loop.usable:
@@ -104,7 +114,9 @@ class Background:
             loop = self._loop
         if threading.current_thread() is loop.thread:
             work.close()
-            raise ConfigError("run_batch was called from inside a tool: await Toolbox.call there instead")
+            raise ConfigError(
+                "run_batch was called from inside a tool: await Toolbox.call there instead"
+            )
         future = asyncio.run_coroutine_threadsafe(work, loop.loop)
         try:
             while not concurrent.futures.wait([future], patience).done:
@@ -142,7 +154,9 @@ class _Loop:
 
     @property
     def usable(self) -> bool:
-        return not self._stopping and self.thread.is_alive()  # in a forked child no thread of its parent is
+        return (
+            not self._stopping and self.thread.is_alive()
+        )  # in a forked child no thread of its parent is
 
     def responds(self) -> bool:
         """Whether it shows a sign of life; else it is left behind."""
@@ -173,7 +187,9 @@ class _Loop:
             self._runner.close()  # cancels what still runs, and ends what is open
 
 
-async def map_concurrently(work: Callable[[Item], Coroutine[Any, Any, T]], items: Iterable[Item], most: int) -> list[T]:
+async def map_concurrently(
+    work: Callable[[Item], Coroutine[Any, Any, T]], items: Iterable[Item], most: int
+) -> list[T]:
     """The results of `work` in the items' order, at most `most` at a time; the first failure ends the others."""
     gate = asyncio.Semaphore(most)
 
@@ -193,7 +209,9 @@ class _Cancelled(Exception):
     """The caller who did the work was cancelled."""
 
 
-async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | None = None) -> tuple[T, bool]:
+async def once(
+    name: Hashable, work: Callable[[], Awaitable[T]], wait: float | None = None
+) -> tuple[T, bool]:
     """The result of `work`, and whether another caller in this process computed it under the same name.
 
     Concurrent callers share the result or the exception. When the caller who computes is cancelled, one of the others
@@ -201,7 +219,9 @@ async def once(name: Hashable, work: Callable[[], Awaitable[T]], wait: float | N
     """
     own: Future[T] = Future()
     own.set_running_or_notify_cancel()  # so that a caller who stops waiting does not cancel it
-    while (flight := _flights.setdefault(name, own)) is not own:  # one atomic step, so it needs no lock
+    while (
+        flight := _flights.setdefault(name, own)
+    ) is not own:  # one atomic step, so it needs no lock
         try:
             async with asyncio.timeout(wait) as limit:
                 with suppress(_Cancelled):
@@ -241,7 +261,9 @@ class PerLoop(Generic[T]):
         return self._known[loop][0]
 
 
-async def _keep(made: T, close: Callable[[T], Coroutine[Any, Any, object]]) -> AsyncGenerator[T, None]:
+async def _keep(
+    made: T, close: Callable[[T], Coroutine[Any, Any, object]]
+) -> AsyncGenerator[T, None]:
     """A generator, since a loop itself ends those: when it shuts down, as in `asyncio.run`, or nothing holds them."""
     try:
         yield made

@@ -25,9 +25,7 @@ T = TypeVar("T")
 
 _OURS = 0x46534348  # the application id that marks a file as this cache
 _VERSION = 1
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, made REAL NOT NULL) WITHOUT ROWID"
-)
+_TABLE = "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, made REAL NOT NULL) WITHOUT ROWID"
 _OWNER = """
 SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)
 FROM pragma_application_id, pragma_user_version
@@ -90,7 +88,9 @@ class Cache:
         self.unstored = 0  # results that could not be written, and were returned all the same
         self._lock = threading.RLock()
         self._open: tuple[int, sqlite3.Connection] | None = None
-        self._recent: OrderedDict[str, tuple[bytes, float]] = OrderedDict()  # written only by who holds the lock
+        self._recent: OrderedDict[str, tuple[bytes, float]] = (
+            OrderedDict()
+        )  # written only by who holds the lock
         self._held = 0
 
     def get(self, key: str) -> bytes | None:
@@ -144,7 +144,10 @@ class Cache:
                 if stored is not None:
                     return decode(stored), True
             except (TimeoutError, DataError, msgspec.MsgspecError) as error:
-                _log.warning("asked without the cache: %s", str(error) or f"it did not answer within {wait:g} s")
+                _log.warning(
+                    "asked without the cache: %s",
+                    str(error) or f"it did not answer within {wait:g} s",
+                )
             value = await compute()
             if (encoded := encode(value)) is not None:
                 with suppress(TimeoutError):
@@ -153,7 +156,9 @@ class Cache:
             return value, False
 
         with suppress(msgspec.MsgspecError):
-            if (there := self.recent(key)) is not None:  # without a thread or a task: such a hit costs microseconds
+            if (
+                there := self.recent(key)
+            ) is not None:  # without a thread or a task: such a hit costs microseconds
                 return decode(there), True
         (value, kept), shared = await once((self.path, key), find_or_compute, wait)
         return value, kept or shared
@@ -168,7 +173,9 @@ class Cache:
 
     def __len__(self) -> int:
         with self._connection() as connection:
-            (count,) = connection.execute("SELECT count(*) FROM entries WHERE made > ?", (self._too_old(),)).fetchone()
+            (count,) = connection.execute(
+                "SELECT count(*) FROM entries WHERE made > ?", (self._too_old(),)
+            ).fetchone()
             return int(count)
 
     def __repr__(self) -> str:
@@ -206,7 +213,9 @@ class Cache:
     def _connection(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
-                if self._open is None or self._open[0] != os.getpid():  # a connection must not cross a fork
+                if (
+                    self._open is None or self._open[0] != os.getpid()
+                ):  # a connection must not cross a fork
                     self._open = (os.getpid(), self._connect())
                 yield self._open[1]
             except (sqlite3.Error, OSError) as error:
@@ -215,19 +224,27 @@ class Cache:
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self.path, self.patience, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            self.path, self.patience, isolation_level=None, check_same_thread=False
+        )
         try:
             # only reads: a file of others stays as it is
             owner, version, tables = connection.execute(_OWNER).fetchone()
             if (owner, version) != (_OURS, _VERSION) and (owner or tables):
-                told = "is a database of something else, or a cache of another version of this package"
+                told = (
+                    "is a database of something else, or a cache of another version of this package"
+                )
                 raise DataError(f"{self.path} {told}; name another file for the cache")
             with connection:
-                connection.execute("BEGIN IMMEDIATE")  # shows now, not after the first paid answer, that it is writable
+                connection.execute(
+                    "BEGIN IMMEDIATE"
+                )  # shows now, not after the first paid answer, that it is writable
                 connection.execute(f"PRAGMA application_id = {_OURS}")
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
                 connection.execute(_TABLE)
-            with suppress(sqlite3.OperationalError):  # SQLite does not wait for another process that sets it as well
+            with suppress(
+                sqlite3.OperationalError
+            ):  # SQLite does not wait for another process that sets it as well
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             if self.max_bytes is not None:
@@ -255,6 +272,9 @@ class Cache:
             connection.execute(_OLDEST)
         deadline = time.monotonic() + 1.0
         with suppress(FileNotFoundError):
-            while os.stat(f"{self.path}-wal").st_size > self.max_bytes // 10 and time.monotonic() < deadline:
+            while (
+                os.stat(f"{self.path}-wal").st_size > self.max_bytes // 10
+                and time.monotonic() < deadline
+            ):
                 busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 time.sleep(0.01 * busy)

@@ -53,7 +53,10 @@ def alone_in(folder: Path, wait: bool = True) -> Iterator[bool]:
             folder.mkdir(parents=True, exist_ok=True)
             handle = os.open(folder, os.O_RDONLY)
             break
-        except (FileExistsError, FileNotFoundError):  # another may have removed it or moved it away meanwhile
+        except (
+            FileExistsError,
+            FileNotFoundError,
+        ):  # another may have removed it or moved it away meanwhile
             if not tries_left:
                 raise
     try:

@@ -34,11 +34,17 @@ _FIRST_ADDRESSES = 3.0
 _MOST_ADDRESSES = 8
 
 _URL = re.compile(r"(?i)(https?)://([^/?#]+)([^#]*)(?:#.*)?")
-_AUTHORITY = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[^\[\]:]+)(?::([0-9]{1,5}))?", re.IGNORECASE | re.ASCII)
-_NAME = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_AUTHORITY = re.compile(
+    r"(\[[0-9a-f:.]{2,45}\]|[^\[\]:]+)(?::([0-9]{1,5}))?", re.IGNORECASE | re.ASCII
+)
+_NAME = re.compile(
+    r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+)
 # A host that ends so is read as an IPv4 address by resolvers (127.1, 0x7f.1, 2130706433), whatever stands before.
 _NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
-_PRIVATE = "arpa corp home internal intranet invalid lan local localdomain localhost onion private test"
+_PRIVATE = (
+    "arpa corp home internal intranet invalid lan local localdomain localhost onion private test"
+)
 _USUAL_PORT = {"http": 80, "https": 443}
 _NO_HOST = "the host of this URL is not a plain name or IP address"
 
@@ -126,7 +132,9 @@ class Guard:
         if hosts & {(host, None), (host, port)}:
             return
         for address in map(as_address, addresses):
-            if address is None or not any(address in each or _inner(address) in each for each in networks):
+            if address is None or not any(
+                address in each or _inner(address) in each for each in networks
+            ):
                 if address is None or not is_public(address):
                     raise Refused(f"the address of {host} is not public")
                 _check_public(host, port)
@@ -145,7 +153,9 @@ class Guard:
                     _, host, port, _ = _split(f"http://{entry}/")
                     hosts.add((host, port if re.search(r":[0-9]+\Z", entry) else None))
             except (ValueError, TypeError, Refused):
-                forms = "a host (wiki.intranet), host:port (127.0.0.1:8081) or network (10.1.0.0/16)"
+                forms = (
+                    "a host (wiki.intranet), host:port (127.0.0.1:8081) or network (10.1.0.0/16)"
+                )
                 raise ConfigError(f"{entry!r} cannot be allowed: write {forms}") from None
         return hosts, networks
 
@@ -159,8 +169,12 @@ def _split(url: str) -> tuple[str, str, int, str]:
     if match is None:
         raise Refused("this is not the URL of a web page: write http://… or https://…")
     # what browsers, resolvers and libraries drop, or read as the end of something
-    if any(each == "\\" or each.isspace() or unicodedata.category(each) in ("Cc", "Cs") for each in url):
-        raise Refused("this URL holds a space, a backslash or a control character: write these as %20, %5C, …")
+    if any(
+        each == "\\" or each.isspace() or unicodedata.category(each) in ("Cc", "Cs") for each in url
+    ):
+        raise Refused(
+            "this URL holds a space, a backslash or a control character: write these as %20, %5C, …"
+        )
     scheme, authority, rest = match[1].lower(), match[2], match[3]
     if "@" in authority:
         raise Refused("this URL holds a user name or password: leave it out")
@@ -241,9 +255,13 @@ class Network(httpcore.AnyIOBackend):
         except ValueError:
             resolver = self.guard.resolve if self.guard else resolve
             try:
-                addresses = await asyncio.get_running_loop().run_in_executor(self.lookups, resolver, host, port)
+                addresses = await asyncio.get_running_loop().run_in_executor(
+                    self.lookups, resolver, host, port
+                )
             except RuntimeError as error:  # no thread to run it
-                raise socket.gaierror(socket.EAI_AGAIN, "the name could not be looked up") from error
+                raise socket.gaierror(
+                    socket.EAI_AGAIN, "the name could not be looked up"
+                ) from error
         if not addresses:
             raise socket.gaierror(socket.EAI_NONAME, "no address")
         if self.guard is not None:

@@ -40,7 +40,13 @@ _OURS = "the service"
 _ENCODINGS, _MOST_LAYERS = "gzip, deflate", 2
 _GZIP = b"\x1f\x8b"
 _ANY_HEADER = 47  # zlib's window bits for "gzip or zlib, as its first bytes say"
-_NETWORK = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError, ValueError)
+_NETWORK = (
+    httpcore.NetworkError,
+    httpcore.TimeoutException,
+    httpcore.ProtocolError,
+    OSError,
+    ValueError,
+)
 
 # Debug logs of the HTTP library show response headers, and a redirect's `Location` can repeat a key.
 _quiet = ContextVar("quiet", default=False)
@@ -123,7 +129,12 @@ class Http:
         return await self.send("POST", url, content, headers or {})
 
     async def send(
-        self, method: str, url: str, content: bytes, headers: Mapping[str, str], kind: str = "application/json"
+        self,
+        method: str,
+        url: str,
+        content: bytes,
+        headers: Mapping[str, str],
+        kind: str = "application/json",
     ) -> Reply:
         """Send a body of a media type."""
         return await self._ask(url, _Call(method, headers, content, kind=kind))
@@ -138,7 +149,9 @@ class Http:
         except (httpx.InvalidURL, TypeError, ValueError):
             raise ToolError("this is not a URL that can be fetched") from None
         if address.scheme not in ("http", "https") or not address.host or address.userinfo:
-            raise ToolError("this is not a URL that can be fetched: write http(s)://host/…, without user or password")
+            raise ToolError(
+                "this is not a URL that can be fetched: write http(s)://host/…, without user or password"
+            )
         # a copy of the settings: were this one held by its clients, they would not be closed when it is thrown away
         client = await self._clients.get(lambda: _Client(replace(self)))
         token = _quiet.set(True)
@@ -155,13 +168,19 @@ class _Client:
         self.settings = settings
         self.network = Network(settings.guard)
         kept: dict[str, Any] = {"max_keepalive_connections": 32, "keepalive_expiry": 15.0}
-        self.pool = httpcore.AsyncConnectionPool(tls(), max_connections=256, network_backend=self.network, **kept)
+        self.pool = httpcore.AsyncConnectionPool(
+            tls(), max_connections=256, network_backend=self.network, **kept
+        )
         failures = _CALLS * (1 + settings.patience.retries)
-        self.host = lru_cache(_MOST_HOSTS)(lambda host: (asyncio.Semaphore(settings.per_host), Breaker(failures)))
+        self.host = lru_cache(_MOST_HOSTS)(
+            lambda host: (asyncio.Semaphore(settings.per_host), Breaker(failures))
+        )
 
     async def aclose(self) -> None:
         self.network.lookups.shutdown()
-        await asyncio.gather(*(each.aclose() for each in self.pool.connections), return_exceptions=True)
+        await asyncio.gather(
+            *(each.aclose() for each in self.pool.connections), return_exceptions=True
+        )
 
 
 @dataclass
@@ -182,9 +201,13 @@ class _Call:
         self.who = _OURS if self.guard is None and is_private(url.host) else url.host
         try:
             async with asyncio.timeout(timeout):
-                return await self.settings.patience.persist(lambda: self._follow(url), self.deadline)
+                return await self.settings.patience.persist(
+                    lambda: self._follow(url), self.deadline
+                )
         except TimeoutError:
-            raise ToolError(f"{self.who} took longer than {timeout:g} seconds", passing=True, tried=True) from None
+            raise ToolError(
+                f"{self.who} took longer than {timeout:g} seconds", passing=True, tried=True
+            ) from None
         except ToolError as error:
             error.tried = True
             raise
@@ -198,12 +221,18 @@ class _Call:
                 return answer
             try:
                 target = url.join(answer)
-                target = (httpx.URL(self.guard.check(str(target))) if self.guard else target).copy_with(fragment=None)
+                target = (
+                    httpx.URL(self.guard.check(str(target))) if self.guard else target
+                ).copy_with(fragment=None)
                 # the same host and port, or the same host by https after http, as sites do that upgrade their visitors
                 ways = [(each.scheme, each.port) for each in (url, target)]
-                home = url.host == target.host and (ways[0] == ways[1] or ways == [("http", None), ("https", None)])
+                home = url.host == target.host and (
+                    ways[0] == ways[1] or ways == [("http", None), ("https", None)]
+                )
                 if self.guard is None and not home:
-                    raise ToolError(f"{self.who} redirects to another server: only the one configured is asked")
+                    raise ToolError(
+                        f"{self.who} redirects to another server: only the one configured is asked"
+                    )
                 # headers, which may hold keys, stay with the host they were given for
                 url, headers = target, headers if home else {}
                 answer = await self._exchange(url, headers)
@@ -235,30 +264,48 @@ class _Call:
 
     async def _send(self, url: httpx.URL, given: Mapping[str, str]) -> Reply | str:
         try:
-            headers = httpx.Headers({"User-Agent": self.settings.user_agent, "Accept": ", ".join(self.accept) or "*/*"})
+            headers = httpx.Headers(
+                {"User-Agent": self.settings.user_agent, "Accept": ", ".join(self.accept) or "*/*"}
+            )
             headers.update(given)
             if self.content:
-                headers.update({"Content-Type": self.kind, "Content-Length": str(len(self.content))})
+                headers.update(
+                    {"Content-Type": self.kind, "Content-Length": str(len(self.content))}
+                )
             headers.update({"Host": url.netloc.decode("ascii"), "Accept-Encoding": _ENCODINGS})
             if self.guard:
                 # a stranger's server could send the answer to the next question along with this one
                 headers["Connection"] = "close"
-            target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-            request = httpcore.Request(self.method, target, headers=headers.raw, content=self.content or None)
+            target = httpcore.URL(
+                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+            )
+            request = httpcore.Request(
+                self.method, target, headers=headers.raw, content=self.content or None
+            )
             async with aclosing(await self.client.pool.handle_async_request(request)) as response:
                 return await self._read(response, url, given)
         except (*_NETWORK, TooLarge, Undecodable) as error:
             raise self._failure(error) from None
 
-    async def _read(self, response: httpcore.Response, url: httpx.URL, given: Mapping[str, str]) -> Reply | str:
+    async def _read(
+        self, response: httpcore.Response, url: httpx.URL, given: Mapping[str, str]
+    ) -> Reply | str:
         status, most = response.status, self.settings.max_bytes
         reply = Reply(status, httpx.Headers(response.headers), b"", str(url))
         # a POST is not sent on: its body may hold what is meant for this server only
         if status in _REDIRECTS and self.method == "GET" and "location" in reply.headers:
             return reply.headers["location"]
         if not 200 <= status < 300:
-            said, wait = f"{self.who}: {status} {responses.get(status, '')}", reply.headers.get("retry-after")
-            raise ToolError(said.strip(), passing=status in TRANSIENT, retry_after=retry_after(wait), status=status)
+            said, wait = (
+                f"{self.who}: {status} {responses.get(status, '')}",
+                reply.headers.get("retry-after"),
+            )
+            raise ToolError(
+                said.strip(),
+                passing=status in TRANSIENT,
+                retry_after=retry_after(wait),
+                status=status,
+            )
         kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind and self.accept and {kind, f"{kind.partition('/')[0]}/*"}.isdisjoint(self.accept):
             # a server can write anything there, and a policy reads it
@@ -285,9 +332,15 @@ class _Call:
         if isinstance(error, Undecodable):
             return ToolError(f"what {self.who} sent cannot be unpacked")
         if isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN:
-            return ToolError(f"there is no host {self.who}" if self.who != _OURS else f"{self.who} could not be found")
+            return ToolError(
+                f"there is no host {self.who}"
+                if self.who != _OURS
+                else f"{self.who} could not be found"
+            )
         if isinstance(error, (httpcore.LocalProtocolError, UnicodeEncodeError)):
-            return ToolError("the request cannot be sent: is there a line break or an accent in a header or key?")
+            return ToolError(
+                "the request cannot be sent: is there a line break or an accent in a header or key?"
+            )
         if isinstance(error, (httpcore.ReadError, httpcore.WriteError, httpcore.ProtocolError)):
             return ToolError(f"{self.who} broke off or garbled its answer", passing=True)
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -308,7 +361,11 @@ def unpack(body: bytes, encoding: str, most: int) -> bytes:
 
     Raises `TooLarge` when a layer would unpack to more, nothing of which is then unpacked, and `Undecodable`.
     """
-    names = [name for part in encoding.lower().split(",") if (name := part.strip()) not in ("", "identity")]
+    names = [
+        name
+        for part in encoding.lower().split(",")
+        if (name := part.strip()) not in ("", "identity")
+    ]
     if len(names) > _MOST_LAYERS or not set(names) <= {"gzip", "x-gzip", "deflate"}:
         raise Undecodable
     for _ in names if body else ():
@@ -317,7 +374,10 @@ def unpack(body: bytes, encoding: str, most: int) -> bytes:
 
 
 def _inflate(packed: bytes, most: int) -> bytes:
-    for header in (_ANY_HEADER, -zlib.MAX_WBITS):  # some servers leave out the header that belongs to deflate
+    for header in (
+        _ANY_HEADER,
+        -zlib.MAX_WBITS,
+    ):  # some servers leave out the header that belongs to deflate
         inflate = zlib.decompressobj(header)
         with suppress(zlib.error):
             found = inflate.decompress(packed, most + 1)

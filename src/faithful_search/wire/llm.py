@@ -31,7 +31,9 @@ _REASONS = 2048  # tokens for a model that wants them under that name: it reason
 _UNSUPPORTED = re.compile(r"unsupported|not support|only the default|unrecognized", re.IGNORECASE)
 _INSTEAD = re.compile(rf"{_UNSUPPORTED.pattern}|use .?{_MOST}", re.IGNORECASE)
 _REFUSED = re.compile(r"log_?prob|logits_all|structured_output|guided|grammar|regex", re.IGNORECASE)
-_TOO_LONG = re.compile(r"too (?:large|long)|context length", re.IGNORECASE)  # vLLM then names both parameters
+_TOO_LONG = re.compile(
+    r"too (?:large|long)|context length", re.IGNORECASE
+)  # vLLM then names both parameters
 _ADVICE = {
     401: "the key is missing or wrong; set FAITHFUL_SEARCH_API_KEY, or OPENAI_API_KEY, to one that this server accepts",
     402: "the account has no credit",
@@ -75,9 +77,13 @@ class Endpoint:
             raise ConfigError(told)
         parts = urlsplit(self.url or ROUTER)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"the endpoint's url must begin with http:// or https://; got {self.url!r}")
+            raise ConfigError(
+                f"the endpoint's url must begin with http:// or https://; got {self.url!r}"
+            )
         if parts.username or parts.password:  # it would end up in logs
-            raise ConfigError("the endpoint's url must not hold a password: put the key into an environment variable")
+            raise ConfigError(
+                "the endpoint's url must not hold a password: put the key into an environment variable"
+            )
 
     @property
     def where(self) -> str:
@@ -102,9 +108,13 @@ def with_key(endpoint: Endpoint) -> Endpoint:
         host = urlsplit(url or ROUTER).hostname or ""
         # with the dot: the host `nothuggingface.co` must not be sent the Hub's token
         at_hub = any(host == name or host.endswith(f".{name}") for name in _HUB_HOSTS)
-        key = os.environ.get("FAITHFUL_SEARCH_API_KEY") or (get_token() if at_hub else os.environ.get("OPENAI_API_KEY"))
+        key = os.environ.get("FAITHFUL_SEARCH_API_KEY") or (
+            get_token() if at_hub else os.environ.get("OPENAI_API_KEY")
+        )
         if url is None and not (key or "").startswith("hf_"):
-            raise JudgeError("Inference Providers need a Hub token: set HF_TOKEN, run `hf auth login`, or give a url")
+            raise JudgeError(
+                "Inference Providers need a Hub token: set HF_TOKEN, run `hf auth login`, or give a url"
+            )
     key = carried(key or "")
     if key is None:
         raise JudgeError("the judge's key holds characters that no header can carry; copy it anew")
@@ -133,7 +143,11 @@ class Unanswered(Exception):
     """A question without an answer. `passing`: the failure is transient, and another try may help."""
 
     def __init__(
-        self, why: str, status: int | None = None, retry_after: float | None = None, passing: bool = False
+        self,
+        why: str,
+        status: int | None = None,
+        retry_after: float | None = None,
+        passing: bool = False,
     ) -> None:
         super().__init__(why)
         self.status, self.retry_after, self.passing = status, retry_after, passing
@@ -169,8 +183,13 @@ class LLM:
     def __init__(self, endpoint: Endpoint, stats: Stats | None = None) -> None:
         self.endpoint, self.stats = endpoint, stats or Stats()
         self.has_answered = False
-        self._connections: PerLoop[tuple[httpx2.AsyncClient, asyncio.Semaphore]] = PerLoop(lambda one: one[0].aclose())
-        self._lost, self._doubtful = 0, False  # questions in a row without any answer; whether that ended a batch
+        self._connections: PerLoop[tuple[httpx2.AsyncClient, asyncio.Semaphore]] = PerLoop(
+            lambda one: one[0].aclose()
+        )
+        self._lost, self._doubtful = (
+            0,
+            False,
+        )  # questions in a row without any answer; whether that ended a batch
         self._not_before = 0.0
         self._takes: dict[str, str | None] = {}
 
@@ -199,33 +218,50 @@ class LLM:
         try:
             reply = _reply_of(document, self._hide)
         except ValueError as error:
-            raise Unreadable(f"the answer cannot be read: {self._hide(str(error))[:_SHOWN]}") from None
+            raise Unreadable(
+                f"the answer cannot be read: {self._hide(str(error))[:_SHOWN]}"
+            ) from None
         if (who := document.get("model")) and str(who).lower() != self.endpoint.model.lower():
-            self.stats.note(f"{self.endpoint.model} was asked, {self._hide(str(who))[:_SHOWN]} answered")
+            self.stats.note(
+                f"{self.endpoint.model} was asked, {self._hide(str(who))[:_SHOWN]} answered"
+            )
         self.stats.prompt_tokens += reply.prompt_tokens
         self.stats.completion_tokens += reply.completion_tokens
         return reply
 
     def _learn(self, said: str, sent: dict[str, Any]) -> bool:
         """Whether the refusal says of a parameter that was sent what the model takes instead, if anything."""
-        if "max_tokens" in sent and _MOST in said and _INSTEAD.search(said) and not _TOO_LONG.search(said):
+        if (
+            "max_tokens" in sent
+            and _MOST in said
+            and _INSTEAD.search(said)
+            and not _TOO_LONG.search(said)
+        ):
             self._takes["max_tokens"] = _MOST
-            self.stats.note(f"the model takes {_MOST}: it may reason first, in up to {_REASONS:,} tokens")
+            self.stats.note(
+                f"the model takes {_MOST}: it may reason first, in up to {_REASONS:,} tokens"
+            )
             return True
-        refused = next((name for name in ("temperature", "seed") if name in sent and f"'{name}'" in said), None)
+        refused = next(
+            (name for name in ("temperature", "seed") if name in sent and f"'{name}'" in said), None
+        )
         if refused is None or not _UNSUPPORTED.search(said):
             return False
         self._takes[refused] = None
         self.stats.note(f"the model takes no {refused}: it was asked without")
         return True
 
-    async def post(self, path: str, body: dict[str, Any] | None, on_retry: Callable[[], object] = lambda: None) -> Any:
+    async def post(
+        self, path: str, body: dict[str, Any] | None, on_retry: Callable[[], object] = lambda: None
+    ) -> Any:
         """The JSON that a path of the API, below `/v1`, answers to a body, or to a GET without one; `on_retry` is
         called before it is asked again."""
         endpoint, (client, slots) = self.endpoint, await self._connections.get(self._connect)
         url, headers = endpoint.address(path), {"Content-Type": "application/json"}
         content = None if body is None else json.dumps(body).encode()
-        request = client.build_request("POST" if content else "GET", url, content=content, headers=headers)
+        request = client.build_request(
+            "POST" if content else "GET", url, content=content, headers=headers
+        )
 
         def retrying() -> None:
             self.stats.retries += 1
@@ -233,9 +269,13 @@ class LLM:
 
         async with slots:
             deadline = time.monotonic() + endpoint.patience
-            patience = Patience(0 if self._doubtful else endpoint.retries, endpoint.backoff, endpoint.patience)
+            patience = Patience(
+                0 if self._doubtful else endpoint.retries, endpoint.backoff, endpoint.patience
+            )
             try:
-                found = await patience.persist(partial(self._send, client, request, deadline), deadline, retrying)
+                found = await patience.persist(
+                    partial(self._send, client, request, deadline), deadline, retrying
+                )
             except Unanswered as fault:
                 if fault.passing:
                     self._lost += 1
@@ -251,18 +291,24 @@ class LLM:
             from huggingface_hub import constants
 
             if constants.is_offline_mode():
-                raise JudgeError("HF_HUB_OFFLINE is set, so Inference Providers cannot be asked; give the judge a url")
+                raise JudgeError(
+                    "HF_HUB_OFFLINE is set, so Inference Providers cannot be asked; give the judge a url"
+                )
         client = httpx2.AsyncClient(
             headers={"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else None,
             timeout=None,  # `_send` limits the whole answer: a slow body would never trip a read time-out
-            limits=httpx2.Limits(max_connections=None),  # a request waits before its time runs, not here
+            limits=httpx2.Limits(
+                max_connections=None
+            ),  # a request waits before its time runs, not here
             follow_redirects=True,
             trust_env=not (endpoint.direct or is_loopback(endpoint.where)),
             verify=tls(),
         )
         return client, asyncio.Semaphore(endpoint.concurrency)
 
-    async def _send(self, client: httpx2.AsyncClient, request: httpx2.Request, deadline: float) -> Any:
+    async def _send(
+        self, client: httpx2.AsyncClient, request: httpx2.Request, deadline: float
+    ) -> Any:
         """What the server answers, once it may be asked."""
         endpoint = self.endpoint
         while (wait := self._not_before - time.monotonic()) > 0:
@@ -270,7 +316,9 @@ class LLM:
                 raise Unanswered(f"the endpoint asks to wait {wait:.0f} s, which is too long", 429)
             await asyncio.sleep(wait)
         if self._lost >= endpoint.give_up_after:
-            lost = f"the endpoint left {endpoint.give_up_after} questions in a row without an answer"
+            lost = (
+                f"the endpoint left {endpoint.give_up_after} questions in a row without an answer"
+            )
             raise Unanswered(f"not asked: {lost}")
         limit = min(endpoint.timeout, max(deadline - time.monotonic(), 0.01))
         self.stats.calls += 1
@@ -280,10 +328,15 @@ class LLM:
             if response.is_success:
                 return response.json()
         except TimeoutError:
-            raise Unanswered(f"no complete answer within {round(limit, 1):g} s", passing=True) from None
+            raise Unanswered(
+                f"no complete answer within {round(limit, 1):g} s", passing=True
+            ) from None
         except (ValueError, RecursionError):
             raise Unanswered("the answer cannot be read: it is not JSON", passing=True) from None
-        except (httpx2.HTTPError, OSError) as error:  # without its chain, which would show the request's headers
+        except (
+            httpx2.HTTPError,
+            OSError,
+        ) as error:  # without its chain, which would show the request's headers
             told = f"cannot talk to {endpoint.where}: {str(error) or type(error).__name__}"
             raise Unanswered(self._hide(told), passing=True) from None
         # what the server says of the error, however it wraps it
@@ -294,7 +347,9 @@ class LLM:
             said = said.get("message", said)
         # hidden before it is cut: half a key would not be recognised as one
         status, said = response.status_code, self._hide(" ".join(str(said).split()))[:_SHOWN]
-        why = f"the endpoint answered {status}: {said}" if said else f"the endpoint answered {status}"
+        why = (
+            f"the endpoint answered {status}: {said}" if said else f"the endpoint answered {status}"
+        )
         if status in _ADVICE:
             where = redact(endpoint.where)
             raise JudgeError(f"cannot ask {endpoint.model!r} at {where}: {_ADVICE[status]} ({why})")
@@ -304,7 +359,12 @@ class LLM:
             self._not_before = max(self._not_before, time.monotonic() + pause)
         why += f"; it asks to wait {pause:.0f} s" if pause else ""
         # some servers fail where they ought to refuse a parameter, and always will
-        raise Unanswered(why, status, pause, status in TRANSIENT and not (status == 500 and _REFUSED.search(said)))
+        raise Unanswered(
+            why,
+            status,
+            pause,
+            status in TRANSIENT and not (status == 500 and _REFUSED.search(said)),
+        )
 
     def _hide(self, text: str) -> str:
         key = self.endpoint.key or ""
@@ -328,7 +388,10 @@ def _reply_of(document: Any, hide: Callable[[str], str]) -> Reply:
         # an extra that not every server gives: where its form is unknown, the answer counts all the same
         with suppress(AttributeError, KeyError, TypeError, ValueError):
             tokens = tuple(
-                (item["token"], {top["token"]: float(top["logprob"]) for top in item["top_logprobs"]})
+                (
+                    item["token"],
+                    {top["token"]: float(top["logprob"]) for top in item["top_logprobs"]},
+                )
                 for item in choice["logprobs"]["content"]
             )
         return Reply(

@@ -7,11 +7,16 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 REMOVED = "[secret]"
-SHORTEST = 6  # of what counts as a key: shorter ones are words, and taking these out would harm the text
-_NAMES = re.compile(
-    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(?:PASS|PAT)|_PWD)S?\d*(?![^_])", re.IGNORECASE
+SHORTEST = (
+    6  # of what counts as a key: shorter ones are words, and taking these out would harm the text
 )
-_PLACES = re.compile(r"_(?:PATH|FILE|DIR)\Z", re.IGNORECASE)  # these say where a key lies, and are not the key
+_NAMES = re.compile(
+    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(?<![^_])(?:PASS|PAT)|_PWD)S?\d*(?![^_])",
+    re.IGNORECASE,
+)
+_PLACES = re.compile(
+    r"_(?:PATH|FILE|DIR)\Z", re.IGNORECASE
+)  # these say where a key lies, and are not the key
 _SHAPES = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:hf_|gh[opsur]_|github_pat_|sk-)[A-Za-z0-9_-]{20,}|xox[abeprs]-[A-Za-z0-9-]{20,}"
     r"|AIza[A-Za-z0-9_-]{35}|A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9]))"
@@ -19,8 +24,12 @@ _SHAPES = re.compile(
     r"(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
 _USERINFO = re.compile(r"(?<=://)[^/?#\s\"'<>]*(?=@)")
-_PARAMETER = re.compile(r"(?i:(?<=[?&])((?:api[_-]?key|access_token|auth_token|client_secret|password)=)[^&#\s\"'<>]+)")
-_FLAG = re.compile(r"(?i:(--[\w-]{0,40}(?:hub[_-]token|api[_-]?key|secret|password)(?:=|[ \t]+)['\"]?))[^\s'\"]+")
+_PARAMETER = re.compile(
+    r"(?i:(?<=[?&])((?:api[_-]?key|access_token|auth_token|client_secret|password)=)[^&#\s\"'<>]+)"
+)
+_FLAG = re.compile(
+    r"(?i:(--[\w-]{0,40}(?:hub[_-]token|api[_-]?key|secret|password)(?:=|[ \t]+)['\"]?))[^\s'\"]+"
+)
 
 
 def carried(key: str) -> str | None:
@@ -55,7 +64,10 @@ def redact(value: Any, secrets: Iterable[str] = ()) -> Any:
     for secret in found:
         # as it may be written in a URL, too
         encoded = (quote(secret, safe="", errors="replace"), quote_plus(secret, errors="replace"))
-        forms.update(encoded, (re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), form) for form in encoded))
+        forms.update(
+            encoded,
+            (re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), form) for form in encoded),
+        )
     # the longest first: one key may be the beginning of another, whose rest would stay
     ordered = sorted(forms, key=lambda form: (-len(form), form))
     return _walk(value, re.compile("|".join(map(re.escape, ordered)) or r"(?!)"))

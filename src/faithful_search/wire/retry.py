@@ -21,7 +21,9 @@ TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 52
 def passing(error: BaseException) -> bool:
     """Whether to make the same call again a little later: the error says so (`passing`), or is the network's, and
     whoever raised it has not retried already (`tried`), since two layers must not multiply their retries."""
-    return bool(getattr(error, "passing", isinstance(error, OSError))) and not getattr(error, "tried", False)
+    return bool(getattr(error, "passing", isinstance(error, OSError))) and not getattr(
+        error, "tried", False
+    )
 
 
 def cancelled() -> bool:
@@ -78,7 +80,11 @@ class Patience:
                 return await attempt()
             except Exception as error:
                 pause = self.pause(retry, error)
-                late = deadline is not None and pause is not None and time.monotonic() + pause >= deadline
+                late = (
+                    deadline is not None
+                    and pause is not None
+                    and time.monotonic() + pause >= deadline
+                )
                 if pause is None or late or cancelled():
                     raise
             on_retry()
@@ -116,7 +122,9 @@ class Breaker:
         with self._lock:
             remaining = self.remaining
             if not remaining:
-                self._until = time.monotonic() + self._cooldown  # the others wait for what this caller learns
+                self._until = (
+                    time.monotonic() + self._cooldown
+                )  # the others wait for what this caller learns
             return remaining
 
     def succeeded(self) -> None:

@@ -29,12 +29,33 @@ from . import statistics
 from .labelled import Labelled, load, parse_judge, parse_judges, sample
 from .statistics import Bin
 
-__all__ = ["Agreement", "Labelled", "from_scores", "is_scores", "load", "parse_judge", "parse_judges", "run", "sample"]
+__all__ = [
+    "Agreement",
+    "Labelled",
+    "from_scores",
+    "is_scores",
+    "load",
+    "parse_judge",
+    "parse_judges",
+    "run",
+    "sample",
+]
 
 CHUNK = 64  # pairs: what a killed run loses at most
 VERDICTS, RESULT = "verdicts.jsonl", "agreement.json"
 ALL = "all"
-_HEADER = ["judge", "labels", "pairs", "true", "agreement [95% CI]", "κ", "AUROC", "ECE (bins)", "Brier", "abstained"]
+_HEADER = [
+    "judge",
+    "labels",
+    "pairs",
+    "true",
+    "agreement [95% CI]",
+    "κ",
+    "AUROC",
+    "ECE (bins)",
+    "Brier",
+    "abstained",
+]
 
 
 class Rated(NamedTuple):
@@ -88,14 +109,35 @@ class Agreement(msgspec.Struct, frozen=True):
         for row in self.against:
             true = "-" if row.true is None else f"{row.true:.2f}"
             shown = [interval(estimate) for estimate in (row.agreement, row.kappa, row.auroc)]
-            brier = interval(msgspec.structs.replace(row.brier, low=None))  # alone: the line is long enough
+            brier = interval(
+                msgspec.structs.replace(row.brier, low=None)
+            )  # alone: the line is long enough
             error = f"{interval(row.calibration)} ({row.bins})"
-            lines.append([row.judge, row.source, str(row.pairs), true, *shown, error, brier, str(row.abstained)])
+            lines.append(
+                [
+                    row.judge,
+                    row.source,
+                    str(row.pairs),
+                    true,
+                    *shown,
+                    error,
+                    brier,
+                    str(row.abstained),
+                ]
+            )
         parts = [aligned(lines)] if self.against else []
         for source, fleiss in self.among.items():
-            found = {(row.first, row.second): row.kappa for row in self.between if row.source == source}
+            found = {
+                (row.first, row.second): row.kappa for row in self.between if row.source == source
+            }
             rows = [
-                [one, *(interval(found[one, other]) if (one, other) in found else "" for other in self.judges[1:])]
+                [
+                    one,
+                    *(
+                        interval(found[one, other]) if (one, other) in found else ""
+                        for other in self.judges[1:]
+                    ),
+                ]
                 for one in self.judges[:-1]
             ]
             last = f"Fleiss' κ of {len(self.judges)} judges: {interval(fleiss)} (n={fleiss.n})"
@@ -129,11 +171,21 @@ def run(
         results_folder(Path(out)) / VERDICTS,
         "agreement",
         _Line,
-        lambda line: ((line.judge, line.by, line.pair), Verdict(line.p, line.label, line.why, line.by)),
+        lambda line: (
+            (line.judge, line.by, line.pair),
+            Verdict(line.p, line.label, line.why, line.by),
+        ),
     ) as kept:
-        found = {name: _judge_all(name, judge, rows, kept, progress) for name, judge in judges.items()}
+        found = {
+            name: _judge_all(name, judge, rows, kept, progress) for name, judge in judges.items()
+        }
     rated = [
-        Rated(row.source, row.group, row.label, {name: verdicts[at] for name, verdicts in found.items()})
+        Rated(
+            row.source,
+            row.group,
+            row.label,
+            {name: verdicts[at] for name, verdicts in found.items()},
+        )
         for at, row in enumerate(rows)
     ]
     settings = {"judges": {name: judge.name for name, judge in judges.items()}, "limit": limit}
@@ -158,15 +210,25 @@ def _judge_all(
     keys = []
     for row in rows:
         # by the judge's own name and the prompt's version, too: what changed is asked about again
-        text = json.dumps([row.premise, row.hypothesis, row.question, prompting.load(row.task).digest])
+        text = json.dumps(
+            [row.premise, row.hypothesis, row.question, prompting.load(row.task).digest]
+        )
         keys.append((name, judge.name, hashlib.sha256(text.encode()).hexdigest()[:16]))
     different = dict(zip(keys, rows, strict=True))
     # one that abstained is asked about again
-    missing = [(key, row) for key, row in different.items() if key not in kept.kept or kept.kept[key].abstained]
+    missing = [
+        (key, row)
+        for key, row in different.items()
+        if key not in kept.kept or kept.kept[key].abstained
+    ]
     begun, hidden = len(different) - len(missing), None if progress else True
-    with progress_bar(total=len(different), initial=begun, desc=name, unit="pair", disable=hidden) as bar:
+    with progress_bar(
+        total=len(different), initial=begun, desc=name, unit="pair", disable=hidden
+    ) as bar:
         for answered in ask_in_parts(judge, missing, lambda item: item[1].pair, CHUNK):
-            kept.add([_Line(*key, row.id, own.p, own.label, own.why) for (key, row), own in answered])
+            kept.add(
+                [_Line(*key, row.id, own.p, own.label, own.why) for (key, row), own in answered]
+            )
             bar.update(len(answered))
     return [kept.kept[key] for key in keys]
 
@@ -208,7 +270,9 @@ def from_scores(
         truth = None if labels is None else verdicts.pop().label
         metric, digest, *_ = key
         rated.append(Rated(metric, digest, truth, dict(zip(judges, verdicts, strict=True))))
-    left_out = {name: len(pairs) - len(common) for name, (_, pairs) in zip(names, read, strict=True)}
+    left_out = {
+        name: len(pairs) - len(common) for name, (_, pairs) in zip(names, read, strict=True)
+    }
     return _measured(rated, {"files": names, "left_out": left_out}, draws, seed, out)
 
 
@@ -256,14 +320,18 @@ def _measured(
     labelled = any(pair.truth is not None for pair in pairs)
     sources = dict(Counter(pair.source for pair in pairs))
     how = {"draws": draws, "seed": seed}
-    result = Agreement(judges, [], [], {}, {}, {**settings, **how, "bins": statistics.BINS, "pairs": sources})
+    result = Agreement(
+        judges, [], [], {}, {}, {**settings, **how, "bins": statistics.BINS, "pairs": sources}
+    )
     for source in [*sources, *([ALL] if len(sources) > 1 else [])]:
         part = [pair for pair in pairs if source in (ALL, pair.source)]
         truth, groups = [pair.truth for pair in part], [pair.group for pair in part]
         said = {judge: [pair.verdicts[judge].label for pair in part] for judge in judges}
         for judge in judges if labelled else ():
             own, p = said[judge], [pair.verdicts[judge].p for pair in part]
-            judged = [label for label, given in zip(truth, own, strict=True) if None not in (label, given)]
+            judged = [
+                label for label, given in zip(truth, own, strict=True) if None not in (label, given)
+            ]
             # the last source is all of them, whose curves are drawn
             result.curves[judge] = statistics.reliability(truth, p)
             row = Against(

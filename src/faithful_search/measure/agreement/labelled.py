@@ -71,14 +71,22 @@ def load(path: str | os.PathLike[str], split: Split | None = None) -> list[Label
     if split is not None and split not in SPLITS:
         raise ConfigError(f"unknown split {split!r}; there are: {', '.join(SPLITS)}")
     path, endings = Path(path), (".jsonl", ".jsonl.gz")
-    wanted = sorted(file for file in path.iterdir() if file.name.endswith(endings)) if path.is_dir() else [path]
+    wanted = (
+        sorted(file for file in path.iterdir() if file.name.endswith(endings))
+        if path.is_dir()
+        else [path]
+    )
     # The test file beside AttributionBench's others says what must leave train, also when only they are loaded
     others = [file for file in wanted if file.name.startswith("attributionbench")]
     tests = {file.with_name(f"{TEST_FILE}{end}") for file in others for end in endings}
     beside = [file for file in tests.difference(wanted) if file.exists()]
     read = {file: list(_read(file)) for file in [*wanted, *beside]}
     held_out = {
-        (row.source, key) for own in read.values() for row, keys in own if row.split == "heldout" for key in keys
+        (row.source, key)
+        for own in read.values()
+        for row, keys in own
+        if row.split == "heldout"
+        for key in keys
     }
     rows = []
     for row, keys in (item for file in wanted for item in read[file]):
@@ -96,7 +104,10 @@ def sample(rows: Iterable[Labelled], per_source: int, seed: int = 0) -> list[Lab
     by_source: dict[str, list[tuple[int, Labelled]]] = defaultdict(list)
     for place, row in enumerate(rows):
         by_source[row.source].append((place, row))
-    chosen = [heapq.nsmallest(per_source, own, key=lambda item: rank(seed, item[1].id)) for own in by_source.values()]
+    chosen = [
+        heapq.nsmallest(per_source, own, key=lambda item: rank(seed, item[1].id))
+        for own in by_source.values()
+    ]
     return [row for _, row in sorted(chain.from_iterable(chosen), key=lambda item: item[0])]
 
 
@@ -124,7 +135,9 @@ class RecordedJudge:
             own = Verdict(float(row.label) if row.p is None else row.p, row.label)
             alike = found.get(row.pair, own).label == row.label
             found[row.pair] = own if alike else Verdict(None, None, "labelled both ways")
-        digest = hashlib.sha256("\n".join(f"{pair} {own.p} {own.label}" for pair, own in found.items()).encode())
+        digest = hashlib.sha256(
+            "\n".join(f"{pair} {own.p} {own.label}" for pair, own in found.items()).encode()
+        )
         return cls(f"labels@{digest.hexdigest()[:12]}", found)
 
     def judge_batch(self, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -146,7 +159,11 @@ def parse_judge(spec: str, trust_remote_code: bool = False) -> tuple[str, Judge]
     """
     kind, _, model = spec.partition(":")
     served, _, url = model.rpartition("@") if kind == "endpoint" else (model, "", "")
-    name = f"{kind}:{served.removesuffix('/pairs.jsonl').rstrip('/').rsplit('/', 1)[-1]}" if model else kind
+    name = (
+        f"{kind}:{served.removesuffix('/pairs.jsonl').rstrip('/').rsplit('/', 1)[-1]}"
+        if model
+        else kind
+    )
     if spec == "containment":
         return spec, LexicalJudge()
     if kind == "lexical" and model:
@@ -184,7 +201,11 @@ def _read(path: Path) -> Iterator[tuple[Labelled, Sequence[str]]]:
             for one in _plain(row, kind):
                 yield _labelled(one, f"{stem}:{number}", stem)
         except (KeyError, TypeError, ValueError) as error:
-            what = f"no column {error}; it has: {', '.join(row)}" if isinstance(error, KeyError) else str(error)
+            what = (
+                f"no column {error}; it has: {', '.join(row)}"
+                if isinstance(error, KeyError)
+                else str(error)
+            )
             raise DataError(f"{path}, row {number}: {what}") from error
 
 
@@ -195,7 +216,13 @@ def _plain(row: Row, kind: str) -> Iterator[Row]:
             said = {"hypothesis": row[f"{which}_answer"], "label": which == "right", "id": which}
             yield {"premise": row["knowledge"], "question": row["question"], "source": kind, **said}
     elif kind:
-        pair = dict(zip(("premise", "hypothesis", "label"), (row[column] for column in KNOWN[kind]), strict=True))
+        pair = dict(
+            zip(
+                ("premise", "hypothesis", "label"),
+                (row[column] for column in KNOWN[kind]),
+                strict=True,
+            )
+        )
         yield {**pair, "question": row.get("question"), "source": kind}
     else:
         yield row
@@ -205,22 +232,37 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
     values = []
     for names in COLUMNS:
         if (value := first(row, names)) is None:
-            raise ValueError(f"no column {' or '.join(names)}; it has: {', '.join(row) or 'nothing'}")
+            raise ValueError(
+                f"no column {' or '.join(names)}; it has: {', '.join(row) or 'nothing'}"
+            )
         values.append(value)
     premise, hypothesis, label = values
-    passages, question = [premise] if isinstance(premise, str) else premise, row.get("question") or ""
-    if not isinstance(passages, list) or not all(isinstance(text, str) for text in (*passages, hypothesis, question)):
-        raise TypeError("the premise must be a text or a list of texts, hypothesis and question must be texts")
+    passages, question = (
+        [premise] if isinstance(premise, str) else premise,
+        row.get("question") or "",
+    )
+    if not isinstance(passages, list) or not all(
+        isinstance(text, str) for text in (*passages, hypothesis, question)
+    ):
+        raise TypeError(
+            "the premise must be a text or a list of texts, hypothesis and question must be texts"
+        )
     task: Any = row.get("task") or "support"
     p = row.get("p")
     if task not in get_args(Task):
         raise ValueError(f"unknown task {task!r}; there are: {', '.join(get_args(Task))}")
     # `in (0, 1)` is true of booleans and of 1.0, too
-    word = str(int(label)) if label in (0, 1) else str(label).strip().lower().replace("_", " ").replace("-", " ")
+    word = (
+        str(int(label))
+        if label in (0, 1)
+        else str(label).strip().lower().replace("_", " ").replace("-", " ")
+    )
     if word not in (*TRUE, *FALSE):
         raise ValueError(f"the label {label!r} is not understood; use true or false")
     # ways to spell a question must not put it on both sides
-    simple = [normalize(unicodedata.normalize("NFKC", text), "pokee") for text in (question, *passages)]
+    simple = [
+        normalize(unicodedata.normalize("NFKC", text), "pokee") for text in (question, *passages)
+    ]
     told = [text for text in simple if text] or [hypothesis]
     keys = [hashlib.sha256(text.encode()).hexdigest() for text in told]
     source = str(row.get("source") or stem)
@@ -235,6 +277,8 @@ def _labelled(row: Row, place: str, stem: str) -> tuple[Labelled, Sequence[str]]
         split="heldout" if reserved or int(keys[0][:8], 16) % FOLDS == 0 else "train",
         group=keys[0][:16],
         task=task,
-        p=float(p) if isinstance(p, (int, float)) and not isinstance(p, bool) and 0 <= p <= 1 else None,
+        p=float(p)
+        if isinstance(p, (int, float)) and not isinstance(p, bool) and 0 <= p <= 1
+        else None,
     )
     return labelled, keys

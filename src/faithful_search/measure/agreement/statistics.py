@@ -16,7 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
-from ..stats import DRAWS, NOTHING, Estimate, Floats, bootstrap, divided, numbered, percentile_interval, resampled
+from ..stats import (
+    DRAWS,
+    NOTHING,
+    Estimate,
+    Floats,
+    bootstrap,
+    divided,
+    numbered,
+    percentile_interval,
+    resampled,
+)
 
 Labels = Sequence[bool | None]
 Probabilities = Sequence[float | None]
@@ -32,13 +42,17 @@ class Bin(msgspec.Struct, frozen=True):
     n: int
 
 
-def agreement_rate(a: Labels, b: Labels, groups: Groups = None, draws: int = DRAWS, seed: int = 0) -> Estimate:
+def agreement_rate(
+    a: Labels, b: Labels, groups: Groups = None, draws: int = DRAWS, seed: int = 0
+) -> Estimate:
     """The share of pairs that both label alike. Not defined without pairs."""
     (x, y), groups, left_out = _complete((a, b), groups)
     return _counted(bootstrap(x == y, None, groups, draws, seed), left_out)
 
 
-def cohen_kappa(a: Labels, b: Labels, groups: Groups = None, draws: int = DRAWS, seed: int = 0) -> Estimate:
+def cohen_kappa(
+    a: Labels, b: Labels, groups: Groups = None, draws: int = DRAWS, seed: int = 0
+) -> Estimate:
     """Cohen's κ = (p_o − p_e) / (1 − p_e): agreement beyond what the raters' own rates would give by chance.
 
     0 when one rater is constant and the other is not; not defined when both always give the same one label, for chance
@@ -55,7 +69,9 @@ def cohen_kappa(a: Labels, b: Labels, groups: Groups = None, draws: int = DRAWS,
     return _counted(bootstrap(features, kappa, groups, draws, seed), left_out)
 
 
-def fleiss_kappa(ratings: Sequence[Labels], groups: Groups = None, draws: int = DRAWS, seed: int = 0) -> Estimate:
+def fleiss_kappa(
+    ratings: Sequence[Labels], groups: Groups = None, draws: int = DRAWS, seed: int = 0
+) -> Estimate:
     """Fleiss' κ over two or more raters, on the pairs that all of them labelled.
 
     ```
@@ -79,7 +95,9 @@ def fleiss_kappa(ratings: Sequence[Labels], groups: Groups = None, draws: int = 
     return _counted(bootstrap(features, kappa, groups, draws, seed), left_out)
 
 
-def auroc(labels: Labels, p: Probabilities, groups: Groups = None, draws: int = DRAWS, seed: int = 0) -> Estimate:
+def auroc(
+    labels: Labels, p: Probabilities, groups: Groups = None, draws: int = DRAWS, seed: int = 0
+) -> Estimate:
     """The chance that a true pair has a higher p than a false one, ties counting half (Mann-Whitney).
 
     Not defined when all pairs have one label; 0.5 when p is constant.
@@ -87,7 +105,10 @@ def auroc(labels: Labels, p: Probabilities, groups: Groups = None, draws: int = 
     (truth, scores), groups, left_out = _complete((labels, p), groups)
     if not len(truth):
         return _counted(NOTHING, left_out)
-    unit, order = numbered(range(len(truth)) if groups is None else groups), np.argsort(scores, kind="stable")
+    unit, order = (
+        numbered(range(len(truth)) if groups is None else groups),
+        np.argsort(scores, kind="stable"),
+    )
     truth, scores = truth[order], scores[order]
     starts = np.flatnonzero(np.r_[True, scores[1:] != scores[:-1]])  # of the runs of equal scores
 
@@ -96,7 +117,9 @@ def auroc(labels: Labels, p: Probabilities, groups: Groups = None, draws: int = 
         true = np.add.reduceat(weights * truth, starts, axis=1)
         false = np.add.reduceat(weights * (1 - truth), starts, axis=1)
         below = np.cumsum(false, axis=1) - false
-        return divided((true * (below + false / 2)).sum(axis=1), true.sum(axis=1) * false.sum(axis=1))
+        return divided(
+            (true * (below + false / 2)).sum(axis=1), true.sum(axis=1) * false.sum(axis=1)
+        )
 
     n, value = int(unit.max()) + 1, float(share_won(np.ones((1, len(order))))[0])
     blocks = (share_won(weights[:, unit[order]]) for weights in resampled(n, draws, seed))
@@ -104,7 +127,12 @@ def auroc(labels: Labels, p: Probabilities, groups: Groups = None, draws: int = 
 
 
 def calibration_error(
-    labels: Labels, p: Probabilities, groups: Groups = None, bins: int = BINS, draws: int = DRAWS, seed: int = 0
+    labels: Labels,
+    p: Probabilities,
+    groups: Groups = None,
+    bins: int = BINS,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> Estimate:
     """Expected calibration error: Σ over bins of (share of pairs in it) · |share that is true − mean p|.
 
@@ -115,7 +143,9 @@ def calibration_error(
     """
     (truth, scores), groups, left_out = _complete((labels, p), groups)
     gap, member = truth - scores, _bins(scores, bins)
-    features = np.column_stack([gap[:, None] * (member[:, None] == np.arange(bins)), np.ones(len(gap))])
+    features = np.column_stack(
+        [gap[:, None] * (member[:, None] == np.arange(bins)), np.ones(len(gap))]
+    )
 
     def error(sums: Floats) -> Floats:
         return divided(np.abs(sums[:, :-1]).sum(axis=1), sums[:, -1])
@@ -123,7 +153,9 @@ def calibration_error(
     return _counted(bootstrap(features, error, groups, draws, seed), left_out)
 
 
-def brier(labels: Labels, p: Probabilities, groups: Groups = None, draws: int = DRAWS, seed: int = 0) -> Estimate:
+def brier(
+    labels: Labels, p: Probabilities, groups: Groups = None, draws: int = DRAWS, seed: int = 0
+) -> Estimate:
     """Brier score: the mean of (p − label)²; 0 is best, always saying 0.5 gives 0.25. Not defined without pairs."""
     (truth, scores), groups, left_out = _complete((labels, p), groups)
     return _counted(bootstrap((scores - truth) ** 2, None, groups, draws, seed), left_out)
@@ -134,7 +166,11 @@ def reliability(labels: Labels, p: Probabilities, bins: int = BINS) -> list[Bin]
     (truth, scores), _, _ = _complete((labels, p), None)
     own = _bins(scores, bins)
     return [
-        Bin(float(scores[own == place].mean()), float(truth[own == place].mean()), int((own == place).sum()))
+        Bin(
+            float(scores[own == place].mean()),
+            float(truth[own == place].mean()),
+            int((own == place).sum()),
+        )
         for place in np.unique(own)
     ]
 
@@ -150,7 +186,9 @@ def _complete(columns: Sequence[Sequence], groups: Groups) -> tuple[list[Floats]
     """The columns without the pairs that any of them has no value for, and how many those are."""
     lengths = {len(column) for column in columns} | ({len(groups)} if groups is not None else set())
     if len(lengths) != 1:
-        raise DataError(f"raters, labels and groups must have one entry for each pair, found {sorted(lengths)}")
+        raise DataError(
+            f"raters, labels and groups must have one entry for each pair, found {sorted(lengths)}"
+        )
     kept = [place for place, row in enumerate(zip(*columns, strict=True)) if None not in row]
     chosen = [np.array([column[place] for place in kept], dtype=np.float64) for column in columns]
     return chosen, groups and [groups[place] for place in kept], len(columns[0]) - len(kept)

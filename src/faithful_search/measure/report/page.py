@@ -51,7 +51,9 @@ MOST = 100
 _LINE = 1_000
 
 
-def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tuple[int, Trajectory]]) -> Path:
+def write(
+    path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tuple[int, Trajectory]]
+) -> Path:
     """Write the page of an audit and its `scores.jsonl`; `rollouts` are those to show, with the number of their row.
 
     Raises `DataError` when the scores cannot be read, or the page cannot be written.
@@ -65,11 +67,18 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
                 values.setdefault(name, array("d")).append(cell.value)
         if line.row in shown:
             rows[line.row] = {name: cell.whole for name, cell in line.scores.items()}
-    limits = {**dict.fromkeys({*audit.rows, *values}, (0.0, 1.0)), "calls": (0.0, math.inf), **audit.bounds}
+    limits = {
+        **dict.fromkeys({*audit.rows, *values}, (0.0, 1.0)),
+        "calls": (0.0, math.inf),
+        **audit.bounds,
+    }
     share = min(ROW, PAGE // max(1, len(shown)))
     best, worst = extremes(audit) or (None, None)
     # what a sentence speaks of, as the page's script filters and orders by it
-    views = {"Best": {"metric": best, "order": "best"}, "Worst": {"metric": worst, "order": "worst"}}
+    views = {
+        "Best": {"metric": best, "order": "best"},
+        "Worst": {"metric": worst, "order": "worst"},
+    }
     return _render(
         path,
         "template.html",
@@ -80,7 +89,9 @@ def write(path: PathLike, audit: Audit, scores: PathLike, rollouts: Iterable[tup
         histograms=[_histogram(name, column, limits[name]) for name, column in values.items()],
         examples={issue.kind: issue.why for one in shown.values() for issue in one.all_issues()},
         lower=[name for name in audit.rows if about(name).direction < 0],
-        rollouts=[fields(row, trajectory, rows.get(row, {}), share) for row, trajectory in shown.items()],
+        rollouts=[
+            fields(row, trajectory, rows.get(row, {}), share) for row, trajectory in shown.items()
+        ],
     )
 
 
@@ -90,7 +101,9 @@ def write_comparison(path: PathLike, found: Comparison, sides: Sequence[Side]) -
     for side in sides:
         report = Path(side.folder) / REPORT
         known = side.rows and report.is_file()
-        reports.append(quote(Path(os.path.relpath(report, Path(path).parent)).as_posix()) if known else None)
+        reports.append(
+            quote(Path(os.path.relpath(report, Path(path).parent)).as_posix()) if known else None
+        )
     header, *table = found.table()
     return _render(
         path,
@@ -111,14 +124,19 @@ def digest(source: str) -> str:
 def _render(path: PathLike, template: str, **values: Any) -> Path:
     page = environment(asks=asks, digest=digest, file=_page_file).get_template(template)
     text = page.render(version=__version__, date=date.today().isoformat(), **values)
-    return write_whole(Path(path), text.encode("utf-8", "replace"))  # half a surrogate pair has no form in UTF-8
+    return write_whole(
+        Path(path), text.encode("utf-8", "replace")
+    )  # half a surrogate pair has no form in UTF-8
 
 
 def _scale(estimate: Estimate, limits: tuple[float, float]) -> list[float] | None:
     """Where the interval's ends and the mean stand between the limits, from 0 to 1."""
     if estimate.value is None or not math.isfinite(limits[1] - limits[0]):
         return None
-    ends = [estimate.value if end is None else end for end in (estimate.low, estimate.high, estimate.value)]
+    ends = [
+        estimate.value if end is None else end
+        for end in (estimate.low, estimate.high, estimate.value)
+    ]
     return [min(1.0, max(0.0, (end - limits[0]) / (limits[1] - limits[0]))) for end in ends]
 
 
@@ -128,8 +146,18 @@ def _histogram(name: str, column: Sequence[float], limits: tuple[float, float]) 
     high = limits[1] if math.isfinite(limits[1]) else max(*column, low + 1)
     step = (high - low) / BINS
     counts = Counter(min(BINS - 1, max(0, int((value - low) / step))) for value in column)
-    bins = [(place, low + place * step, low + (place + 1) * step, count) for place, count in sorted(counts.items())]
-    return {"name": name, "n": len(column), "most": max(counts.values()), "bins": bins, "low": low, "high": high}
+    bins = [
+        (place, low + place * step, low + (place + 1) * step, count)
+        for place, count in sorted(counts.items())
+    ]
+    return {
+        "name": name,
+        "n": len(column),
+        "most": max(counts.values()),
+        "bins": bins,
+        "low": low,
+        "high": high,
+    }
 
 
 @cache  # with the templates that it compiles
@@ -137,7 +165,12 @@ def environment(**filters: Callable[..., Any]) -> "Environment":
     """The templates of `page_files/`. They escape all but our own style and script: the rest is untrusted."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, loader=FunctionLoader(_page_file))
+    made = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        loader=FunctionLoader(_page_file),
+    )
     made.filters |= {"line": _line, **filters}
     return made
 
@@ -146,7 +179,9 @@ def _page_file(name: str) -> str:
     return (files(__package__) / "page_files" / name).read_text("utf-8")
 
 
-def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Score], most: int = ROW) -> dict[str, Any]:
+def fields(
+    row: int | None, trajectory: Trajectory, scores: Mapping[str, Score], most: int = ROW
+) -> dict[str, Any]:
     """What `rollout.html` shows: `row` names it in a page of several, `most` are the characters of all its texts."""
     left = most
 
@@ -161,7 +196,11 @@ def fields(row: int | None, trajectory: Trajectory, scores: Mapping[str, Score],
         )
         return {"shown": shown, "folded": folded, "left_out": len(whole) - len(kept)}
 
-    said = {name: one for name, one in scores.items() if one.value is not None or one.parts.get("abstained")}
+    said = {
+        name: one
+        for name, one in scores.items()
+        if one.value is not None or one.parts.get("abstained")
+    }
     issues = trajectory.all_issues()
     return {
         "row": row,
@@ -182,7 +221,10 @@ def _steps(
     trajectory: Trajectory, text: Callable[..., Any], marks: Mapping[int, list[Any]]
 ) -> Iterator[dict[str, Any]]:
     """What is shown of each step. A word is marked that neither the question nor the evidence until then holds."""
-    cited, returned = {name for step in trajectory.steps for name in step.refs}, set(trajectory.evidence)
+    cited, returned = (
+        {name for step in trajectory.steps for name in step.refs},
+        set(trajectory.evidence),
+    )
     known, found = trajectory.question or "", False
     for number, step in enumerate(trajectory.steps[:MOST], start=1):
         against = known if found else None  # before the first evidence every word would be marked
@@ -194,17 +236,25 @@ def _steps(
             "think": None if step.think is None else text(step.think.strip(), against),
             "call": text(arguments_of(step.call)) if step.call and step.call.name else None,
             "answer": None if step.answer is None else text(step.answer, against),
-            "evidence": [(item, item.id in cited, text(item.text)) for item in step.evidence[:MOST]],
+            "evidence": [
+                (item, item.id in cited, text(item.text)) for item in step.evidence[:MOST]
+            ],
             "note": text(step.note),
             "marks": marks.get(number, [])[:MOST],
         }
         found = found or bool(step.evidence)
-        known = "\n".join([known, *(f"{item.title}\n{item.text}" for item in step.evidence), step.note])
+        known = "\n".join(
+            [known, *(f"{item.title}\n{item.text}" for item in step.evidence), step.note]
+        )
 
 
 def _line(text: object) -> str:
     shown = str(text)
-    return shown if len(shown) <= _LINE else f"{shown[:_LINE]} … ({len(shown) - _LINE:,} characters more)"
+    return (
+        shown
+        if len(shown) <= _LINE
+        else f"{shown[:_LINE]} … ({len(shown) - _LINE:,} characters more)"
+    )
 
 
 def _chip(name: str, score: Score) -> dict[str, str]:
@@ -237,8 +287,18 @@ def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, Any]]]:
     steps that count or were probed."""
     found: dict[int, list[dict[str, Any]]] = {}
 
-    def mark(step: int, metric: str, shown: str, level: str = "", p: float | None = None, **more: str) -> None:
-        told = {"metric": metric, "shown": shown, "level": level, "p": p, "claim": "", "why": "", **more}
+    def mark(
+        step: int, metric: str, shown: str, level: str = "", p: float | None = None, **more: str
+    ) -> None:
+        told = {
+            "metric": metric,
+            "shown": shown,
+            "level": level,
+            "p": p,
+            "claim": "",
+            "why": "",
+            **more,
+        }
         found.setdefault(step, []).append(told)
 
     for name, score in scores.items():
@@ -250,7 +310,15 @@ def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, Any]]]:
             level = "" if label is None else "yes" if label else "no"
             claim = claims[place] if len(claims) > 1 else ""
             known = None if label is None else p
-            mark(pair.get("step", 0), name, shown + sure, level, known, claim=claim, why=pair.get("why") or "")
+            mark(
+                pair.get("step", 0),
+                name,
+                shown + sure,
+                level,
+                known,
+                claim=claim,
+                why=pair.get("why") or "",
+            )
         checks = zip(*(score.parts.get(check, ()) for check in CHECKS), strict=True)
         for number, passed in enumerate(checks, start=2):  # no verdict is due at the first step
             failed = ", ".join(check for check, ok in zip(CHECKS, passed, strict=True) if not ok)
@@ -262,8 +330,14 @@ def _marks(scores: Mapping[str, Score]) -> dict[int, list[dict[str, Any]]]:
                 sum(passed) / len(passed),
             )
         for item in score.parts.get("steps", ()):
-            if isinstance(item, int):  # a step that counts against the metric, else one whose evidence was changed
+            if isinstance(
+                item, int
+            ):  # a step that counts against the metric, else one whose evidence was changed
                 mark(item, name, "counts against it", "no")
             else:
-                mark(item["step"], name, f"p(yes) {item['q']:.2f}, with changed evidence {item['q_perturbed']:.2f}")
+                mark(
+                    item["step"],
+                    name,
+                    f"p(yes) {item['q']:.2f}, with changed evidence {item['q_perturbed']:.2f}",
+                )
     return found

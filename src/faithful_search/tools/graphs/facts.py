@@ -23,7 +23,9 @@ MOST_FACTS = 30
 
 _log = logging.getLogger(__name__)
 _PARTS = ("subject", "relation", "object")
-_PREPOSITIONS = frozenset(words("about after as at before between by for from in into of on over to under with"))
+_PREPOSITIONS = frozenset(
+    words("about after as at before between by for from in into of on over to under with")
+)
 
 
 class Triple(msgspec.Struct, frozen=True):
@@ -40,7 +42,10 @@ class Triple(msgspec.Struct, frozen=True):
     @property
     def ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
         """Label and key of the subject, and of the object."""
-        return (self.subject, self.subject_key or self.subject), (self.object, self.object_key or self.object)
+        return (self.subject, self.subject_key or self.subject), (
+            self.object,
+            self.object_key or self.object,
+        )
 
 
 Fact = tuple[Triple, bool]
@@ -124,7 +129,9 @@ def _evidence(fact: Fact, text: str) -> Evidence:
     return Evidence(text=text, title=entity, source=triple.id, url=url)
 
 
-async def condensed(condenser: Condenser, query: str, facts: Sequence[Evidence], top_k: int) -> list[Evidence]:
+async def condensed(
+    condenser: Condenser, query: str, facts: Sequence[Evidence], top_k: int
+) -> list[Evidence]:
     """One paragraph about each entity, which `condenser` writes from the facts. An entity of which they say nothing
     that was asked is left out, unless all are. Where the condenser fails, the facts themselves come after the
     paragraphs, and what is returned is `Partial`."""
@@ -134,7 +141,9 @@ async def condensed(condenser: Condenser, query: str, facts: Sequence[Evidence],
 
     async def paragraph(items: list[Evidence]) -> str | None:
         try:
-            return (await condenser.condense(query, [item.text for item in items[:MOST_FACTS]])).strip()
+            return (
+                await condenser.condense(query, [item.text for item in items[:MOST_FACTS]])
+            ).strip()
         except ToolError as error:
             _log.warning("no summary, so the facts themselves are shown: %s", error)
             return None
@@ -142,8 +151,14 @@ async def condensed(condenser: Condenser, query: str, facts: Sequence[Evidence],
     # one request to a model each, so no more than will be shown
     about = list(by_entity.values())[:top_k]
     texts = await asyncio.gather(*map(paragraph, about))
-    told = [msgspec.structs.replace(items[0], text=text) for text, items in zip(texts, about, strict=True) if text]
-    untold = [item for text, items in zip(texts, about, strict=True) if text is None for item in items]
+    told = [
+        msgspec.structs.replace(items[0], text=text)
+        for text, items in zip(texts, about, strict=True)
+        if text
+    ]
+    untold = [
+        item for text, items in zip(texts, about, strict=True) if text is None for item in items
+    ]
     found = ([*told, *untold] or list(facts))[:top_k]
     return Partial(found) if None in texts else found
 
@@ -165,8 +180,12 @@ def read_triples(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -
     for number, row in enumerate(source, start=1):
         place = f"{where}, row {number}"
         if not isinstance(row, Mapping):
-            raise DataError(f"{place}: expected an object with {', '.join(_PARTS)}; it is {type(row).__name__}")
-        if missing := [name for name in _PARTS if row.get(name) is None or not str(row[name]).strip()]:
+            raise DataError(
+                f"{place}: expected an object with {', '.join(_PARTS)}; it is {type(row).__name__}"
+            )
+        if missing := [
+            name for name in _PARTS if row.get(name) is None or not str(row[name]).strip()
+        ]:
             has = ", ".join(map(str, row)) or "nothing"
             raise DataError(f"{place}: no {' and no '.join(missing)}; it has: {has}")
         triple = Triple(str(row.get("id", number)), *(str(row[name]) for name in _PARTS))

@@ -31,8 +31,12 @@ def read_rdf(path: Path) -> tuple[list[Triple], list[tuple[str, str]]]:
     the line, that cannot be read; or when there are no facts.
     """
     told: dict[tuple[NamedNode, NamedNode, Any], None] = {}
-    names: dict[NamedNode, list[tuple[int, int, str]]] = {}  # of each entity: by which property, how foreign, the name
-    best: dict[tuple[NamedNode, NamedNode], int] = {}  # how foreign the least foreign value of a property is
+    names: dict[
+        NamedNode, list[tuple[int, int, str]]
+    ] = {}  # of each entity: by which property, how foreign, the name
+    best: dict[
+        tuple[NamedNode, NamedNode], int
+    ] = {}  # how foreign the least foreign value of a property is
     for subject, predicate, value in _parsed(path):
         # a blank node has no name by which a reader could know it again
         if not isinstance(subject, NamedNode) or not isinstance(value, (NamedNode, Literal)):

@@ -5,4 +5,11 @@ from .index_folder import build_folder, open_folder
 from .opensearch import OpenSearchIndex
 from .qdrant import QdrantIndex
 
-__all__ = ["DenseIndex", "Embedder", "OpenSearchIndex", "QdrantIndex", "build_folder", "open_folder"]
+__all__ = [
+    "DenseIndex",
+    "Embedder",
+    "OpenSearchIndex",
+    "QdrantIndex",
+    "build_folder",
+    "open_folder",
+]

@@ -34,7 +34,9 @@ class BM25Index(Index):
             self.model.activate_numba_scorer()
         self.model.vocab_dict = {word: column for column, word in enumerate(found)}
         self.model.nonoccurrence_array = None
-        self.model.load_scores(folder, *(f"{name}.npy" for name in _ARRAYS), num_docs=len(passages), mmap=True)
+        self.model.load_scores(
+            folder, *(f"{name}.npy" for name in _ARRAYS), num_docs=len(passages), mmap=True
+        )
         # plain arrays over the same maps: slicing a memmap is slow, and numba does not know it
         data, indices, indptr = (np.asarray(self.model.scores[name]) for name in _ARRAYS)
         if len(indptr) != len(found) + 1 or not indptr[-1] == len(data) == len(indices):
@@ -54,7 +56,10 @@ class BM25Index(Index):
         with progress("counting words", len(passages)) as bar:
             for batch in passages.batches():
                 texts = (f"{item.title} {item.text}" for item in batch)
-                columns += [array("i", [vocabulary.setdefault(w, len(vocabulary)) for w in words(t)]) for t in texts]
+                columns += [
+                    array("i", [vocabulary.setdefault(w, len(vocabulary)) for w in words(t)])
+                    for t in texts
+                ]
                 bar.update(len(batch))
         model = bm25s.BM25()
         shown = len(passages) > _MANY and sys.stderr.isatty()
@@ -65,7 +70,9 @@ class BM25Index(Index):
             scores = model.scores[name]
             # `np.save` does not raise when the disk is full at the last bytes
             with (folder / f"{name}.npy").open("wb") as file:
-                np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(scores))
+                np.lib.format.write_array_header_1_0(
+                    file, np.lib.format.header_data_from_array_1_0(scores)
+                )
                 file.write(scores.data)
         write_whole(folder / VOCABULARY, "".join(f"{word}\n" for word in vocabulary).encode())
 

@@ -147,7 +147,9 @@ def _passage(row: Any, number: int) -> Evidence:
         text = row["contents"] if title and title != first else text
         title = title or first
     if not isinstance(text, str):
-        raise ValueError(f"no column 'text' with a string; it has: {', '.join(map(str, row)) or 'nothing'}")
+        raise ValueError(
+            f"no column 'text' with a string; it has: {', '.join(map(str, row)) or 'nothing'}"
+        )
     passage = Evidence(text=text, title=title, source=said(*IDS) or str(number), url=said("url"))
     # what cannot be encoded can be neither stored nor shown to a tokenizer
     try:
@@ -192,7 +194,9 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 def _known(where: object, columns: list[str]) -> list[str]:
     """The columns that are read."""
     if not any(name in columns for name in TEXTS):
-        raise DataError(f"{where}: no column 'text' (or 'contents'); it has: {', '.join(columns) or 'nothing'}")
+        raise DataError(
+            f"{where}: no column 'text' (or 'contents'); it has: {', '.join(columns) or 'nothing'}"
+        )
     return [name for name in _COLUMNS if name in columns]
 
 
@@ -203,7 +207,11 @@ def _files(corpus: str | os.PathLike[str]) -> list[Path] | None:
     path = Path(corpus).expanduser()
     if path.is_dir():
         # sorted, since a passage without an id is called by its number
-        found = [file for file in sorted(path.rglob("*")) if file.name.endswith(_SUFFIXES) and file.is_file()]
+        found = [
+            file
+            for file in sorted(path.rglob("*"))
+            if file.name.endswith(_SUFFIXES) and file.is_file()
+        ]
         if not found:
             raise DataError(f"{path}: no {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} file in it")
         return found
@@ -227,4 +235,6 @@ def _dataset(name: str) -> Any:
     try:
         return load_dataset(repository, split=split or "train")
     except Exception as error:  # the Hub's failures are of many unrelated types
-        raise DataError(f"{name!r} is no file or folder here, nor a dataset that could be loaded: {error}") from error
+        raise DataError(
+            f"{name!r} is no file or folder here, nor a dataset that could be loaded: {error}"
+        ) from error

@@ -72,14 +72,17 @@ class Embedder:
 
     def passages(self, passages: Sequence[Evidence]) -> np.ndarray:
         """Unit vectors of passages, the title on a line of its own before the text; (passages, dimension), float32."""
-        return self._encode([f"{p.title}\n{p.text}" if p.title else p.text for p in passages], "passage")
+        return self._encode(
+            [f"{p.title}\n{p.text}" if p.title else p.text for p in passages], "passage"
+        )
 
     def described(self) -> Described:
         return Described(
             model=self.model,
             dimension=self._encoder.model.config.hidden_size,
             probe=tuple(round(float(x), 5) for x in self.queries([_PROBE])[0]),
-            revision=getattr(self._encoder.model.config, "_commit_hash", None) or self.knobs.get("revision"),
+            revision=getattr(self._encoder.model.config, "_commit_hash", None)
+            or self.knobs.get("revision"),
             **{name: getattr(self._encoder, name) for name in _SETTINGS},
         )
 
@@ -87,10 +90,14 @@ class Embedder:
         """Raise `ConfigError` where another encoder made the `described` vectors: they would be compared all the same,
         and find anything."""
         mine = self.described()
-        settings = all(getattr(mine, name) == getattr(described, name) for name in (*_SETTINGS, "dimension"))
+        settings = all(
+            getattr(mine, name) == getattr(described, name) for name in (*_SETTINGS, "dimension")
+        )
         if not settings or float(np.dot(mine.probe, described.probe)) < _SAME:
             told = f"{self.model!r} gives other vectors than {described.model!r}, with which the index was built"
-            raise ConfigError(f"{told}: open it with that model, at the revision it had then, or build it anew")
+            raise ConfigError(
+                f"{told}: open it with that model, at the revision it had then, or build it anew"
+            )
 
     def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"]) -> np.ndarray:
         # torch's threads do not cross a fork and would be waited for, and a lock may have been held at that moment
@@ -131,7 +138,15 @@ class DenseIndex(Index):
     the folder holds no finished dense index, a damaged one, or other passages'.
     """
 
-    def __init__(self, folder: Path, passages: Passages, *, exact: bool = False, beam: int = 128, **knobs: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        passages: Passages,
+        *,
+        exact: bool = False,
+        beam: int = 128,
+        **knobs: Any,
+    ) -> None:
         self.folder, self.passages, self.exact, self.beam = folder, passages, exact, beam
         self.manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
         if len(passages) != self.manifest.passages:
@@ -179,14 +194,18 @@ class DenseIndex(Index):
         if (folder / MANIFEST).exists():
             begun = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
             if msgspec.structs.replace(begun, encoder=manifest.encoder) != manifest:
-                raise ConfigError(f"the vectors in {folder} were begun with other settings: name another place")
+                raise ConfigError(
+                    f"the vectors in {folder} were begun with other settings: name another place"
+                )
             embedder.check(begun.encoder)
         else:
             write_whole(folder / MANIFEST, msgspec.json.encode(manifest))
         _write_vectors(folder, passages, embedder, manifest, batch_size * _AHEAD)
         if hnsw:
             vectors = _read_vectors(folder, manifest)
-            index = faiss.IndexHNSWFlat(manifest.encoder.dimension, _LINKS, faiss.METRIC_INNER_PRODUCT)
+            index = faiss.IndexHNSWFlat(
+                manifest.encoder.dimension, _LINKS, faiss.METRIC_INNER_PRODUCT
+            )
             index.hnsw.efConstruction = _WIDTH
             with progress("linking", len(vectors)) as bar:
                 for start in range(0, len(vectors), 4096):
@@ -201,7 +220,11 @@ class DenseIndex(Index):
             return []
         scores, numbers = self.nearest(self.embedder.queries(queries), top_k)
         return [
-            [self.passages.get(number, score) for score, number in zip(*row, strict=True) if number >= 0]
+            [
+                self.passages.get(number, score)
+                for score, number in zip(*row, strict=True)
+                if number >= 0
+            ]
             for row in zip(scores.tolist(), numbers.tolist(), strict=True)
         ]
 
@@ -209,7 +232,9 @@ class DenseIndex(Index):
         """Cosines and passage numbers of the nearest to unit vectors, (queries, dimension); each (queries, top_k), the
         number -1 where a graph found none."""
         if os.getpid() != self._process:
-            self._faiss.omp_set_num_threads(1)  # the parent's OpenMP threads do not exist here, and are waited for
+            self._faiss.omp_set_num_threads(
+                1
+            )  # the parent's OpenMP threads do not exist here, and are waited for
             self._process = os.getpid()
         vectors, count = np.ascontiguousarray(vectors, dtype=np.float32), min(top_k, len(self))
         if self._graph is not None:
@@ -233,16 +258,23 @@ class DenseIndex(Index):
         return self.manifest.passages
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(DenseIndex, exact=self.exact, beam=self.beam, **self._knobs), (self.folder, self.passages)
+        return partial(DenseIndex, exact=self.exact, beam=self.beam, **self._knobs), (
+            self.folder,
+            self.passages,
+        )
 
 
-def _write_vectors(folder: Path, passages: Passages, embedder: Embedder, manifest: Manifest, chunk: int) -> None:
+def _write_vectors(
+    folder: Path, passages: Passages, embedder: Embedder, manifest: Manifest, chunk: int
+) -> None:
     """Chunk by chunk, from where an earlier call was killed: no passage is encoded twice."""
     size = np.dtype(manifest.precision).itemsize * manifest.encoder.dimension
     with (folder / VECTORS).open("ab") as file, progress("encoding", len(passages)) as bar:
         done = file.tell() // size
         if done < len(passages):
-            done -= done % chunk  # an incomplete chunk is made anew: the same chunks give the same vectors
+            done -= (
+                done % chunk
+            )  # an incomplete chunk is made anew: the same chunks give the same vectors
             file.truncate(done * size)
         bar.update(done)
         for batch in passages.batches(done, chunk):
@@ -262,5 +294,7 @@ def load_faiss() -> Any:
     with needs("dense search", "dense"):
         import faiss
     if sys.platform == "darwin":
-        faiss.omp_set_num_threads(1)  # FAISS and torch bring an OpenMP each there, which crash when both have threads
+        faiss.omp_set_num_threads(
+            1
+        )  # FAISS and torch bring an OpenMP each there, which crash when both have threads
     return faiss

@@ -43,13 +43,17 @@ class EngineIndex(Index):
                 try:
                     self._write_patiently(part, done, made_of)
                 except ToolError as error:
-                    raise error.retold(f"{error} {done} passages are written: the same call goes on there.") from error
+                    raise error.retold(
+                        f"{error} {done} passages are written: the same call goes on there."
+                    ) from error
                 done += len(part)
                 bar.update(len(part))
         self._finish()
         return done
 
-    def _write_patiently(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
+    def _write_patiently(
+        self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None
+    ) -> None:
         for pause in (*_PAUSES, None):
             try:
                 return self._write(part, start, made_of)
@@ -67,7 +71,9 @@ class EngineIndex(Index):
         """Make what holds the passages where it is missing; returns how many are there."""
 
     @abstractmethod
-    def _write(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
+    def _write(
+        self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None
+    ) -> None:
         """Write passages, the first under the number `start`."""
 
     def _finish(self) -> None:
@@ -120,12 +126,20 @@ def fill_engine(
     """
     corpus = readable_twice(corpus)
     # kept in the engine: nothing here remembers what it was filled with
-    made_of = {"digest": digest(corpus), "paragraph_characters": paragraph_characters, "limit": limit}
+    made_of = {
+        "digest": digest(corpus),
+        "paragraph_characters": paragraph_characters,
+        "limit": limit,
+    }
     by_words = _parts(url)[0] != "qdrant"
     if by_words and (model is not None or knobs):
-        raise ConfigError("OpenSearch and Elasticsearch search by words: no --model, nor what goes with it")
+        raise ConfigError(
+            "OpenSearch and Elasticsearch search by words: no --model, nor what goes with it"
+        )
     if not by_words and model is None:
-        raise ConfigError("Qdrant needs --model, the encoder: --model intfloat/e5-base-v2, for example")
+        raise ConfigError(
+            "Qdrant needs --model, the encoder: --model intfloat/e5-base-v2, for example"
+        )
     index = _engine(url, TIMEOUT, None if model is None else Embedder(model, **(knobs or {})))
     with closing(index):
         there = index.made_of()
@@ -133,7 +147,9 @@ def fill_engine(
             there = {"corpus": "passages of another origin"}
         if there is not None and any(there.get(key) != value for key, value in made_of.items()):
             other = there.get("corpus")
-            raise ConfigError(f"{url} is made of something else ({other}): name another, or delete it there")
+            raise ConfigError(
+                f"{url} is made of something else ({other}): name another, or delete it there"
+            )
         found = passages(corpus, paragraph_characters=paragraph_characters, on_broken=on_broken)
         return index.upload(islice(found, limit), made_of | {"corpus": called(corpus)})
 
@@ -157,7 +173,9 @@ def _engine(url: str, timeout: float, embedder: Embedder | None = None) -> Engin
     from .qdrant import QdrantIndex
 
     where = where if "://" in where else os.path.expanduser(where)
-    if embedder is None and "://" not in where and not os.path.isdir(where):  # which opening would make
+    if (
+        embedder is None and "://" not in where and not os.path.isdir(where)
+    ):  # which opening would make
         raise DataError(f"there is no folder {where} of an embedded Qdrant")
     return QdrantIndex(name, embedder, where, timeout)
 

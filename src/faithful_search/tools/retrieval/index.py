@@ -160,10 +160,14 @@ def _fused(rankings: Sequence[list[Evidence]], top_k: int) -> list[Evidence]:
     for ranking in rankings:
         own: dict[tuple[str, str], Evidence] = {}
         for passage in ranking:
-            own.setdefault((passage.source, passage.text), passage)  # what a part names twice counts only once
+            own.setdefault(
+                (passage.source, passage.text), passage
+            )  # what a part names twice counts only once
         for rank, key in enumerate(own, start=1):
             shares.setdefault(key, []).append(1 / (_K + rank))
         passages = own | passages
-    scores = {key: round(math.fsum(parts), 12) for key, parts in shares.items()}  # so that equal sums tie
+    scores = {
+        key: round(math.fsum(parts), 12) for key, parts in shares.items()
+    }  # so that equal sums tie
     best = sorted(scores, key=scores.__getitem__, reverse=True)[:top_k]
     return [msgspec.structs.replace(passages[key], score=round(scores[key], 6)) for key in best]

@@ -118,7 +118,9 @@ def open_index(corpus: Corpus) -> Index:
     that cannot be read, or a cache that cannot be written."""
     corpus = readable_twice(corpus)
     plan = Plan("bm25", digest(corpus))
-    root = Path(os.environ.get("FAITHFUL_SEARCH_CACHE") or Path.home() / ".cache" / "faithful_search")
+    root = Path(
+        os.environ.get("FAITHFUL_SEARCH_CACHE") or Path.home() / ".cache" / "faithful_search"
+    )
     # by content: the same passages under another name are found, changed ones under the same name are not
     folder = root.absolute() / "bm25" / plan.key[:32]
     with suppress(DataError):  # none yet, or a damaged one
@@ -156,7 +158,9 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         make = f"make one with: faithful-search index CORPUS {path}"
         raise DataError(f"{path} is no index ({error.strerror or error}): {make}") from error
     except ValueError as error:
-        raise DataError(f"{file} was not written by this version ({error}): build the index again") from error
+        raise DataError(
+            f"{file} was not written by this version ({error}): build the index again"
+        ) from error
 
 
 def _finished(target: Path, plan: Plan) -> Manifest:
@@ -166,7 +170,11 @@ def _finished(target: Path, plan: Plan) -> Manifest:
     except DataError as error:
         raise ConfigError(f"{error}, with --overwrite") from error
     old, new = msgspec.to_builtins(manifest.plan), msgspec.to_builtins(plan)
-    other = ["its corpus" if key == "digest" else f"{key} {old[key]}" for key in old if old[key] != new[key]]
+    other = [
+        "its corpus" if key == "digest" else f"{key} {old[key]}"
+        for key in old
+        if old[key] != new[key]
+    ]
     if other:
         told = f"{target} is made of something else ({', '.join(other)})"
         raise ConfigError(f"{told}: name another folder, or --overwrite it")
@@ -250,10 +258,18 @@ def _sum(file: Path) -> str:
 def _check_files(folder: Path, manifest: Manifest, sums: bool) -> None:
     """Refuse files that are not as they were written."""
     try:
-        wrong = [name for name, (size, _) in manifest.files.items() if (folder / name).stat().st_size != size]
+        wrong = [
+            name
+            for name, (size, _) in manifest.files.items()
+            if (folder / name).stat().st_size != size
+        ]
         # a size is wrong after most accidents, and costs nothing to compare
         if sums and not wrong:
-            wrong = [name for name, (_, digest) in manifest.files.items() if _sum(folder / name) != digest]
+            wrong = [
+                name
+                for name, (_, digest) in manifest.files.items()
+                if _sum(folder / name) != digest
+            ]
     except OSError as error:
         raise damaged(folder, error) from error
     if wrong:

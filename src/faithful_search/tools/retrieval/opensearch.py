@@ -23,7 +23,12 @@ _LONGEST = 250  # words of a query that are looked for: engines refuse more than
 _MADE_OF = "faithful_search"
 _UNREADABLE = "The search engine's answer cannot be read."
 _KEPT_ONLY = {"type": "keyword", "index": False, "doc_values": False}
-_PROPERTIES = {"title": {"type": "text"}, "text": {"type": "text"}, "source": _KEPT_ONLY, "url": _KEPT_ONLY}
+_PROPERTIES = {
+    "title": {"type": "text"},
+    "text": {"type": "text"},
+    "source": _KEPT_ONLY,
+    "url": _KEPT_ONLY,
+}
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,14 @@ class OpenSearchIndex(EngineIndex):
     fields: tuple[str, ...] = ("title", "text")
     timeout: float = 20.0
     batch: ClassVar[int] = 500
-    _background: Background = field(default_factory=lambda: Background(4), init=False, repr=False, compare=False)
+    _background: Background = field(
+        default_factory=lambda: Background(4), init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
-        check_address(self.url, "http://localhost:9200", "OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD")
+        check_address(
+            self.url, "http://localhost:9200", "OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD"
+        )
         if {"?", "#"} & set(self.url):
             raise ConfigError("the address of a search engine has neither a query nor a fragment")
 
@@ -68,7 +77,9 @@ class OpenSearchIndex(EngineIndex):
             lines += [head, {"query": {"multi_match": match}, "size": top_k, "_source": FIELDS}]
         found = [*rows(self._send("POST", "_msearch", lines), "responses")]
         if len(found) != len(queries):
-            raise ToolError(f"The search engine gave {len(found)} answers to {len(queries)} queries.")
+            raise ToolError(
+                f"The search engine gave {len(found)} answers to {len(queries)} queries."
+            )
         answers = []
         for response in found:
             # each query of an `_msearch` has a status of its own, whatever that of the whole
@@ -77,9 +88,16 @@ class OpenSearchIndex(EngineIndex):
                 told = f"The search engine refused the query: {_reason(response.get('error'))}."
                 raise ToolError(told, passing=status in TRANSIENT)
             if response.get("timed_out") or section(response, "_shards").get("failed"):
-                raise ToolError("The search engine could search only a part of the documents.", passing=True)
+                raise ToolError(
+                    "The search engine could search only a part of the documents.", passing=True
+                )
             hits = [*rows(response["hits"], "hits")][:top_k]
-            answers.append([passage_of(section(hit, "_source"), hit.get("_id", ""), hit.get("_score")) for hit in hits])
+            answers.append(
+                [
+                    passage_of(section(hit, "_source"), hit.get("_id", ""), hit.get("_score"))
+                    for hit in hits
+                ]
+            )
         return answers
 
     def __len__(self) -> int:
@@ -90,7 +108,13 @@ class OpenSearchIndex(EngineIndex):
 
     def made_of(self) -> dict[str, Any] | None:
         indexes = self._said("_mapping") or {}
-        return next((section(section(indexes[name], "mappings"), "_meta").get(_MADE_OF) for name in indexes), None)
+        return next(
+            (
+                section(section(indexes[name], "mappings"), "_meta").get(_MADE_OF)
+                for name in indexes
+            ),
+            None,
+        )
 
     def _said(self, what: str) -> dict[str, Any] | None:
         """What the engine says of the index; `None` where it has no such index."""
@@ -118,17 +142,25 @@ class OpenSearchIndex(EngineIndex):
     def _finish(self) -> None:
         self._send("POST", f"{self._path}/_refresh")
 
-    def _write(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
+    def _write(
+        self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None
+    ) -> None:
         lines: list[Any] = []
         for number, passage in enumerate(part, start=start):
             lines += [{"index": {"_index": self.name, "_id": str(number)}}, document_of(passage)]
-        items = [section(item, "index") for item in rows(self._send("POST", "_bulk", lines), "items")]
+        items = [
+            section(item, "index") for item in rows(self._send("POST", "_bulk", lines), "items")
+        ]
         if len(items) != len(part):
             raise ToolError(f"The search engine answered for {len(items)} of {len(part)} passages.")
         for number, item in enumerate(items, start=start):
             if item.get("status") not in (200, 201, 429, 503):
-                raise ToolError(f"The search engine refused passage {number}: {_reason(item.get('error'))}.")
-        if any(item["status"] in (429, 503) for item in items):  # it takes some passages of a batch and not others
+                raise ToolError(
+                    f"The search engine refused passage {number}: {_reason(item.get('error'))}."
+                )
+        if any(
+            item["status"] in (429, 503) for item in items
+        ):  # it takes some passages of a batch and not others
             raise ToolError("The search engine is too busy to write.", passing=True)
 
     def _send(self, method: str, path: str, lines: Sequence[Any] = ()) -> dict[str, Any]:
@@ -137,7 +169,9 @@ class OpenSearchIndex(EngineIndex):
         except UnicodeEncodeError:
             raise ToolError("The query is not valid Unicode.") from None
         kind = "application/json" if len(lines) == 1 else "application/x-ndjson"
-        request = self._http.send(method, f"{self.url.rstrip('/')}/{path}", content, _credentials(), kind)
+        request = self._http.send(
+            method, f"{self.url.rstrip('/')}/{path}", content, _credentials(), kind
+        )
         found = self._background.run(request).json()
         if not isinstance(found, dict):
             raise ToolError(_UNREADABLE)
@@ -146,7 +180,9 @@ class OpenSearchIndex(EngineIndex):
 
 def _credentials() -> dict[str, str]:
     for prefix in ("OPENSEARCH", "ELASTICSEARCH"):
-        key, user, password = (os.environ.get(f"{prefix}_{part}") for part in ("API_KEY", "USERNAME", "PASSWORD"))
+        key, user, password = (
+            os.environ.get(f"{prefix}_{part}") for part in ("API_KEY", "USERNAME", "PASSWORD")
+        )
         if key or (user and password):
             basic = b64encode(f"{user}:{password}".encode()).decode()
             return {"Authorization": f"ApiKey {key}" if key else f"Basic {basic}"}

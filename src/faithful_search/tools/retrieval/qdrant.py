@@ -57,12 +57,16 @@ class QdrantIndex(EngineIndex):
                 if not self._call("collection_exists"):
                     raise ToolError(f"The search engine has no collection {collection!r}.")
                 if described is None:
-                    raise ConfigError(f"the collection {collection!r} does not say which encoder made it: give one")
+                    raise ConfigError(
+                        f"the collection {collection!r} does not say which encoder made it: give one"
+                    )
                 embedder = Embedder.reopen(described)
             elif described is not None:
                 embedder.check(described)
             self.embedder = embedder
-        except BaseException:  # also Ctrl-C while a model loads: nobody else holds the connection yet
+        except (
+            BaseException
+        ):  # also Ctrl-C while a model loads: nobody else holds the connection yet
             self.close()
             raise
 
@@ -72,9 +76,14 @@ class QdrantIndex(EngineIndex):
         from qdrant_client.models import QueryRequest
 
         vectors = self.embedder.queries(queries).tolist()
-        asked = [QueryRequest(query=vector, limit=top_k, with_payload=list(FIELDS)) for vector in vectors]
+        asked = [
+            QueryRequest(query=vector, limit=top_k, with_payload=list(FIELDS)) for vector in vectors
+        ]
         found = self._call("query_batch_points", requests=asked)
-        return [[passage_of(p.payload or {}, p.id, p.score) for p in response.points] for response in found]
+        return [
+            [passage_of(p.payload or {}, p.id, p.score) for p in response.points]
+            for response in found
+        ]
 
     def made_of(self) -> dict[str, Any] | None:
         return self._noted(_MADE_OF)
@@ -87,7 +96,9 @@ class QdrantIndex(EngineIndex):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self._remote:
-            raise ConfigError("an embedded Qdrant belongs to one process: use a server, whose index can be pickled")
+            raise ConfigError(
+                "an embedded Qdrant belongs to one process: use a server, whose index can be pickled"
+            )
         return QdrantIndex, (self.collection, self.embedder, self.where, self.timeout)
 
     def _connect(self) -> None:
@@ -121,7 +132,11 @@ class QdrantIndex(EngineIndex):
 
     def _noted(self, what: str) -> Any:
         """What the first passage carries besides itself."""
-        first = self._call("retrieve", ids=[0], with_payload=[what]) if self._call("collection_exists") else ()
+        first = (
+            self._call("retrieve", ids=[0], with_payload=[what])
+            if self._call("collection_exists")
+            else ()
+        )
         return (first[0].payload or {}).get(what) if first else None
 
     def _prepare(self, made_of: Mapping[str, Any] | None) -> int:
@@ -132,15 +147,23 @@ class QdrantIndex(EngineIndex):
             self._call("create_collection", vectors_config=how)
         return len(self)
 
-    def _write(self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None) -> None:
+    def _write(
+        self, part: Sequence[Evidence], start: int, made_of: Mapping[str, Any] | None
+    ) -> None:
         from qdrant_client.models import PointStruct
 
         vectors, payloads = self.embedder.passages(part).tolist(), [*map(document_of, part)]
         # the notes travel with the first passage: not every server keeps notes of a collection
         if start == 0:
-            payloads[0] |= {_ENCODER: msgspec.to_builtins(self.embedder.described()), _MADE_OF: made_of}
+            payloads[0] |= {
+                _ENCODER: msgspec.to_builtins(self.embedder.described()),
+                _MADE_OF: made_of,
+            }
         rows = enumerate(zip(vectors, payloads, strict=True), start=start)
-        points = [PointStruct(id=number, vector=vector, payload=payload) for number, (vector, payload) in rows]
+        points = [
+            PointStruct(id=number, vector=vector, payload=payload)
+            for number, (vector, payload) in rows
+        ]
         self._call("upsert", points=points, wait=True)
 
     def _call(self, verb: str, **arguments: Any) -> Any:
@@ -154,7 +177,9 @@ class QdrantIndex(EngineIndex):
                 return getattr(self._client, verb)(self.collection, **arguments)
         except ResponseHandlingException as error:
             kind = type(error.source).__name__
-            raise ToolError(f"The search engine cannot be reached ({kind}).", passing=True) from error
+            raise ToolError(
+                f"The search engine cannot be reached ({kind}).", passing=True
+            ) from error
         except UnexpectedResponse as error:
             raise self._refusal(error.status_code or 500) from error
         except QdrantException as error:

@@ -29,10 +29,15 @@ _WHOLE_HTML = re.compile(rb"<(?:!doctype html|html|head|body)[\s>]")
 _SOME_HTML = re.compile(
     rb"<(?:!--|(?:title|meta|link|script|style|p|div|h[1-6]|table|br|a|b|article|main|section)[\s>/])"
 )
-_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 _IN_TYPE = re.compile(rb"charset\s*=\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE)
 _IN_PAGE = re.compile(
-    rb"(?:<meta[^>]{0,200}?charset\s*=|<\?xml[^>]{0,100}?encoding\s*=)\s*[\"']?([\w:.-]{1,40})", re.IGNORECASE
+    rb"(?:<meta[^>]{0,200}?charset\s*=|<\?xml[^>]{0,100}?encoding\s*=)\s*[\"']?([\w:.-]{1,40})",
+    re.IGNORECASE,
 )
 # What pages mean by these names is what browsers take them for: a larger set that contains them.
 _MEANT = {"ascii": "cp1252", "us-ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254"}
@@ -43,25 +48,53 @@ _SPEAKS = re.compile(r"\w")  # rules, bullets and empty cells are no text
 _IMAGE = re.compile(r"!\[([^\[\]\n]{0,500})\]\([^()\s]{0,2000}(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
 _LINK = re.compile(r"(?<!!)\[([^\[\]\n]{1,500})\]\([^()\s]{0,2000}(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
 _HEADING = re.compile(r"#{1,6}[ \t]")
-_ALONE = re.compile(rf"^(?:[ \t]*{_HEADING.pattern}.*|[|: \t=-]+)$", re.MULTILINE)  # lines: headings and rules
+_ALONE = re.compile(
+    rf"^(?:[ \t]*{_HEADING.pattern}.*|[|: \t=-]+)$", re.MULTILINE
+)  # lines: headings and rules
 _OPENS = re.compile(r"^(?=[ \t]*[-*+>|0-9])", re.MULTILINE)  # items, quotes and rows of tables
 _GAP = re.compile(r"\n[^\S\n]*\n")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]\n(?=[^\W\d_])")
-_LAST_LINE = re.compile(r"(?m)^(.{0,60}[.!?:\u3002])[^\S\n]*$")  # of a paragraph: a sentence ends in a short line
-_PDF_SHARE = 0.6  # of the time for a document: what is read of a PDF by then has to be put together and sent
+_LAST_LINE = re.compile(
+    r"(?m)^(.{0,60}[.!?:\u3002])[^\S\n]*$"
+)  # of a paragraph: a sentence ends in a short line
+_PDF_SHARE = (
+    0.6  # of the time for a document: what is read of a PDF by then has to be put together and sent
+)
 _TITLE, _MOST = 300, 10_000
-_REASONS = {MemoryError: "it needs too much memory to be read", RecursionError: "it is nested too deeply to be read"}
+_REASONS = {
+    MemoryError: "it needs too much memory to be read",
+    RecursionError: "it is nested too deeply to be read",
+}
 _ENDINGS = {"json": "json", "xml": "xml", "csv": "lines", "values": "lines", "calendar": "lines"}
-_UNWANTED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2060\ufeff\ud800-\udfff\ufffe\uffff]+")
+_UNWANTED = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2060\ufeff\ud800-\udfff\ufffe\uffff]+"
+)
 _HEADINGS = frozenset(("head", "h1", "h2", "h3", "h4", "h5", "h6"))
-_ROWS, _CELLS, _ITEMS = frozenset(("row", "tr")), frozenset(("cell", "td", "th")), frozenset(("item", "li"))
-_BORDERS = _HEADINGS | _ROWS | _ITEMS | {"table"}  # of blocks wherever they stand; the others are not inside a row
+_ROWS, _CELLS, _ITEMS = (
+    frozenset(("row", "tr")),
+    frozenset(("cell", "td", "th")),
+    frozenset(("item", "li")),
+)
+_BORDERS = (
+    _HEADINGS | _ROWS | _ITEMS | {"table"}
+)  # of blocks wherever they stand; the others are not inside a row
 _BLOCK_TAGS = """
 p div section article main header footer aside nav ul ol dl dt dd list quote blockquote pre code tbody thead form
 fieldset figure figcaption address hr br lb body html option
 """
 _BLOCKS = frozenset(_BLOCK_TAGS.split())
-_UNSEEN = ("script", "style", "noscript", "template", "head", "svg", "iframe", "object", "select", "button")
+_UNSEEN = (
+    "script",
+    "style",
+    "noscript",
+    "template",
+    "head",
+    "svg",
+    "iframe",
+    "object",
+    "select",
+    "button",
+)
 _TITLES = ('string(//meta[@property="og:title"]/@content)', "string(//title)", "string(//h1)")
 _THIN = 200  # fewer characters of main text, with far more on the page: trafilatura has missed it
 
@@ -122,7 +155,9 @@ def kind_of(body: bytes, content_type: str) -> str:
     # zero bytes are in no text but UTF-16, which begins with a mark
     binary = b"\0" in body[:4096] and not body.startswith(tuple(_MARKS))
     if said.endswith("pdf") or binary:
-        raise ToolError(f"its type is {said[:60] or 'not given'}, but what it holds is not that and cannot be read")
+        raise ToolError(
+            f"its type is {said[:60] or 'not given'}, but what it holds is not that and cannot be read"
+        )
     by_ending = next((kind for ending, kind in _ENDINGS.items() if said.endswith(ending)), "text")
     return "xml" if start.startswith(b"<?xml") and by_ending == "text" else by_ending
 
@@ -140,7 +175,9 @@ def decode(body: bytes, content_type: str = "") -> str:
     named = _IN_PAGE.findall(body[:4_096])[:1] + _IN_TYPE.findall(content_type.encode())[:1]
     declared = []
     for name in (each.decode("ascii", "replace") for each in named):
-        with suppress(LookupError, ValueError):  # it is unknown, or a codec of no character set, such as "hex"
+        with suppress(
+            LookupError, ValueError
+        ):  # it is unknown, or a codec of no character set, such as "hex"
             known = codecs.lookup(name).name
             "".encode(name)
             declared.append(_MEANT.get(known, known))
@@ -258,7 +295,9 @@ def read_xml(body: bytes) -> Iterable[str]:
     from lxml import etree
 
     # an entity could unpack to gigabytes, or name a file of this machine
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, recover=True, huge_tree=False)
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, recover=True, huge_tree=False
+    )
     root = etree.fromstring(body, parser)
     if root is None:
         return []
@@ -283,7 +322,9 @@ def read_pdf(body: bytes, deadline: float) -> tuple[str, list[Block], str]:
     if not blocks:
         raise ToolError("the PDF has no text: its pages may be images")
     title = ""
-    with suppress(Exception):  # pypdf fails on broken metadata in many ways; that is no reason to lose the document
+    with suppress(
+        Exception
+    ):  # pypdf fails on broken metadata in many ways; that is no reason to lose the document
         title = clean(str(reader.metadata.get("/Title") or "")) if reader.metadata else ""
     return title, blocks, f"the first {done} of its {pages} pages" if done < pages else ""
 
@@ -297,7 +338,10 @@ def answer_to(job: Job) -> Answer:
     except ImportError as error:
         return f"it cannot be read here: {error.name or 'what reads it'} is not installed"
     except Exception as error:
-        return _REASONS.get(type(error)) or f"it is damaged or of an unusual form ({type(error).__name__})"
+        return (
+            _REASONS.get(type(error))
+            or f"it is damaged or of an unusual form ({type(error).__name__})"
+        )
 
 
 def main(memory: int) -> None:
@@ -318,8 +362,14 @@ def main(memory: int) -> None:
         with suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
             used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         # no file is written either, nor the memory of a crash
-        for kind, most in ((resource.RLIMIT_AS, used + memory), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
-            with suppress(ValueError, OSError):  # a system that does not know this limit, or has a lower one
+        for kind, most in (
+            (resource.RLIMIT_AS, used + memory),
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_FSIZE, 0),
+        ):
+            with suppress(
+                ValueError, OSError
+            ):  # a system that does not know this limit, or has a lower one
                 resource.setrlimit(kind, (most, most))
     alarm = getattr(signal, "alarm", lambda seconds: None)
     reply = b"ready"

@@ -16,9 +16,21 @@ import msgspec
 from ...errors import ConfigError, ToolError
 
 _START = 60.0  # seconds for a process to come up, its imports included
-_LARGEST = 1 << 26  # bytes of an answer; a larger one is no answer: a document has taken the process over
+_LARGEST = (
+    1 << 26
+)  # bytes of an answer; a larger one is no answer: a document has taken the process over
 _PAGES = 1_000  # that a process reads, lest the memory that libraries keep adds up
-_KEPT = ("PATH", "PYTHONHOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "TEMP")
+_KEPT = (
+    "PATH",
+    "PYTHONHOME",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+    "SYSTEMROOT",
+    "TMPDIR",
+    "TEMP",
+)
 _log = logging.getLogger(__name__)
 
 
@@ -53,7 +65,10 @@ class Reading:
     """Paragraphs with more characters are split at the ends of sentences."""
 
     def __post_init__(self) -> None:
-        if min(self.seconds, self.memory, self.workers) <= 0 or not 0 < self.shortest <= self.longest:
+        if (
+            min(self.seconds, self.memory, self.workers) <= 0
+            or not 0 < self.shortest <= self.longest
+        ):
             raise ConfigError(f"all must be positive, and shortest not above longest: {self}")
 
 
@@ -101,7 +116,9 @@ class _Worker:
         module = f"{__package__}.documents"
         environment = {name: os.environ[name] for name in _KEPT if name in os.environ}  # no keys
         # each would start as many threads as there are cores
-        environment |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        environment |= dict.fromkeys(
+            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+        )
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(memory)],
             stdin=subprocess.PIPE,
@@ -113,7 +130,9 @@ class _Worker:
         self.usable, self._pages = True, 0
         if self._exchange(b"", _START) != b"ready\n":
             self.end()
-            _log.warning("the page reader does not start: run `python -m %s 1000000000` to see why", module)
+            _log.warning(
+                "the page reader does not start: run `python -m %s 1000000000` to see why", module
+            )
             raise ToolError("the page reader does not start")
 
     def ask(self, job: Job) -> Answer:

@@ -46,7 +46,14 @@ def page(title: Any, url: Any, text: Any, date: Any = "") -> list[Evidence]:
     # a result that cannot be opened cannot be checked
     if not (title or text) or not is_page(url):
         return []
-    return [Evidence(text=f"{date}: {text}" if date and text else text, title=title or url, source=url, url=url)]
+    return [
+        Evidence(
+            text=f"{date}: {text}" if date and text else text,
+            title=title or url,
+            source=url,
+            url=url,
+        )
+    ]
 
 
 async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) -> Mapping[str, Any]:
@@ -61,5 +68,7 @@ async def document_of(request: Awaitable[Reply], refusals: Mapping[int, str]) ->
             raise unavailable(told, f"web search does not work: {reason}") from None
         raise error.retold(f"Web search failed: {error}.") from None
     if not isinstance(document, Mapping):
-        raise ToolError("Web search failed: the search service answered with something else than results.")
+        raise ToolError(
+            "Web search failed: the search service answered with something else than results."
+        )
     return document

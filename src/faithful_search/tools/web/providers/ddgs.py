@@ -18,7 +18,9 @@ class Ddgs(Provider):
 
     def check(self) -> None:
         if importlib.util.find_spec("ddgs") is None:
-            raise ConfigError("web search through ddgs needs that package: pip install 'faithful-search[web]'")
+            raise ConfigError(
+                "web search through ddgs needs that package: pip install 'faithful-search[web]'"
+            )
 
     async def search(self, query: str, count: int) -> list[Evidence]:
         found = rows({"results": await asyncio.to_thread(_text, query, count)}, "results")
@@ -34,6 +36,10 @@ def _text(query: str, count: int) -> Any:
         return DDGS(timeout=10).text(query, max_results=count)
     except DDGSException as error:
         # the package raises where there is nothing to find
-        if "no results" in str(error).casefold() and not isinstance(error, RatelimitException | TimeoutException):
+        if "no results" in str(error).casefold() and not isinstance(
+            error, RatelimitException | TimeoutException
+        ):
             return []
-        raise ToolError("Web search failed: none of the search engines answered.", passing=True) from error
+        raise ToolError(
+            "Web search failed: none of the search engines answered.", passing=True
+        ) from error

@@ -30,7 +30,9 @@ class SearXNG(Provider):
     async def search(self, query: str, count: int) -> list[Evidence]:
         mend = "add `json` to `formats` under `search` in its settings.yml and restart it"
         disabled = f"SearXNG at {urlsplit(self.url).netloc} answers 403: its JSON format is disabled; {mend}"
-        request = self.http.get(f"{self.url.rstrip('/')}/search", params={"q": query, "format": "json"})
+        request = self.http.get(
+            f"{self.url.rstrip('/')}/search", params={"q": query, "format": "json"}
+        )
         document = await document_of(request, {403: disabled})
         found: list[Evidence] = []
         for part, (title, url, text) in _PARTS.items():

@@ -29,17 +29,28 @@ class Serper(Provider):
     def check(self) -> None:
         if not carried(os.environ.get(_KEY, "")):
             others = "the other providers, SearXNG ('searxng') and ddgs ('ddgs'), need none"
-            raise ConfigError(f"web search through Serper needs a key of serper.dev in {_KEY}; {others}")
+            raise ConfigError(
+                f"web search through Serper needs a key of serper.dev in {_KEY}; {others}"
+            )
 
     async def search(self, query: str, count: int) -> list[Evidence]:
         headers = {"X-API-KEY": carried(os.environ.get(_KEY, "")) or ""}
-        request = self.http.post(f"{self.url.rstrip('/')}/search", json={"q": query, "num": count}, headers=headers)
+        request = self.http.post(
+            f"{self.url.rstrip('/')}/search", json={"q": query, "num": count}, headers=headers
+        )
         refused = f"Serper refused the key in {_KEY}: it is missing, wrong or expired"
         unpaid = f"Serper refused a search: no credits may be left for the key in {_KEY}"
-        document = await document_of(request, {400: unpaid, 401: refused, 402: unpaid, 403: refused})
+        document = await document_of(
+            request, {400: unpaid, 401: refused, 402: unpaid, 403: refused}
+        )
         box, panel = section(document, "answerBox"), section(document, "knowledgeGraph")
         # answer boxes without a page are left out: they could not be cited
-        found = page(box.get("title"), box.get("link"), box.get("snippet") or box.get("answer"), box.get("date"))
+        found = page(
+            box.get("title"),
+            box.get("link"),
+            box.get("snippet") or box.get("answer"),
+            box.get("date"),
+        )
         found += page(panel.get("title"), panel.get("descriptionLink"), panel.get("description"))
         for row in rows(document, "organic"):
             found += page(row.get("title"), row.get("link"), row.get("snippet"), row.get("date"))
